@@ -1,0 +1,78 @@
+# Needs python3 (3.10 or later) and make; everything else comes from the package index into .venv.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+BIN := .venv/bin
+# A command named python3.12 may exist and not run (pyenv's shims), so each candidate is asked.
+FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 python3 python; do \
+	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then echo "$$p"; exit; fi; done
+
+.PHONY: help demo test lint soak bench lowest clean
+
+help:
+	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
+	@echo "make test    install the test tools too, and run the tests"
+	@echo "make lint    ruff, and mypy --strict"
+	@echo "make soak    the slow tests: minutes, gigabytes"
+	@echo "make bench   shardmill beside what people use instead (INPUT=file or folder for text of your own)"
+	@echo "make lowest  the tests again with every dependency at its lower bound"
+	@echo "make clean   remove what these made"
+	@echo "PYTHON=… chooses the interpreter, when .venv is made."
+
+.venv/made:
+	@python="$$($(FIND_PYTHON))"; \
+	if [ -z "$$python" ]; then \
+		echo "error: no Python 3.10 or later with venv and pip was found" >&2; \
+		echo "  hint:  install one (Debian: apt install python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	echo "making .venv with $$("$$python" -V)"; rm -rf .venv; "$$python" -m venv .venv
+	@touch $@
+
+.venv/installed: .venv/made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/tools: .venv/made pyproject.toml
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ .venv/installed
+
+demo: .venv/installed
+	@lib="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"; \
+	echo "$$ shardmill prepare '$$lib/*.py' '$$lib/*/*.py' -o demo --val 0.02 --overwrite"; \
+	$(BIN)/shardmill prepare "$$lib/*.py" "$$lib/*/*.py" -o demo --val 0.02 --overwrite
+	@echo; echo '$$ ls -l demo'; ls -l demo
+	@echo; echo 'the first 60 tokens of demo/train.bin, and what they say:'; $(BIN)/python -c "$$EXCERPT"
+
+define EXCERPT
+import numpy
+from shardmill.encoding import load_tokenizer
+tokens = numpy.fromfile("demo/train.bin", dtype="<u2", count=60)
+print(tokens, load_tokenizer("gpt2").decode(tokens).decode(errors="replace"), sep="\n\n")
+endef
+export EXCERPT
+
+test: .venv/tools
+	$(BIN)/python -m pytest -n auto -m 'not slow'
+
+lint: .venv/tools
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+soak: .venv/tools
+	$(BIN)/python -m pytest -m slow --timeout 3600
+
+bench: .venv/installed
+	$(BIN)/python -m benchmarks compare $(if $(INPUT),--input '$(INPUT)')
+
+# The oldest Python that is here: old releases have no wheels for the newest.
+lowest: .venv/made pyproject.toml
+	@python="$$(for p in $(PYTHON) python3.10 python3.11 python3.12 python3; do "$$p" -c '' 2>/dev/null && echo "$$p" && break; done)"; \
+	rm -rf .venv/lowest; "$$python" -m venv .venv/lowest
+	sed -n '/^dependencies/,/^]/s/.*"\([a-z]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > .venv/lowest/lowest.txt
+	.venv/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/lowest/lowest.txt --editable '.[test]'
+	.venv/lowest/bin/python -m pytest -n auto -m 'not slow'
+
+clean:
+	rm -rf .venv demo build dist benchmarks/.cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
