@@ -1,0 +1,62 @@
+"""What can go wrong, as a person would be told.
+
+    ShardmillError            the data or the machine said no         exit 1
+      UsageError              the call was wrong                      exit 2
+      SourceError             a source cannot be read, or is damaged
+      OutputError             the output cannot be written
+      BudgetError             the memory does not suffice
+      MismatchError           what stands in the folder is not what this call would make
+      DamageError             a dataset is not what its manifest says
+
+A bad document is none of these: it is a reject, and the run goes on.
+"""
+
+from __future__ import annotations
+
+
+class ShardmillError(Exception):
+    """An expected failure: a sentence, and where known its place, what was kept, and the way out."""
+
+    exit_code = 1
+
+    def __init__(
+        self, message: str, *, place: str | None = None, kept: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+        self.kept = kept
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        lines += [f"  place: {self.place}"] if self.place else []
+        lines += [f"  kept:  {self.kept}"] if self.kept else []
+        lines += [f"  hint:  {self.hint}"] if self.hint else []
+        return "\n".join(lines)
+
+
+class UsageError(ShardmillError):
+    """The call itself was wrong: an unknown option value, a source that is not there."""
+
+    exit_code = 2
+
+
+class SourceError(ShardmillError):
+    """A source cannot be read, is damaged, or changed while it was read."""
+
+
+class OutputError(ShardmillError):
+    """The output cannot be written: no space, no permission, another run at work."""
+
+
+class BudgetError(ShardmillError):
+    """The memory that was set does not suffice; the hint names the least that works."""
+
+
+class MismatchError(ShardmillError):
+    """The folder holds the output of other sources, another tokenizer or other options."""
+
+
+class DamageError(ShardmillError):
+    """A dataset is not what its manifest says it is."""

@@ -1,0 +1,83 @@
+"""What reading hands on: chunks that are still to be read, and the documents that were in one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Position(NamedTuple):
+    """How far a source has been read; where a later run may go on."""
+
+    offset: int = 0
+    """Bytes of (decompressed) text, or rows, that lie behind."""
+    records: int = 0
+    """Lines or rows that lie behind, for the places in rejects."""
+    inside: bool = False
+    """A document begins before this position and goes on after it."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A description of a few megabytes of one source, to be read by a worker."""
+
+    source: int
+    """Index in the plan."""
+    start: int
+    """First byte of (decompressed) text, or first row."""
+    end: int
+    cost: int
+    """Bytes of text at the most; what a lease is computed from."""
+    begins: bool = True
+    """False: the first document began in an earlier chunk."""
+    ends: bool = True
+    """False: the last document goes on in the next chunk."""
+    long: bool = False
+    """A stretch without a place where it may be cut, larger than a chunk: read and encoded in pieces, in turn."""
+    through: int = -1
+    """Bytes of the source, as it is stored, that lie behind the end of this chunk; -1: as `end`. For progress."""
+    payload: Any = None
+    """What a stream that cannot be entered in the middle has read already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """A record that is not a document, and why."""
+
+    record: int
+    """Line or row, counted from 0 within the chunk; -1 where there are none."""
+    byte: int
+    """Where it begins, counted from the start of the chunk; -1 where that is unknown."""
+    reason: str
+    excerpt: str
+
+
+@dataclass
+class Documents:
+    """The good documents of a chunk in Arrow layout, and what else was found there."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    """Row i is data[offsets[i]:offsets[i+1]]; valid UTF-8; rows may be empty."""
+    records: NDArray[np.int64] | None = None
+    """Line or row of each document, counted from 0 within the chunk; None: row i is record i."""
+    spans: bool = False
+    """The rows are spans of one document, not documents."""
+    lines: int = 0
+    """Lines or rows that the chunk spans, blank ones included."""
+    rejects: list[Reject] = field(default_factory=list)
+    replaced: int = 0
+    """Invalid UTF-8 sequences that became U+FFFD."""
+    tail: NDArray[np.bool_] | None = None
+    """Rows that begin in the last share of their source, when that was asked for."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def record(self, row: int) -> int:
+        """The line or row of the source that a document came from, counted from 0 within the chunk."""
+        return row if self.records is None else int(self.records[row])

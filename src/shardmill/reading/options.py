@@ -1,0 +1,25 @@
+"""What reading needs to know of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SPAN = 65536
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The options that reading needs; of these, only `largest` must not change a dataset's bytes."""
+
+    text_field: str = "text"
+    separator: bytes | None = None
+    cut: Callable[[bytes, int], int] | None = None
+    """cut(window, at): the first token-safe place at or after `at` inside the window, or -1.
+    None: this tokenizer has no known safe cuts."""
+    spans: bool = False
+    """Text without a separator is to be dealt in spans."""
+    tail: float | None = None
+    """Rows that begin in this last share of a plain text file are flagged."""
+    largest: int = 64 << 20
+    """The largest record, in bytes, that may be held in memory at once."""

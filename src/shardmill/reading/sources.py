@@ -1,0 +1,127 @@
+"""Which sources a call names: files, folders, globs and `-`, in a fixed order."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shardmill.errors import SourceError, UsageError
+from shardmill.reading.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
+
+STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file or stream to be read, as it stood when it was found."""
+
+    name: str
+    """As the user recognises it: the path as it was given or found."""
+    path: str
+    size: int | None
+    """Bytes on disk; None: a stream whose length nobody knows."""
+    version: str
+    """Nanoseconds of the last change, as text; empty for a stream."""
+    input_format: str = "auto"
+
+
+def find_sources(specs: Sequence[str], input_format: str = "auto") -> list[Source]:
+    """Return the sources in the order of `specs`, each folder and glob sorted.
+
+    Raises UsageError when a spec names nothing that can be read.
+    """
+    if not specs:
+        raise UsageError("no source was given", hint="name a file, a folder, a glob, or `-` for standard input")
+    if list(specs).count(STDIN) > 1:
+        raise UsageError("standard input can be read only once", hint="give `-` once")
+    found: list[Source] = []
+    for spec in specs:
+        found.extend(_expand(spec, input_format))
+    return found
+
+
+def _expand(spec: str, input_format: str) -> Iterator[Source]:
+    if spec == STDIN:
+        yield Source(STDIN, STDIN, None, "", input_format)
+    elif not spec:
+        raise UsageError("a source is an empty text", hint="name a file, a folder, a glob, or `-` for standard input")
+    elif "\0" in spec:
+        raise UsageError("a source's name holds a NUL character", place=repr(spec))
+    elif os.path.isdir(spec):
+        yield from _folder(spec, input_format)
+    elif os.path.lexists(spec) or not glob.has_magic(spec):
+        yield _file(spec, input_format)
+    else:
+        yield from _glob(spec, input_format)
+
+
+def _folder(folder: str, input_format: str) -> Iterator[Source]:
+    empty = True
+    skipped = 0
+    for path in _walk(folder):
+        if input_format == "auto" and not is_readable_name(path):
+            skipped += 1
+            continue
+        empty = False
+        yield _file(path, input_format)
+    if empty:
+        raise UsageError(
+            "the folder holds nothing that can be read" + (f" ({skipped:,} files of other kinds)" if skipped else ""),
+            place=folder,
+            hint="text, JSON Lines, parquet, Arrow and CSV files are taken, also as .gz .zst .bz2 .xz; "
+            "files and folders whose names begin with `.` or `_` are skipped",
+        )
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Files below the folder in the order of their names; a symbolic link to a folder is not entered."""
+    try:
+        with os.scandir(folder) as entries:
+            listed = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_dir()) for entry in entries)
+    except PermissionError as error:
+        raise UsageError("no permission to list the folder", place=folder) from error
+    except OSError as error:
+        raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
+    for name, is_folder, leads_to_folder in listed:
+        if name.startswith((".", "_")):
+            continue
+        path = os.path.join(folder, name)
+        if is_folder:
+            yield from _walk(path)
+        elif not leads_to_folder:
+            yield path
+
+
+def _glob(pattern: str, input_format: str) -> Iterator[Source]:
+    # glob itself skips hidden names unless the pattern spells the dot, as a shell does.
+    paths = sorted(path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
+    if not paths:
+        raise UsageError("nothing matches the pattern", place=pattern)
+    for path in dict.fromkeys(paths):
+        yield _file(path, input_format)
+
+
+def _file(path: str, input_format: str) -> Source:
+    try:
+        status = os.stat(path)
+    except FileNotFoundError as error:
+        hint = "is it a broken link?" if os.path.islink(path) else None
+        raise UsageError("the source is not there", place=path, hint=hint) from error
+    except PermissionError as error:
+        raise UsageError("no permission to read the source", place=path) from error
+    except OSError as error:
+        raise UsageError(f"the source cannot be read: {error.strerror}", place=path) from error
+    if not os.access(path, os.R_OK):
+        raise UsageError("no permission to read the source", place=path)
+    if not stat.S_ISREG(status.st_mode):
+        return Source(path, path, None, "", input_format)
+    return Source(path, path, status.st_size, str(status.st_mtime_ns), input_format)
+
+
+def is_readable_name(path: str) -> bool:
+    """Whether a file found in a folder is taken: its name says a format, or says nothing at all."""
+    plain, _ = endings(path)
+    return plain in FORMAT_ENDINGS or plain == "" or plain in COMPRESSION_ENDINGS

@@ -1,0 +1,69 @@
+"""Bytes of text as rows of valid UTF-8, split at a separator or at given places, without a loop over documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from shardmill.reading.documents import Documents
+from shardmill.reading.unicode import REPLACEMENT, is_valid, replaced
+
+
+def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np.int64]]:
+    """The documents between separators, and where in `raw` each begins; an empty piece at the end is none."""
+    data, offsets = _split(raw, separator)
+    starts = offsets[:-1] + len(separator) * np.arange(len(offsets) - 1)
+    if _are_valid(data, offsets):
+        return Documents(data, offsets), starts
+    if REPLACEMENT not in separator and is_valid(separator):
+        # A separator of whole characters is found in the replaced text exactly where it stood before.
+        fixed, count = replaced(raw)
+        data, offsets = _split(fixed, separator)
+        return Documents(data, offsets, replaced=count), starts
+    bounds = offsets.tolist()
+    return _fixed(data[a:b].tobytes() for a, b in pairwise(bounds)), starts
+
+
+def rows_between(raw: bytes, bounds: NDArray[np.int64]) -> Documents:
+    """The rows between the bounds, which stand between whole characters, so that each row is replaced on its own."""
+    data = np.frombuffer(raw, np.uint8)[bounds[0] :]
+    offsets = bounds - bounds[0]
+    if _are_valid(data, offsets):
+        return Documents(data, offsets)
+    ends = bounds.tolist()
+    return _fixed(raw[a:b] for a, b in pairwise(ends))
+
+
+def _split(raw: bytes, separator: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    if not raw:
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    bounds = pa.py_buffer(np.array([0, len(raw)], np.int64))
+    whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, bounds, pa.py_buffer(raw)])
+    pieces = pc.split_pattern(whole, pattern=separator).values
+    _, ends, data = pieces.buffers()
+    offsets = np.frombuffer(ends, np.int64, len(pieces) + 1)
+    if offsets[-1] == offsets[-2]:
+        offsets = offsets[:-1]
+    return (np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)), offsets
+
+
+def _are_valid(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bool:
+    rows = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+    try:
+        rows.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _fixed(pieces: Iterable[bytes]) -> Documents:
+    rows = [replaced(piece) for piece in pieces]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row, _ in rows], out=offsets[1:])
+    data = np.frombuffer(b"".join(row for row, _ in rows), np.uint8)
+    return Documents(data, offsets, replaced=sum(count for _, count in rows))

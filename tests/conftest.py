@@ -1,0 +1,37 @@
+"""What every test gets: a home of its own, and no way to the network."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Two shared cores make any deadline a coin toss; what is slow is marked slow.
+settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_network():
+    """A connection to anywhere but this machine fails at once, so that no test comes to depend on one."""
+    connect = socket.socket.connect
+
+    def local_only(self, address):
+        if self.family == socket.AF_UNIX or str(address[0]) in ("127.0.0.1", "::1", "localhost"):
+            return connect(self, address)
+        raise OSError(f"tests may not connect to {address}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", local_only)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_home(tmp_path_factory):
+    """Nothing is read from or left in the caches of whoever runs the tests."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "TIKTOKEN_CACHE_DIR"):
+            patch.setenv(name, str(home))
+        yield

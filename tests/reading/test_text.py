@@ -1,0 +1,308 @@
+"""Text files: documents, pieces and spans are the same for every chunk size."""
+
+from __future__ import annotations
+
+import math
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shardmill.errors import SourceError, UsageError
+from shardmill.reading import SPAN, Position, Reading, find_sources, reader_for
+from tests.reading.twin import COMPRESSIONS, SIZES, cut, read_path, read_source, span_starts, text_documents
+
+SEPARATORS = (b"\n", b"\n\n", b"\n\n\n", b"\n---\n", b"abab", "é".encode(), b"\0", "\ufffd".encode(), b"\xff")
+HARD = {
+    "empty": b"",
+    "one newline": b"\n",
+    "only newlines": b"\n" * 37,
+    "plain": b"one two three\n\nfour five six\n\nseven eight nine ten eleven",
+    "ends with a separator": b"one two\n\nthree four\n\n",
+    "runs of newlines": b"\n\n\na b\n\n\n\n\nc d e\n\n\n\n\n\n\n",
+    "overlapping dashes": b"a\n---\n---\nb\n---\n---\n---\nc d e",
+    "abab": b"xabababyabababababzabab ab abab",
+    "mark": b"\xef\xbb\xbfone two\n\nthree",
+    "only a mark": b"\xef\xbb\xbf",
+    "mark inside": b"one\xef\xbb\xbf two\n\n\xef\xbb\xbfthree four",
+    "invalid": b"one \xff two\n\n\xe2\x82 three\n\n\xf0\x9f\x98\n\n\xed\xa0\x80 x \xc0\xaf \x80\x80",
+    "cut short": b"one two \xe2\x82",
+    "wide": "naïve café 日本語 テキスト 😀 emoji é\n\né zwei\n\nдва слова".encode(),
+    "replacement": "a \ufffd b\n\n\ufffd c".encode() + b" \xff d",
+    "carriage returns": b"a b\r\n\r\nc d\r\re f",
+    "nul": b"a b\0c d\0\0e f",
+    "long": b"word " * 3000 + b"\n\n" + b"x" * 2000 + b" y\n\n" + b"tail of it all",
+}
+
+
+@pytest.mark.parametrize("separator", [None, *SEPARATORS])
+@pytest.mark.parametrize("name", HARD)
+def test_documents_are_the_same_for_every_chunk_size(tmp_path: Path, name: str, separator: bytes | None) -> None:
+    data = HARD[name]
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    wanted = text_documents(data, separator)
+    bad = sum(row.count("\ufffd".encode()) for row in wanted) - sum(
+        piece.count("\ufffd".encode()) for piece in (data.split(separator) if separator else [data])
+    )
+    for size in SIZES if len(data) < 1000 else SIZES[4:]:
+        for safe in (cut, None):
+            got = read_path(path, size, Reading(separator=separator, cut=safe))
+            assert got.documents == wanted, (size, safe)
+            assert got.replaced == bad
+            assert not got.rejects
+
+
+@pytest.mark.parametrize("ending", COMPRESSIONS)
+def test_compressed_text_gives_the_same_documents(tmp_path: Path, ending: str) -> None:
+    data = b"\xef\xbb\xbf" + HARD["runs of newlines"] + HARD["long"] + HARD["invalid"]
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](data))
+    for separator in (None, b"\n\n"):
+        for size in (7, 61, 1000, 1 << 22):
+            got = read_path(path, size, Reading(separator=separator, cut=cut))
+            assert got.documents == text_documents(data, separator)
+
+
+def test_a_small_chunk_size_really_cuts_a_long_document(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"word " * 1000)
+    assert read_path(path, 100, Reading(cut=cut)).chunks > 40
+    assert read_path(path, 100, Reading(cut=None)).chunks == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_utf_16_and_utf_32_with_a_mark_are_decoded(tmp_path: Path, encoding: str, ending: str) -> None:
+    text = "erste Zeile ü\n\nдва слова 😀\n\n日本語 テキスト " * 50
+    mark = "" if encoding in ("utf-16", "utf-32") else "\ufeff"
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending]((mark + text).encode(encoding)))
+    for size in (3, 100, 1 << 22):
+        got = read_path(path, size, Reading(separator=b"\n\n", cut=cut))
+        assert got.documents == text_documents(text.encode(), b"\n\n")
+        assert got.replaced == 0
+
+
+def test_a_lone_surrogate_in_utf_16_is_replaced_and_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xff\xfe" + "ab".encode("utf-16-le") + b"\x00\xd8" + "c\n".encode("utf-16-le") + b"\x00")
+    got = read_path(path, 5)
+    assert got.documents == ["ab\ufffdc\n\ufffd".encode()]
+    assert got.replaced == 2
+
+
+def _prose(size: int) -> bytes:
+    words = [b"alpha", b"beta", "gämma".encode(), b"x" * 300, "日本語".encode(), b"\xff\xfe", b"delta\n", b"e"]
+    made, state = [], 1
+    total = 0
+    while total < size:
+        state = (state * 48271) % 2147483647
+        made.append(words[state % len(words)])
+        total += len(made[-1]) + 1
+    return b" ".join(made)
+
+
+@pytest.mark.parametrize("kind", ["prose", "mark", "stretch", "exact"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_spans_are_the_same_for_every_chunk_size(tmp_path: Path, kind: str, ending: str) -> None:
+    data = _prose(5 * SPAN + 777)
+    if kind == "mark":
+        data = b"\xef\xbb\xbf" + data
+    if kind == "stretch":
+        data = data[: SPAN - 30] + b"y" * (2 * SPAN + 20) + b" z z z " + data[: 2 * SPAN] + b"w" * 70000
+    if kind == "exact":
+        data = data[: 2 * SPAN]
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](data))
+    starts = _sound_span_starts(data)
+    wanted = [
+        data[a:b].decode("utf-8", "replace").encode() for a, b in zip(starts, [*starts[1:], len(data)], strict=True)
+    ]
+    if kind == "mark":
+        wanted[0] = wanted[0].removeprefix(b"\xef\xbb\xbf")
+    for size in (1, 1000, SPAN, SPAN + 1, 3 * SPAN, 1 << 22):
+        got = read_path(path, size, Reading(cut=cut, spans=True))
+        assert got.rows == wanted, size
+        assert got.documents == [b"".join(wanted)]
+
+
+def _sound_span_starts(data: bytes) -> list[int]:
+    """As the twin has it, and not beside an invalid byte."""
+    starts = {0}
+    for multiple in range(SPAN, len(data), SPAN):
+        place = cut(data, multiple)
+        while place > 0 and any(bad in data[place - 8 : place] for bad in (b"\xff", b"\xfe")):
+            place = cut(data, place + 1)
+        if place > 0:
+            starts.add(place)
+    return sorted(starts)
+
+
+def test_spans_of_valid_text_begin_where_the_twin_says(tmp_path: Path) -> None:
+    data = _prose(4 * SPAN).replace(b"\xff\xfe", b"ok")
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    starts = span_starts(data)
+    got = read_path(path, 100_000, Reading(cut=cut, spans=True))
+    assert [len(row) for row in got.rows] == [b - a for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
+
+
+@pytest.mark.parametrize("tail", [0.1, 0.5, 0.999, 1e-9])
+@pytest.mark.parametrize("separator", [None, b"\n"])
+def test_rows_in_the_tail_are_flagged(tmp_path: Path, tail: float, separator: bytes | None) -> None:
+    data = _prose(2 * SPAN).replace(b"\xff\xfe", b"ok")
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    border = math.ceil(len(data) * (1 - tail))
+    for size in (100, 5000, 1 << 22):
+        got = read_path(path, size, Reading(cut=cut, separator=separator, tail=tail))
+        if separator is None:
+            place = cut(data, border)
+            place = len(data) if place < 0 else place
+            flagged = sum(len(row) for row, flag in zip(_rows(path, size, tail), got.tail, strict=True) if flag)
+            assert flagged == len(data) - place
+        else:
+            starts = [0]
+            for document in got.documents[:-1]:
+                starts.append(starts[-1] + len(document) + 1)
+            assert got.document_tail == [start >= border for start in starts]
+
+
+@pytest.mark.parametrize("tail", [0.1, 0.6])
+def test_the_tail_begins_with_a_span_of_its_own(tmp_path: Path, tail: float) -> None:
+    data = _prose(4 * SPAN).replace(b"\xff\xfe", b"ok")
+    path = tmp_path / "a.txt"
+    path.write_bytes(data)
+    border = cut(data, math.ceil(len(data) * (1 - tail)))
+    starts = sorted({*span_starts(data), border})
+    for size in (100, 70_000, 1 << 22):
+        got = read_path(path, size, Reading(cut=cut, spans=True, tail=tail))
+        assert [len(row) for row in got.rows] == [b - a for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
+        assert got.tail == [start >= border for start in starts]
+
+
+def _rows(path: Path, size: int, tail: float) -> list[bytes]:
+    [source] = find_sources([str(path)])
+    reader = reader_for(0, source, Reading(cut=cut, tail=tail))
+    rows = []
+    for chunk in reader.chunks(Position(), size):
+        documents = reader.read(chunk)
+        data = documents.data.tobytes()
+        rows += [data[documents.offsets[i] : documents.offsets[i + 1]] for i in range(len(documents))]
+    return rows
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.jsonl"])
+def test_a_tail_of_anything_but_plain_text_is_a_wrong_call(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(COMPRESSIONS[".gz" if name.endswith("gz") else ""](b'{"text": "a"}\n'))
+    with pytest.raises(UsageError):
+        read_path(path, 10, Reading(tail=0.1))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_spans_stay_the_same_around_a_stretch_that_memory_cannot_hold(tmp_path: Path, ending: str) -> None:
+    prose = _prose(2 * SPAN).replace(b"\xff\xfe", b"ok")
+    data = prose + b"y" * (5 * SPAN) + b" z z " + prose
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](data))
+    starts = span_starts(data)
+    [source] = find_sources([str(path)])
+    for size in (1, SPAN, 2 * SPAN):
+        reader = reader_for(0, source, Reading(cut=cut, spans=True, largest=2 * SPAN))
+        got, long = [], 0
+        for chunk in reader.chunks(Position(), size):
+            if chunk.long:
+                long += 1
+                got.append(chunk.start)
+                assert b"".join(reader.pieces(chunk, 1000)) == data[chunk.start : chunk.end]
+            else:
+                got += (chunk.start + reader.read(chunk).offsets[:-1]).tolist()
+        assert long == 1
+        assert got == starts
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl"])
+def test_many_threads_may_read_at_once(tmp_path: Path, name: str) -> None:
+    lines = [b'{"text": "%d"}' % i for i in range(30_000)]
+    path = tmp_path / name
+    path.write_bytes(COMPRESSIONS[".gz" if name.endswith("gz") else ""](b"\n".join(lines)))
+    [source] = find_sources([str(path)])
+    reader = reader_for(0, source, Reading(separator=b"\n"))
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(reader.read, reader.chunks(Position(), 20_000)))
+    rows = [d.data[d.offsets[i] : d.offsets[i + 1]].tobytes() for d in found for i in range(len(d))]
+    assert rows == ([b"%d" % i for i in range(30_000)] if name.endswith("jsonl") else lines)
+
+
+def test_an_empty_separator_is_a_wrong_call(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"abc")
+    with pytest.raises(UsageError):
+        read_path(path, 10, Reading(separator=b""))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("separator", [None, b"\n\n"])
+def test_a_stretch_without_a_cut_beyond_the_largest_record_is_read_in_pieces(
+    tmp_path: Path, ending: str, separator: bytes | None
+) -> None:
+    data = b"a few words first\n\n" + b"x" * 9000 + "é€😀".encode() * 500 + b"\xff" + b" and then\n\nthe end of it"
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](data))
+    for size in (1, 100, 2000):
+        got = read_path(path, size, Reading(separator=separator, cut=cut, largest=4000))
+        assert got.documents == text_documents(data, separator)
+        assert got.long == 1
+        assert max(got.costs[:-1] + got.costs[-1:]) >= 9000
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+def test_a_document_too_large_for_a_tokenizer_without_cuts_is_a_reject(tmp_path: Path, ending: str, where: str) -> None:
+    giant = b"word " * 2000
+    pieces = {"first": [giant, b"a", b"b"], "middle": [b"a", giant, b"b"], "last": [b"a", b"b", giant]}[where]
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](b"\n\n".join(pieces)))
+    for size in (1, 100, 3000):
+        got = read_path(path, size, Reading(separator=b"\n\n", largest=4000))
+        assert got.documents == [b"a", b"b"]
+        [(_, reason)] = got.rejects
+        assert "does not fit in the memory budget" in reason
+        assert got.reject_bytes == [{"first": 0, "middle": 3, "last": 6}[where]]
+
+
+def test_a_long_stretch_of_a_pipe_is_an_error_with_its_place(tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"x" * 20000)
+    os.close(write_end)
+    try:
+        [source] = find_sources([f"/dev/fd/{read_end}"])
+        assert source.size is None
+        with pytest.raises(SourceError, match="no place where it may be cut") as caught:
+            read_source(source, 100, Reading(cut=cut, largest=4000))
+        assert caught.value.place and "byte 0" in caught.value.place
+    finally:
+        os.close(read_end)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    data=st.lists(
+        st.sampled_from([b"\n", b"\n\n", b"ab", b"abab", b" ", b"word ", b"a", b"\xff", b"\xe2\x82", b"\xac", b"\0"])
+    ).map(b"".join),
+    separator=st.sampled_from([None, b"\n", b"\n\n", b"abab", b"aba", b" "]),
+    size=st.integers(1, 40),
+    ending=st.sampled_from(["", ".gz"]),
+)
+def test_any_bytes_are_read_as_the_twin_reads_them(
+    tmp_path: Path, data: bytes, separator: bytes | None, size: int, ending: str
+) -> None:
+    path = tmp_path / f"fuzz.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](data))
+    got = read_path(path, size, Reading(separator=separator, cut=cut))
+    assert got.documents == text_documents(data, separator)
