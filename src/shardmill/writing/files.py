@@ -1,0 +1,179 @@
+"""Files that bear their name only when they are whole and on disk."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardmill.errors import OutputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+PARTIAL = ".partial"
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that is whole: what the manifest says of it."""
+
+    name: str
+    """From the dataset's folder on."""
+    tokens: int
+    bytes: int
+    sha256: str
+    role: str = ""
+    """What it is when it does not hold tokens: `index` or `metadata`."""
+
+    def entry(self) -> dict[str, Any]:
+        return {key: value for key, value in asdict(self).items() if key != "role" or value}
+
+
+class PartialFile:
+    """A file that grows as `NAME.partial`.
+
+    One thread appends; another may `settle` what has been appended: it reads the file behind the writer, so that
+    hashing costs the writer nothing and a resumed run hashes what was there before in the same way.
+    """
+
+    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None) -> None:
+        """Open it anew, or with its first `keep` bytes; OutputError when there are fewer.
+
+        `name` is what the manifest calls it, when that is more than the last part of the path.
+        """
+        self.path, self.name = path, name or path.name
+        self._partial = path.with_name(path.name + PARTIAL)
+        self._hash = hashlib.sha256()
+        self._hashed = 0
+        with writing_to(self._partial):
+            if keep:
+                take_back(path)
+                there = self._partial.stat().st_size if self._partial.exists() else 0
+                if there < keep:
+                    raise OutputError(
+                        f"`{self._partial.name}` has {there:,} bytes where the journal says {keep:,}",
+                        place=str(self._partial),
+                        hint="the folder was changed by something else; start anew with `--overwrite`",
+                    )
+            self._file = open(self._partial, "r+b" if keep else "w+b", buffering=0)  # noqa: SIM115 - closed in close()
+            self._file.truncate(keep)
+            self._file.seek(keep)
+        self._behind = open(self._partial, "rb", buffering=0)  # noqa: SIM115 - closed in close()
+        self.length = keep
+
+    def append(self, data: NDArray[Any] | bytes) -> None:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type,unused-ignore]
+        with writing_to(self._partial):
+            done = 0
+            while done < len(view):
+                done += self._file.write(view[done:]) or 0
+        self.length += len(view)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Bytes that were appended before; the thread that appends asks for them."""
+        with writing_to(self._partial), open(self._partial, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(size)
+
+    def settle(self, length: int) -> None:
+        """Hash the first `length` bytes as far as that is not done, and bring them to the disk."""
+        with writing_to(self._partial):
+            self._follow(length)
+            _sync_data(self._file.fileno())
+
+    def finish(self, tokens: int, head: bytes = b"", role: str = "") -> Written:
+        """Put `head` in the place that was kept for it, bring all to the disk, and give the file its name."""
+        with writing_to(self._partial):
+            self._behind.seek(0)
+            if head and self._behind.read(len(head)) != head:
+                self._file.seek(0)
+                self._file.write(head)
+                self._hash, self._hashed = hashlib.sha256(), 0
+            self._follow(self.length)
+            os.fsync(self._file.fileno())
+            self.close()
+            os.replace(self._partial, self.path)
+            sync_folder(self.path.parent)
+        return Written(self.name, tokens, self.length, self._hash.hexdigest(), role)
+
+    def close(self) -> None:
+        self._file.close()
+        self._behind.close()
+
+    def remove(self) -> None:
+        """Delete what was written; close it before."""
+        self._partial.unlink(missing_ok=True)
+
+    def _follow(self, length: int) -> None:
+        self._behind.seek(self._hashed)
+        block = bytearray(_BLOCK)
+        while self._hashed < length:
+            got = self._behind.readinto(memoryview(block)[: min(_BLOCK, length - self._hashed)])
+            if not got:
+                raise OutputError(
+                    f"`{self._partial.name}` became shorter while it was written", place=str(self._partial)
+                )
+            self._hash.update(memoryview(block)[:got])
+            self._hashed += got
+
+
+class writing_to:
+    """Turns what the file system refuses into an OutputError that names the path."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not isinstance(error, OSError):
+            return
+        hints = {
+            errno.ENOSPC: "free some space and run the same command again",
+            errno.EDQUOT: "your quota is used up: free some space and run the same command again",
+            errno.EACCES: "choose a folder that you may write to",
+            errno.EROFS: "choose a folder that you may write to",
+        }
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"cannot write: {reason[:1].lower()}{reason[1:]}", place=str(self._path), hint=hints.get(error.errno or 0)
+        ) from error
+
+
+def take_back(path: Path) -> None:
+    """Undo a name that was given before the journal could say so."""
+    partial = path.with_name(path.name + PARTIAL)
+    if path.exists() and not partial.exists():
+        os.replace(path, partial)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a small file beside, sync, rename: it is there whole or not at all."""
+    partial = path.with_name(path.name + PARTIAL)
+    with writing_to(path):
+        with open(partial, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring names to the disk; Windows does so by itself."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+_sync_data = getattr(os, "fdatasync", os.fsync)

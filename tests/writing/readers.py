@@ -1,0 +1,103 @@
+"""Readers of every output format, written from what the formats' own readers expect and from nothing of ours."""
+
+from __future__ import annotations
+
+import json
+import struct
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+
+def read_stream(format: str, folder: Path, names: list[str], dtype: str) -> np.ndarray:
+    """The tokens of a split, from its files in order."""
+    parts = [READERS[format](folder / name, dtype).astype(np.int64) for name in names]
+    return np.concatenate([np.empty(0, np.int64), *parts])
+
+
+def raw(path: Path, dtype: str) -> np.ndarray:
+    return np.fromfile(path, np.dtype(dtype).newbyteorder("<"))
+
+
+def npy(path: Path, dtype: str) -> np.ndarray:
+    tokens = np.load(path)
+    assert tokens.ndim == 1 and tokens.dtype == dtype
+    assert path.stat().st_size == 128 + tokens.nbytes
+    return tokens
+
+
+def llmc(path: Path, dtype: str) -> np.ndarray:
+    head = np.fromfile(path, "<i4", 256)
+    assert tuple(head[:2]) == {2: (20240520, 1), 4: (20240801, 7)}[np.dtype(dtype).itemsize]
+    assert not head[3:].any()
+    tokens = np.fromfile(path, dtype, offset=1024)
+    assert len(tokens) == head[2]
+    return tokens
+
+
+def megatron(path: Path, dtype: str) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *megatron_documents(path)])
+
+
+def megatron_documents(path: Path) -> list[np.ndarray]:
+    data = path.with_suffix(".idx").read_bytes()
+    magic, version, code, sequences, documents = struct.unpack_from("<9sQBQQ", data)
+    assert (magic, version) == (b"MMIDIDX\0\0", 1)
+    assert documents == sequences + 1
+    assert len(data) == 42 + 20 * sequences
+    dtype = np.dtype({4: "<i4", 8: "<u2"}[code])
+    lengths = np.frombuffer(data, "<i4", sequences, 34)
+    offsets = np.frombuffer(data, "<i8", sequences, 34 + 4 * sequences)
+    indices = np.frombuffer(data, "<i8", documents, 34 + 12 * sequences)
+    assert np.array_equal(indices, np.arange(documents))
+    tokens = path.read_bytes()
+    assert len(tokens) == lengths.sum() * dtype.itemsize
+    return [np.frombuffer(tokens, dtype, n, at) for n, at in zip(lengths, offsets, strict=True)]
+
+
+def datatrove(path: Path, dtype: str) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype), *datatrove_documents(path, dtype)])
+
+
+def datatrove_documents(path: Path, dtype: str) -> list[np.ndarray]:
+    tokens = raw(path, dtype)
+    ends = np.fromfile(f"{path}.index", "<u8").astype(np.int64)
+    kind, count, _ = Path(f"{path}.metadata").read_text().split("\n")
+    assert kind.split("|")[1] == str(np.dtype(dtype).itemsize)
+    assert int(count) == len(tokens) == (ends[-1] if len(ends) else 0)
+    return [tokens[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def mds(path: Path, dtype: str) -> np.ndarray:
+    return np.concatenate(mds_documents(path, dtype))
+
+
+def mds_documents(path: Path, dtype: str) -> list[np.ndarray]:
+    data = path.read_bytes()
+    assert len(data) < 1 << 32
+    (count,) = struct.unpack_from("<I", data)
+    offsets = np.frombuffer(data, "<u4", count + 1, 4).astype(np.int64)
+    config = json.loads(data[4 + 4 * (count + 1) : offsets[0]])
+    assert config["column_encodings"] == [f"ndarray:{dtype}"]
+    assert offsets[-1] == len(data)
+    documents = []
+    for start, end in pairwise(offsets.tolist()):
+        (size,) = struct.unpack_from("<I", data, start)
+        assert start + 4 + size == end
+        shape = {4: "<u1", 5: "<u2", 6: "<u4"}[data[start + 4]]
+        (length,) = np.frombuffer(data, shape, 1, start + 5)
+        documents.append(np.frombuffer(data[start + 5 + np.dtype(shape).itemsize : end], dtype))
+        assert len(documents[-1]) == length
+    return documents
+
+
+READERS = {
+    "nanogpt": raw,
+    "shards": raw,
+    "npy": npy,
+    "llmc": llmc,
+    "megatron": megatron,
+    "datatrove": datatrove,
+    "mds": mds,
+}
