@@ -1,0 +1,41 @@
+"""shardmill turns any pile of text into the token files that a language-model trainer reads, in bounded memory.
+
+import shardmill
+shardmill.prepare("corpus/*.parquet", "data/web", tokenizer="gpt2", memory="1GB")
+shardmill.open("data/web")["train"][0:1024]
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardmill.errors import ShardmillError
+
+if TYPE_CHECKING:
+    from shardmill.conversion import convert as convert
+    from shardmill.dataset import Dataset as Dataset
+    from shardmill.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
+    from shardmill.run import Result as Result
+    from shardmill.run import prepare as prepare
+
+__version__ = "0.1.0"
+# Without `open`: `from shardmill import *` must not take the place of Python's own.
+__all__ = ["Dataset", "Result", "ShardmillError", "__version__", "convert", "prepare"]
+
+_LAZY = {
+    "Dataset": ("dataset", "Dataset"),
+    "Result": ("run", "Result"),
+    "convert": ("conversion", "convert"),
+    "open": ("dataset", "open_dataset"),
+    "prepare": ("run", "prepare"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: numpy, pyarrow and the engine take half a second, `import shardmill` none.
+    if name in _LAZY:
+        from importlib import import_module
+
+        module, attribute = _LAZY[name]
+        return getattr(import_module(f"shardmill.{module}"), attribute)
+    raise AttributeError(f"module 'shardmill' has no attribute {name!r}")

@@ -1,0 +1,156 @@
+"""What happens to a chunk's tokens: where documents begin and end, EOT, splits, and counts. All of it by the array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardmill.reading.documents import Chunk, Documents, Reject
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.encoding import Encoded
+
+
+class Stream(NamedTuple):
+    """The tokens of one split, in order."""
+
+    tokens: NDArray[Any]
+    closes: NDArray[np.int64]
+    """Where documents end, counted from the start of `tokens`."""
+    ends: NDArray[np.int64]
+    """Where documents end as far as this split is concerned: a document dealt in spans may have its end elsewhere."""
+    row_ends: NDArray[np.int64]
+    """Where rows (documents, spans, or the one piece) end, likewise."""
+    row_bytes: NDArray[np.int64]
+    """The bytes of text of each row."""
+
+
+class Counted(NamedTuple):
+    """What was found in one chunk."""
+
+    documents: int
+    empty: int
+    lines: int
+    replaced: int
+    rejects: list[Reject]
+
+
+class Most(NamedTuple):
+    """How much is still wanted under `--limit`."""
+
+    documents: int | None
+    tokens: int | None
+
+    @property
+    def nothing(self) -> bool:
+        return (self.documents is not None and self.documents <= 0) or (self.tokens is not None and self.tokens <= 0)
+
+    def reached_by(self, documents: int, tokens: int) -> bool:
+        """Whether so much is all of it, or more."""
+        return (self.documents is not None and documents >= self.documents) or (
+            self.tokens is not None and tokens >= self.tokens
+        )
+
+
+class Rows:
+    """The rows of some chunks, encoded: which begin a document, which end one, and where they go."""
+
+    def __init__(self, chunks: list[Chunk], found: list[Documents], joined: Documents, encoded: Encoded) -> None:
+        self._found, self._rows, self._encoded = found, joined, encoded
+        self.kept = len(joined)
+        """Rows that count; fewer than there are only under a limit."""
+        opens = np.ones(len(joined), dtype=np.bool_)
+        closes = opens.copy()
+        row = 0
+        for chunk, documents in zip(chunks, found, strict=True):
+            end = row + len(documents)
+            if (documents.spans or not (chunk.begins and chunk.ends)) and end > row:
+                opens[row:end] = closes[row:end] = False
+                opens[row], closes[end - 1] = chunk.begins, chunk.ends
+            row = end
+        some = np.diff(encoded.offsets) > 0  # a row without tokens is no document
+        self._opens, self._closes = opens & some, closes & some
+
+    def keep(self, most: Most) -> int:
+        """Forget what comes after the row that reaches `most`; gives the number of chunks that are left."""
+        ended = np.cumsum(self._closes)
+        enough = np.zeros(len(ended), dtype=np.bool_)
+        if most.documents is not None:
+            enough |= ended >= most.documents
+        if most.tokens is not None:
+            reached = self._encoded.offsets[1:] + ended >= most.tokens
+            # A span may be the last, so that a limit in tokens also works for text that is one document.
+            enough |= reached if self._rows.spans else reached & self._closes
+        if enough.any():
+            self.kept = int(np.argmax(enough)) + 1
+            self._closes[self.kept - 1] = True
+        ends = np.cumsum([len(documents) for documents in self._found])
+        return int(np.searchsorted(ends, self.kept, side="left")) + 1
+
+    def count(self) -> list[Counted]:
+        """What each chunk held, as far as its rows are kept."""
+        failed, lengths = dict(self._encoded.failed), np.diff(self._encoded.offsets)
+        counted, row = [], 0
+        for documents in self._found:
+            end = row + len(documents)
+            last = min(end, self.kept)
+            if last <= row < end:
+                break
+            rejects = documents.rejects
+            if last < end:
+                rejects = [reject for reject in rejects if reject.record < documents.record(last - row - 1)]
+            refused = [i for i in failed if row <= i < last]
+            if refused:
+                rejects = rejects + [_refused(documents, i - row, failed[i]) for i in refused]
+                rejects.sort(key=lambda reject: (reject.record, reject.byte))
+            ended = int(np.count_nonzero(self._closes[row:last]))
+            dealt = documents.spans and len(documents) > 1
+            empty = 0 if dealt else int(np.count_nonzero(lengths[row:last] == 0)) - len(refused)
+            counted.append(Counted(ended, empty, documents.lines, documents.replaced, rejects))
+            row = end
+        return counted
+
+    def deal(self, val: NDArray[np.bool_], eot: str, mark: int) -> dict[str, Stream]:
+        """The rows' tokens by split, with `mark` after or before each document or not at all."""
+        opens, closes, val = self._opens[: self.kept], self._closes[: self.kept], val[: self.kept]
+        offsets = self._encoded.offsets[: self.kept + 1]
+        tokens, lengths = self._encoded.tokens[: offsets[-1]], np.diff(offsets)
+        if eot != "none":
+            marked = closes if eot == "after" else opens
+            tokens = np.insert(tokens, (offsets[1:] if eot == "after" else offsets[:-1])[marked], mark)
+            lengths = lengths + marked
+        sizes = np.diff(self._rows.offsets[: self.kept + 1])
+        dealt = {}
+        for split, mine in (("train", ~val), ("val", val)):
+            if not mine.any():
+                continue
+            part = tokens if mine.all() else tokens[np.repeat(mine, lengths)]
+            row_ends = np.cumsum(lengths[mine])
+            ends = closing = row_ends[closes[mine]]
+            if self._rows.spans:
+                document = np.cumsum(opens)[mine]
+                ends = row_ends[np.append(document[1:] != document[:-1], closes[-1])]
+            dealt[split] = Stream(part, closing, ends, row_ends, sizes[mine])
+        return dealt
+
+
+def join(found: list[Documents]) -> Documents:
+    """The rows of several chunks as one."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64))
+    data = np.concatenate([d.data[d.offsets[0] : d.offsets[-1]] for d in found])
+    sizes = np.concatenate([np.diff(d.offsets) for d in found])
+    tail = None if found[0].tail is None else np.concatenate([d.tail for d in found if d.tail is not None])
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    return Documents(data, offsets, spans=any(d.spans for d in found), tail=tail)
+
+
+def _refused(documents: Documents, row: int, reason: str) -> Reject:
+    start, end = (int(x) for x in documents.offsets[row : row + 2])
+    excerpt = bytes(documents.data[start : min(end, start + 320)]).decode("utf-8", "ignore")[:80]
+    return Reject(documents.record(row), -1, reason, excerpt)

@@ -1,0 +1,166 @@
+"""What a sample says of the whole: documents, text and tokens with their margins, the size of each output, the time."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardmill.sampling import BUCKETS, Kind, Unit, bucketed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+# Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %.
+_T = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+STARTING = 0.6  # seconds from the command to the first chunk, and from the last to the manifest
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number; `margin` to either side covers the truth in 95 of 100 cases. No margin: it is exact."""
+
+    value: int
+    margin: int = 0
+
+    @property
+    def exact(self) -> bool:
+        return self.margin == 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.value + other.value, round(math.hypot(self.margin, other.margin)))
+
+
+NOTHING = Amount(0)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one kind of sources, or all of them, hold."""
+
+    text: Amount = NOTHING
+    documents: Amount = NOTHING
+    """Empty and rejected ones included."""
+    written: int = 0
+    """Documents that will be written: each has an end-of-text token."""
+    tokens: Amount = NOTHING
+    """With the end-of-text tokens."""
+
+    def __add__(self, other: Expected) -> Expected:
+        return Expected(
+            self.text + other.text,
+            self.documents + other.documents,
+            self.written + other.written,
+            self.tokens + other.tokens,
+        )
+
+
+def expected(kind: Kind, *, separated: bool, eot: bool, rows: int | None = None) -> Expected:
+    """What a kind holds. `separated`: text has a separator; `rows`: the number of documents, where it is known."""
+    text = _total(kind, [unit.text for unit in kind.units])
+    alone = kind.format == "text" and not separated
+    if alone:
+        documents = Amount(len(kind.members))
+        full = int(np.count_nonzero(kind.sizes))
+        marks = [unit.stored * full / max(1, kind.stored) for unit in kind.units]
+    else:
+        documents = _total(kind, [unit.documents for unit in kind.units])
+        if rows is not None:
+            documents = Amount(rows)
+        good = [float(unit.documents - unit.empty - unit.rejected) for unit in kind.units]
+        seen = sum(unit.documents for unit in kind.units)
+        full = round(documents.value * sum(good) / seen) if seen else 0
+        marks = good
+    tokens = _total(kind, [unit.tokens + mark * eot for unit, mark in zip(kind.units, marks, strict=True)])
+    return Expected(text, documents, full, tokens)
+
+
+def _total(kind: Kind, values: Sequence[float]) -> Amount:
+    """From the ratio of values to stored bytes in the sample to the sum over all of the kind."""
+    found = sum(values)
+    if kind.whole or not kind.units:
+        return Amount(round(found))
+    stored = np.array([unit.stored for unit in kind.units])
+    covered = float(stored.sum())
+    ratio = found / covered
+    if len(kind.units) == 1:
+        return Amount(round(ratio * kind.stored), round(0.1 * ratio * kind.stored))
+    rest = np.array(values) - ratio * stored
+    n = len(kind.units)
+    error = math.sqrt(float(rest @ rest) * n / (n - 1)) / covered * math.sqrt(max(0.0, 1 - covered / kind.stored))
+    margin = student(n - 1) * error * kind.stored
+    # An estimate that happens to have no variance is still an estimate.
+    return Amount(round(ratio * kind.stored), max(1, round(margin)) if found else 0)
+
+
+def student(freedom: int) -> float:
+    return _T[freedom] if freedom < len(_T) else 1.96 + 2.4 / freedom
+
+
+def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.int64]:
+    """The documents of a kind that have text, by size, in whole numbers that add up to those written."""
+    if kind.format == "text" and not separated:
+        wide = expects.text.value / max(1, kind.stored)
+        seen = bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64))
+    else:
+        seen = kind.sizes_seen
+    total = int(seen.sum())
+    if not total:
+        return np.zeros(BUCKETS, np.int64)
+    shares = seen * (expects.written / total)
+    whole = np.floor(shares).astype(np.int64)
+    # What rounding down has lost goes to the largest remainders.
+    lost = expects.written - int(whole.sum())
+    whole[np.argsort(whole - shares, kind="stable")[:lost]] += 1
+    return whole
+
+
+def output_sizes(tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:
+    """Bytes that each output format takes for so many tokens of so many documents; `width` is that of a token."""
+    shards = -(-tokens // shard_tokens) + 1  # and one of val
+    pieces = -(-tokens * width // (1 << 26)) + 1
+    narrow = 2 if vocab_size < 65500 else 4
+    plain = tokens * width
+    sizes: dict[str, Callable[[], int]] = {
+        "nanogpt": lambda: plain,
+        "shards": lambda: plain,
+        "npy": lambda: plain + 128 * shards,
+        "llmc": lambda: plain + 1024 * shards,
+        "megatron": lambda: tokens * narrow + 20 * documents + 2 * 42,
+        "datatrove": lambda: plain + 8 * documents + 30 * shards,
+        "mds": lambda: plain + 11 * documents + 700 * pieces,
+    }
+    return {name: size() for name, size in sizes.items()}
+
+
+def seconds_needed(kinds: list[Kind], expects: Expected, width: int, workers: int, cpus: int) -> float:
+    """The time of a run: one thread feeds, the workers read and encode, and every byte of output is hashed."""
+    feeding = working = 0.0
+    for kind in kinds:
+        # A new engine is slower: its caches are empty. What the first quarter took is left out.
+        units = kind.units[len(kind.units) // 4 :]
+        covered = sum(unit.stored for unit in units)
+        if covered:
+            feeding += sum(unit.feeding for unit in units) * kind.stored / covered
+            working += sum(unit.working for unit in units) * kind.stored / covered
+    hashing = expects.tokens.value * width / _hash_speed()
+    at_once = max(1, min(workers, cpus))
+    return STARTING + max(feeding, working / at_once, hashing, (feeding + working + hashing) / cpus)
+
+
+def _hash_speed() -> float:
+    block = bytes(4 << 20)
+    started = time.perf_counter()
+    hashlib.sha256(block).digest()
+    return len(block) / (time.perf_counter() - started)
+
+
+def speed(units: list[Unit]) -> float:
+    """Bytes of text that one thread reads and encodes in a second."""
+    return sum(unit.text for unit in units) / max(1e-9, sum(unit.working for unit in units))

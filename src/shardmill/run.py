@@ -1,0 +1,280 @@
+"""Text in, token files out: plan → chunks → documents → tokens → shards → manifest."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from shardmill import __version__
+from shardmill.budget import Budget, settle_allocator
+from shardmill.dealing import Most
+from shardmill.encoding import load_tokenizer
+from shardmill.errors import OutputError, ShardmillError, UsageError
+from shardmill.journal import Journal, read_plan, refuse
+from shardmill.manifest import NAME, manifest_bytes, read_manifest
+from shardmill.options import Options
+from shardmill.pipeline import Pipeline
+from shardmill.plan import Plan, fingerprint
+from shardmill.preflight import check_disk
+from shardmill.progress import Progress
+from shardmill.reading import Reading, find_sources, reader_for
+from shardmill.reading.documents import Position
+from shardmill.splits import Val
+from shardmill.worker import Entry, Milling, Worker
+from shardmill.writer import REJECTS, Writer
+from shardmill.writing import PARTIAL, Output, open_output, write_whole, writing_to
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `prepare` has made."""
+
+    out: Path
+    manifest: dict[str, Any]
+    seconds: float = 0.0
+    peak_memory: int = 0
+    replaced: int = 0
+    """Invalid UTF-8 sequences that became U+FFFD."""
+    fallbacks: int = 0
+    """Documents that the tokenizer's own library encoded, because the engine might have differed."""
+    warnings: tuple[str, ...] = ()
+    """What the readers of the formats will trip over."""
+    already: bool = False
+    """The dataset was complete before; nothing was done."""
+    resumed: bool = False
+
+
+def prepare(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Result:
+    """Turn `sources` into token files in the folder `out`; the keywords are the options of `shardmill prepare`.
+
+    Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
+    """
+    chosen = Options.of(options)
+    specs = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    plan = Plan(
+        find_sources([os.fspath(spec) for spec in specs], chosen.input_format),
+        load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
+        chosen,
+    )
+    folder = Path(out)
+    if (folder / NAME).exists() and not chosen.overwrite:
+        return _already(plan, folder)
+    run = Run(plan, folder, _outputs(plan, folder), progress or Progress())
+    journal = Journal(folder)
+    try:
+        return run.go(journal)
+    finally:
+        journal.close()
+
+
+prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    [p for p in inspect.signature(prepare).parameters.values() if p.kind is not p.VAR_KEYWORD]
+    + [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Options)],
+    return_annotation=Result,
+)
+
+
+class Run:
+    """One run, from where the journal stands to the manifest."""
+
+    def __init__(self, plan: Plan, out: Path, outputs: list[Output], progress: Progress) -> None:
+        """UsageError or BudgetError when it cannot be done as it is asked for; nothing is touched before `go`."""
+        options = plan.options
+        self._plan, self._out, self._progress = plan, out, progress
+        self._facts = plan.facts()
+        self._val = Val.parse(options.val)
+        self._outputs = outputs
+        settle_allocator()
+        warm = plan.tokenizer.engine()  # so that the budget sees what the libraries take once they are at work
+        self._budget = Budget(options.memory_bytes, options.workers)
+        # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
+        spans = options.separator is None and not (self._val.nothing and options.limit is None)
+        self._milling = Milling(
+            tokenizer=plan.tokenizer,
+            val=self._val,
+            seed=options.seed,
+            eots=tuple(dict.fromkeys(output.eot for output in self._outputs)),
+            budget=self._budget,
+            spans=spans,
+            limited=options.limit is not None,
+            warm=[warm],
+        )
+        self._reading = Reading(
+            text_field=options.text_field,
+            separator=options.separator_bytes,
+            cut=plan.tokenizer.cut,
+            spans=spans,
+            tail=self._val.tail or None,
+            largest=self._budget.largest,
+        )
+
+    def go(self, journal: Journal) -> Result:
+        started = time.monotonic()
+        own = Worker(self._milling)
+        if self._plan.options.overwrite:
+            self._remove_all(journal)
+        begun = journal.resume(self._facts)
+        if begun is None:
+            check_disk(self._plan, self._reading, self._milling, self._out, self._outputs)
+        with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
+            writer = Writer(self._plan, self._out, journal, self._outputs, self._val, keeper)
+            writer.begin(self._facts, begun)
+            try:
+                self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
+                self._mill(writer, own)
+                manifest = self._complete(writer, journal)
+            except BaseException as why:
+                _stop(writer, why)
+                raise
+            finally:
+                self._progress.end()
+                writer.close()
+        totals = writer.state.totals
+        warnings: list[str] = []
+        for output, described in zip(self._outputs, (manifest, *manifest.get("also", ())), strict=True):
+            warnings += output.warnings(described["splits"])
+        return Result(
+            self._out,
+            manifest,
+            time.monotonic() - started,
+            self._budget.peak,
+            totals["replaced"],
+            totals["fallbacks"],
+            tuple(warnings),
+            resumed=begun is not None,
+        )
+
+    def _mill(self, writer: Writer, own: Worker) -> None:
+        """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
+        most = _left(self._plan.options.limits, writer)
+        if most is not None and most.nothing:
+            return
+        with Pipeline(self._milling) as pipeline:
+            for milled in pipeline.run(self._entries(writer), own):
+                most = _left(self._plan.options.limits, writer)
+                if most is not None and milled.reaches(most):
+                    writer.take(own.mill(milled.entries, most))
+                    writer.leave_source()
+                    return
+                writer.take(milled)
+                self._progress.update(writer.done())
+
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        """Every chunk that is still to be read, in plan order, and an entry without one where a source ends."""
+        start = writer.state.position
+        for i in range(writer.state.source, len(self._plan.sources)):
+            reader = reader_for(i, self._plan.sources[i], self._reading)
+            for chunk in reader.chunks(start, self._budget.chunk_bytes):
+                yield Entry(reader, i, chunk)
+            yield Entry(reader, i, None)
+            start = Position()
+
+    def _complete(self, writer: Writer, journal: Journal) -> dict[str, Any]:
+        """Finish all files, then say so: the manifest comes last."""
+        beside = writer.finish()
+        options, tokenizer, state = self._plan.options, self._plan.tokenizer, writer.state
+        described = []
+        for i, output in enumerate(self._outputs):
+            splits: dict[str, dict[str, Any]] = {}
+            for split in writer.wanted:
+                files = [written.entry() for j, of, written in writer.files if (j, of) == (i, split)]
+                splits[split] = {**state.counts[i][split], "files": files}
+                if dropped := output.dropped.get(split):
+                    splits[split]["tokens"] -= dropped
+                    splits[split]["dropped"] = dropped
+            described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
+        manifest = {
+            "shardmill": __version__,
+            "fingerprint": fingerprint(self._facts),
+            **{key: described[0][key] for key in ("format", "dtype", "eot")},
+            "tokenizer": tokenizer.describe(),
+            "splits": described[0]["splits"],
+            "sources": writer.sources(),
+            **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
+            **beside,
+            "options": options.shaping(),
+            **({"also": described[1:]} if described[1:] else {}),
+        }
+        write_whole(self._out / NAME, manifest_bytes(manifest))
+        journal.clear(plan=True)
+        return manifest
+
+    def _remove_all(self, journal: Journal) -> None:
+        """Make the folder as if nothing had been there; the manifest goes first, so that no half dataset has one."""
+        names = [NAME, REJECTS, REJECTS + PARTIAL]
+        try:
+            manifest = read_manifest(self._out)
+        except ShardmillError:  # none, or damaged: then what the outputs own is all that can be known
+            manifest = {}
+        for described in (manifest, *manifest.get("also", ())):
+            names += [f["name"] for split in described.get("splits", {}).values() for f in split.get("files", ())]
+        for output in self._outputs:
+            names += output.foreign()
+        for name in dict.fromkeys(names):
+            if not Path(name).is_absolute() and ".." not in Path(name).parts:  # a manifest may come from anywhere
+                with writing_to(self._out / name):
+                    (self._out / name).unlink(missing_ok=True)
+        journal.clear(plan=False)
+
+
+def _outputs(plan: Plan, out: Path) -> list[Output]:
+    """An output for each format that is asked for."""
+    options, tokenizer = plan.options, plan.tokenizer
+    outputs = [
+        open_output(
+            name, out, name=plan.name, dtype=tokenizer.dtype, shard_tokens=options.tokens_per_shard, eot=options.eot
+        )
+        for name in options.format
+    ]
+    if tokenizer.eot is None and any(output.eot != "none" for output in outputs):
+        raise UsageError(f"the tokenizer `{tokenizer.name}` has no end-of-text token", hint="add `--eot none`")
+    return outputs
+
+
+def _left(limits: tuple[int | None, int | None], writer: Writer) -> Most | None:
+    """What `--limit` still allows; None: everything."""
+    documents, tokens = limits
+    if documents is None and tokens is None:
+        return None
+    written = sum(count["tokens"] for count in writer.state.counts[0].values())
+    return Most(
+        None if documents is None else documents - writer.state.totals["documents"],
+        None if tokens is None else tokens - written,
+    )
+
+
+def _already(plan: Plan, out: Path) -> Result:
+    """The complete dataset of the same plan; MismatchError if it is of another."""
+    manifest = read_manifest(out)
+    facts = plan.facts()
+    if manifest["fingerprint"] != fingerprint(facts):
+        known = {
+            "options": manifest["options"],
+            "tokenizer": manifest["tokenizer"],
+            "sources": [[source["name"], source["bytes"], ""] for source in manifest["sources"]],
+        }
+        refuse(read_plan(out) or known, facts, "the dataset")
+    return Result(out, manifest, already=True)
+
+
+def _stop(writer: Writer, why: BaseException) -> None:
+    """Record what is done before a run ends early, and say in the error that it is kept."""
+    try:
+        writer.checkpoint(now=True)
+    except OutputError as also:  # the disk is the trouble: what was recorded before stands
+        if why is not also and isinstance(why, ShardmillError) and why.hint is None:
+            why.hint = also.message
+    if isinstance(why, ShardmillError) and why.kept is None:
+        why.kept = writer.kept()

@@ -1,0 +1,270 @@
+"""The end of the line: results in plan order → files, counts, rejects; and checkpoints of how far that has come."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import Executor, Future
+from concurrent.futures import wait as wait_for
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.dealing import Counted, Stream
+from shardmill.errors import OutputError
+from shardmill.progress import Done
+from shardmill.reading.documents import Position
+from shardmill.rejects import check_rejects, reject_line
+from shardmill.worker import OPEN, Entry, Milled
+from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile, Written
+
+if TYPE_CHECKING:
+    from shardmill.journal import Begun, Journal
+    from shardmill.plan import Plan
+    from shardmill.reading.documents import Chunk
+    from shardmill.splits import Val
+
+REJECTS = "rejects.jsonl"
+_EVERY = 1.0  # seconds between checkpoints: what a crash costs at the most, beside the chunks in flight
+_FULL = 8  # shards that may wait for their name; each holds two open files
+_PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
+
+
+@dataclass
+class State:
+    """All that a later run needs to go on from here. It is small, whatever has been read."""
+
+    source: int = 0
+    position: Position = Position()
+    split: str = ""
+    """Of the document that is open at the position."""
+    carried: int = 0
+    """Bytes of that document that count for no split yet."""
+    outputs: list[dict[str, list[int]]] = field(default_factory=list)
+    counts: list[dict[str, dict[str, int]]] = field(default_factory=list)
+    here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected"), 0))
+    """Counts of the source that is open at the position."""
+    totals: dict[str, int] = field(
+        default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "replaced", "fallbacks"), 0)
+    )
+    rejects_bytes: int = 0
+    sources_bytes: int = 0
+
+    @classmethod
+    def load(cls, saved: dict[str, Any]) -> State:
+        return cls(**{**saved, "position": Position(*saved["position"])})
+
+
+class Writer:
+    """Appends results to all outputs. One thread uses it; `keeper` runs its checkpoints in another."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        out: Path,
+        journal: Journal,
+        outputs: list[Output],
+        val: Val,
+        keeper: Executor,
+    ) -> None:
+        self._plan, self._out, self._journal, self._outputs, self._keeper = plan, out, journal, outputs, keeper
+        self._first = val.first
+        self._allowed = plan.options.bad_allowed
+        self.wanted = ("train",) if val.nothing else SPLITS
+        self.state = State(
+            outputs=[output.position() for output in outputs],
+            counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs],
+        )
+        self.files: list[tuple[int, str, Written]] = []
+        self._checkpoint: Future[None] | None = None
+        self._settled = time.monotonic()
+        self._unrecorded: list[Any] = []
+        self._before = self._through = 0
+
+    def begin(self, facts: dict[str, Any], begun: Begun | None) -> None:
+        """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
+        saved = begun.state if begun else None
+        if begun and saved:
+            self.state = State.load(saved)
+            self.files = [(i, split, Written(**entry)) for i, split, entry in begun.files]
+            self._before = sum(source.size or 0 for source in self._plan.sources[: self.state.source])
+        for i, output in enumerate(self._outputs):
+            if begun is None and (foreign := output.foreign()):
+                raise OutputError(
+                    f"files of another making are in the way: {', '.join(foreign[:3])}",
+                    place=str(self._out),
+                    hint="choose another folder, or replace them with `--overwrite`",
+                )
+            output.restore(self.state.outputs[i], {w.name for j, _, w in self.files if j == i})
+        self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
+        self._sources = PartialFile(self._journal.folder / "sources.jsonl", self.state.sources_bytes)
+        self._journal.begin(facts, saved)
+
+    def take(self, milled: Milled) -> None:
+        """Append the next result in plan order, and checkpoint when it is time."""
+        if milled.piece and milled.piece.begins:
+            self.state.split = next(iter(milled.streams[self._outputs[0].eot]), "train")
+        for i, output in enumerate(self._outputs):
+            for split, stream in milled.streams[output.eot].items():
+                self._append(i, self.state.split if split == OPEN else split, stream, milled.piece)
+        if milled.piece:
+            # Outputs may differ in where the document ends, but not in how much of it has been seen.
+            seen = next(iter(milled.streams[self._outputs[0].eot].values())).row_bytes.sum()
+            self.state.carried = 0 if milled.piece.ends else self.state.carried + int(seen)
+        if milled.closes_spans:
+            for output in self._outputs:
+                output.end_document()
+        self.state.totals["fallbacks"] += milled.fallbacks
+        counted = iter(milled.counted)
+        for entry in milled.entries if milled.final else ():
+            if entry.chunk is None:
+                self._end_source(entry)
+            else:
+                self._count(entry, entry.chunk, next(counted))
+        self.checkpoint(record=milled.final)
+
+    def checkpoint(self, *, record: bool = True, now: bool = False) -> None:
+        """Bring everything to the disk and record it, in the background; with `now` also when it is not time yet.
+
+        Without `record` only files that are full get their name: the position is not one to go on from.
+        """
+        if self._checkpoint is not None and self._checkpoint.done():
+            self._checkpoint.result()
+            self._checkpoint = None
+        crowd = sum(output.full for output in self._outputs) >= _FULL
+        due = record and time.monotonic() - self._settled >= _EVERY
+        if not (now or crowd or (due and self._checkpoint is None)):
+            return
+        self._wait()
+        self._settled = time.monotonic()
+        self.state.outputs = [output.position() for output in self._outputs]
+        saved = {**vars(self.state), "here": dict(self.state.here), "totals": dict(self.state.totals)}
+        saved["counts"] = [{s: dict(c) for s, c in counts.items()} for counts in self.state.counts]
+        settling = [output.settling() for output in self._outputs]
+        beside = [(self._rejects, self.state.rejects_bytes), (self._sources, self.state.sources_bytes)]
+
+        def settle() -> None:
+            for i, work in enumerate(settling):
+                done = [(i, split, written) for split, written in work()]
+                self.files += done
+                self._unrecorded += [[i, split, written.entry()] for i, split, written in done]
+            if record:
+                for file, length in beside:
+                    file.settle(length)
+                self._journal.record(self._unrecorded, saved)
+                self._unrecorded = []
+                for output in self._outputs:
+                    output.recorded()
+
+        self._checkpoint = self._keeper.submit(settle)
+        if now:
+            self._wait()
+
+    def finish(self) -> dict[str, dict[str, Any]]:
+        """End all files and record that; gives those that stand beside the outputs, as the manifest says it."""
+        for output in self._outputs:
+            output.finish(self.wanted)
+        self.checkpoint(now=True)
+        if self.state.rejects_bytes:
+            written = self._rejects.finish(0)
+            return {"rejects": {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}}
+        self._rejects.close()
+        self._rejects.remove()
+        return {}
+
+    def close(self) -> None:
+        """Let go of all files as they are."""
+        for output in self._outputs:
+            output.close()
+        self._rejects.close()
+        self._sources.close()
+
+    def done(self) -> Done:
+        """How far it has come, for those who watch."""
+        totals = self.state.totals
+        tokens = sum(count["tokens"] for count in self.state.counts[0].values())
+        return Done(self._before + self._through, totals["documents"], tokens, totals["rejected"])
+
+    def kept(self) -> str | None:
+        """What an early end leaves, in words; None: nothing."""
+        whole = len(self.files)
+        if not whole and not self.state.totals["documents"]:
+            return None
+        done = f"{whole:,} file{'s' if whole != 1 else ''} complete; " if whole else ""
+        return f"{done}{self.state.totals['documents']:,} documents are recorded; the same command goes on from there"
+
+    def sources(self) -> list[dict[str, Any]]:
+        """What was found in each source."""
+        lines = self._sources.path.with_name(self._sources.path.name + PARTIAL).read_bytes().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def _append(self, i: int, split: str, stream: Stream, piece: Chunk | None) -> None:
+        output, count = self._outputs[i], self.state.counts[i]
+        tokens, closes, ends, row_ends, row_bytes = stream
+        cut = max(0, self._first - count["val"]["tokens"]) if self._first else 0
+        for name, start, end in (("val", 0, min(cut, len(tokens))), (split, cut, len(tokens))):
+            if end <= start:
+                continue
+            output.append(name, tokens[start:end], ends[(ends > start) & (ends <= end)] - start)
+            mine = count[name]
+            mine["tokens"] += end - start
+            mine["documents"] += int(np.count_nonzero((closes > start) & (closes <= end)))
+            if piece is None:
+                mine["bytes"] += int(row_bytes[(row_ends > start) & (row_ends <= end)].sum())
+            elif piece.ends and end == len(tokens):
+                mine["bytes"] += self.state.carried + int(row_bytes.sum())
+
+    def _count(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
+        state, source = self.state, self._plan.sources[entry.source]
+        first = state.position.records
+        for amounts in (state.here, state.totals):
+            amounts["documents"] += counted.documents
+            amounts["empty"] += counted.empty
+            amounts["rejected"] += len(counted.rejects)
+        state.totals["replaced"] += counted.replaced
+        for reject in counted.rejects:
+            number = first + reject.record + 1 if reject.record >= 0 else 0
+            byte = chunk.start + reject.byte if reject.byte >= 0 else -1
+            line = reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
+            self._rejects.append(line)
+            state.rejects_bytes += len(line)
+        self._through = chunk.through if chunk.through >= 0 else chunk.end
+        state.source = entry.source
+        state.position = Position(chunk.end, first + counted.lines, not chunk.ends)
+        if counted.rejects:
+            last = counted.rejects[-1]
+            where = entry.reader.place(first + last.record, chunk.start + last.byte if last.byte >= 0 else -1)
+            read = state.totals["documents"] + state.totals["empty"] + state.totals["rejected"]
+            check_rejects(
+                state.totals["rejected"], read, self._allowed, f"{source.name}, {where}", last.reason,
+                str(self._out / (REJECTS + PARTIAL)),
+            )  # fmt: skip
+
+    def leave_source(self) -> None:
+        """No more of the present source is wanted."""
+        if self.state.position != Position():
+            self._list_source(self.state.source)
+            self.checkpoint()
+
+    def _end_source(self, entry: Entry) -> None:
+        entry.reader.check()
+        self._list_source(entry.source)
+
+    def _list_source(self, index: int) -> None:
+        source = self._plan.sources[index]
+        line = json.dumps({"name": source.name, "bytes": source.size, **self.state.here}).encode() + b"\n"
+        self._sources.append(line)
+        self.state.sources_bytes += len(line)
+        self._before, self._through = self._before + (source.size or self._through), 0
+        self.state.here = dict.fromkeys(self.state.here, 0)
+        self.state.source, self.state.position = index + 1, Position()
+
+    def _wait(self) -> None:
+        if self._checkpoint is None:
+            return
+        if not wait_for([self._checkpoint], timeout=_PATIENCE).done:
+            raise OutputError(f"the disk has not answered for {_PATIENCE:.0f} seconds", place=str(self._out))
+        self._checkpoint.result()
+        self._checkpoint = None

@@ -1,0 +1,169 @@
+"""Runs that die: `kill -9` between any two steps, and power failures that take with them what was not synced.
+
+A run happens in a forked child in which every step that touches the disk is counted; the child kills itself at the
+n-th. Children are forked from a helper process, because the tests' own process has threads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.corpus import contents
+
+_STEPS = 400
+
+
+def crash_everywhere(
+    source: Path, out: Path, *, every: int = 1, power: bool = False, **options: Any
+) -> list[dict[str, str]]:
+    """Kill a run at each `every`-th step; resume it, killed again on the way, with other settings, to its end.
+
+    Asserts that all ends have the same bytes as a run that nobody disturbed. Gives the hashes of what each kill left.
+    `power`: what was not synced is lost as well.
+    """
+    with _Helper() as helper:
+        whole = out.with_name(out.name + "-whole")
+        assert helper.run(source, whole, 0, False, **options) == 0
+        expected = contents(whole)
+        left = []
+        for step in range(1, _STEPS, every):
+            shutil.rmtree(out, ignore_errors=True)
+            code = helper.run(source, out, step, power, workers=2, **options)
+            if code == 0:
+                assert step > 1, "not one step was counted"
+                break
+            assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
+            left.append({name: hashlib.sha256(data).hexdigest() for name, data in contents(out).items()})
+            # A second death on the way, with one worker and other chunks, and then a third run that ends.
+            helper.run(source, out, 1 + step % 7, power, workers=1, chunk=1 << 17, **options)
+            assert helper.run(source, out, 0, False, workers=3, memory="700MB", **options) == 0
+            assert contents(out) == expected, f"other bytes after a death at step {step}"
+        else:
+            raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
+        return left
+
+
+class _Helper:
+    """A process without threads that forks a child for each run."""
+
+    def __enter__(self) -> _Helper:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crashing"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def run(self, source: Path, out: Path, step: int, power: bool, chunk: int = 1 << 16, **options: Any) -> int:
+        """The exit code of a run that dies at `step`; 0: it came to its end."""
+        order = {
+            "source": str(source),
+            "out": str(out),
+            "step": step,
+            "power": power,
+            "chunk": chunk,
+            "options": options,
+        }
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+
+def _serve() -> None:
+    # All imports happen before the first fork, so that a child starts at once.
+    import shardmill.run
+
+    assert shardmill.run
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                _die_at_a_step(**json.loads(line))
+            except BaseException:  # noqa: BLE001 - the child must not return into the parent's loop
+                import traceback
+
+                traceback.print_exc()
+                os._exit(3)
+            os._exit(0)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201 - the answer
+
+
+def _die_at_a_step(source: str, out: str, step: int, power: bool, chunk: int, options: dict[str, Any]) -> None:
+    import shardmill
+    from shardmill import budget, writer
+    from shardmill.writing import files
+
+    budget.LARGEST = budget.SMALLEST = chunk
+    writer._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between
+    if step:
+        steps = iter(range(step))
+        # What is there before the run has survived a failure already.
+        synced = {str(path): path.stat().st_size for path in _files(Path(out))}
+
+        def count() -> None:
+            if next(steps, None) is None:
+                if power:
+                    _lose(Path(out), synced)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        _count_steps(files, count, synced)
+    shardmill.prepare(source, out, **{"memory": "600MB", **options})
+
+
+def _count_steps(files: Any, count: Any, synced: dict[str, int]) -> None:
+    """Make every write, sync and rename a step; a write may die half-way."""
+    append, replace, fsync, sync_data = files.PartialFile.append, os.replace, os.fsync, files._sync_data
+
+    def counted_append(self: Any, data: Any) -> None:
+        view = memoryview(data).cast("B")
+        append(self, bytes(view[: len(view) // 2]))
+        count()
+        append(self, bytes(view[len(view) // 2 :]))
+        count()
+
+    def counted_replace(one: Any, other: Any) -> None:
+        count()
+        replace(one, other)
+        if str(one) in synced:
+            synced[str(other)] = synced.pop(str(one))
+        count()
+
+    def counted_sync(sync: Any) -> Any:
+        def synced_then(handle: int) -> None:
+            count()
+            sync(handle)
+            synced[os.readlink(f"/proc/self/fd/{handle}")] = os.fstat(handle).st_size
+            count()
+
+        return synced_then
+
+    files.PartialFile.append = counted_append
+    os.replace = counted_replace
+    os.fsync = counted_sync(fsync)
+    files._sync_data = counted_sync(sync_data)
+
+
+def _lose(out: Path, synced: dict[str, int]) -> None:
+    """What a power failure takes: everything in a file that was not synced."""
+    for path in _files(out):
+        os.truncate(path, min(path.stat().st_size, synced.get(str(path), 0)))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,47 @@
+"""The memory of a whole process tree, measured from outside."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+import psutil
+
+SHARDMILL = [sys.executable, "-c", "import sys; from shardmill.cli import main; main(sys.argv[1:])"]
+
+
+@dataclass
+class Metered:
+    """What a command did, and the most that it and its children held in memory at once."""
+
+    code: int
+    peak: int
+    seconds: float
+    out: str
+    err: str
+
+
+def metered(*arguments: object, stdin: object = None) -> Metered:
+    """Run `shardmill` with these arguments in a process of its own, and watch its memory."""
+    started = time.monotonic()
+    with subprocess.Popen(
+        [*SHARDMILL, *map(str, arguments)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        tree, peak = psutil.Process(process.pid), 0
+        while process.poll() is None:
+            peak = max(peak, resident(tree))
+            time.sleep(0.01)
+        out, err = process.communicate()
+    return Metered(process.returncode, peak, time.monotonic() - started, out, err)
+
+
+def resident(tree: psutil.Process) -> int:
+    total = 0
+    try:
+        for process in (tree, *tree.children(recursive=True)):
+            total += process.memory_info().rss
+    except psutil.Error:  # it has just ended
+        pass
+    return total

@@ -1,0 +1,239 @@
+"""The slow, obvious twin of the main job: read everything, encode every document with tiktoken, compare.
+
+It shares no code with the fast path but the vocabulary. `twin(paths)` says what a run must give, and
+`check(folder, twin)` raises AssertionError where a dataset is anything else.
+"""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import hashlib
+import io
+import json
+import lzma
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+COMPRESSIONS = {
+    ".gz": gzip.decompress,
+    ".bz2": bz2.decompress,
+    ".xz": lzma.decompress,
+    ".zst": lambda data: zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read(),
+}
+FORMATS = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
+BAD = object()
+"""Stands for a record that is not a document."""
+
+
+@cache
+def gpt2() -> Callable[[str], list[int]]:
+    from shardmill.encoding import load_tokenizer
+
+    return load_tokenizer("gpt2").reference()
+
+
+@dataclass
+class Twin:
+    """What a run must give for some sources."""
+
+    texts: list[str] = field(default_factory=list)
+    tokens: list[np.ndarray] = field(default_factory=list)
+    empty: int = 0
+    rejected: int = 0
+    spans: bool = False
+    """Some source is text without a separator, which is dealt out in spans and not in documents."""
+
+    def documents(self, eot: str = "after", eot_id: int = 50256) -> list[np.ndarray]:
+        """The tokens of each document, EOT placed `after`, `before`, or `none`."""
+        mark = np.array([eot_id], dtype=np.uint32)
+        placed = {"after": lambda t: [t, mark], "before": lambda t: [mark, t], "none": lambda t: [t]}[eot]
+        return [np.concatenate(placed(tokens)) for tokens in self.tokens]
+
+    def stream(self, eot: str = "after") -> np.ndarray:
+        """All tokens in order, as train holds them with `--val 0`."""
+        return np.concatenate([np.empty(0, dtype=np.uint32), *self.documents(eot)])
+
+
+def twin(
+    paths: Path | str | Sequence[Path | str],
+    *,
+    text_field: str = "text",
+    separator: str | None = None,
+    input_format: str | None = None,
+    encode: Callable[[str], list[int]] | None = None,
+) -> Twin:
+    """The documents of all sources in order; `encode` is the tokenizer's own library, tiktoken for GPT-2 by default."""
+    encode = encode or gpt2()
+    result = Twin()
+    for path in files(paths):
+        data, form = load(path)
+        form = input_format or form
+        result.spans |= form == "text" and separator is None
+        for text in records(data, form, text_field, separator):
+            if text is BAD:
+                result.rejected += 1
+            elif text == "":
+                result.empty += 1
+            else:
+                result.texts.append(text)
+                result.tokens.append(np.array(encode(text), dtype=np.uint32))
+    return result
+
+
+def files(paths: Path | str | Sequence[Path | str]) -> Iterator[Path]:
+    """The files themselves; a folder stands for those in it, sorted, without hidden ones."""
+    for path in map(Path, [paths] if isinstance(paths, (str, Path)) else paths):
+        if path.is_dir():
+            yield from (p for p in sorted(path.rglob("*")) if p.is_file() and not hidden(p.relative_to(path)))
+        else:
+            yield path
+
+
+def hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) for part in path.parts)
+
+
+def load(path: Path) -> tuple[bytes, str]:
+    """The decompressed bytes of a file, and the format that its name tells."""
+    data, suffixes = path.read_bytes(), path.suffixes
+    if suffixes and suffixes[-1] in COMPRESSIONS:
+        data = COMPRESSIONS[suffixes.pop()](data)
+    return data, FORMATS.get(suffixes[-1] if suffixes else "", "text")
+
+
+def records(data: bytes, form: str, text_field: str, separator: str | None) -> Iterator[Any]:
+    """Each record's text, "" for an empty one, BAD for one that is no document."""
+    if form == "text":
+        text = decode(data)
+        pieces = [text] if separator is None else text.split(separator)
+        # What follows the last separator is a document only if there is something.
+        yield from pieces if separator is None or pieces[-1] else pieces[:-1]
+    elif form == "jsonl":
+        for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+            if line.strip(b" \t\r"):
+                yield parse(line, text_field)
+    elif form in ("csv", "tsv"):
+        yield from table(decode(data), "\t" if form == "tsv" else ",", text_field)
+    else:
+        for row in (read_parquet if form == "parquet" else read_arrow)(data).to_pylist():
+            yield dig(row, text_field)
+
+
+def decode(data: bytes) -> str:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return data.decode("utf-16", errors="replace")
+    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", errors="replace")
+
+
+def parse(line: bytes, text_field: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return dig(json.loads(line.decode("utf-8"), parse_constant=refuse), text_field)
+    except (ValueError, RecursionError):
+        return BAD
+
+
+def table(text: str, delimiter: str, text_field: str) -> Iterator[Any]:
+    csv.field_size_limit(1 << 30)
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+    header = next(rows, [])
+    for row in rows:
+        if row:
+            yield row[header.index(text_field)] if len(row) == len(header) else BAD
+
+
+def read_parquet(data: bytes) -> pa.Table:
+    return pq.read_table(pa.BufferReader(data))
+
+
+def read_arrow(data: bytes) -> pa.Table:
+    opener = pa.ipc.open_file if data.startswith(b"ARROW1") else pa.ipc.open_stream
+    with opener(pa.BufferReader(data)) as reader:
+        return reader.read_all()
+
+
+def dig(record: Any, text_field: str) -> Any:
+    """The text at `a.b` of a record, or BAD."""
+    for name in text_field.split("."):
+        if not isinstance(record, dict) or name not in record:
+            return BAD
+        record = record[name]
+    try:
+        text = record.decode("utf-8") if isinstance(record, bytes) else record
+        # A lone surrogate is a character of a Python string and has no UTF-8.
+        if isinstance(text, str):
+            text.encode("utf-8")
+            return text
+    except UnicodeError:
+        pass
+    return BAD
+
+
+def check(folder: Path | str, expected: Twin, eot: str = "after") -> dict[str, Any]:
+    """Compare a whole dataset with the twin, file by file and count by count; gives the manifest."""
+    folder = Path(folder)
+    manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+    streams = {name: read_split(folder, split, manifest["dtype"]) for name, split in manifest["splits"].items()}
+    train, val = (streams.get(name, np.empty(0, dtype=np.uint32)) for name in ("train", "val"))
+    whole = expected.stream(eot)
+    assert len(train) + len(val) == len(whole), f"{len(train):,} + {len(val):,} tokens, not {len(whole):,}"
+    if not len(val):
+        differ = np.flatnonzero(train != whole)
+        assert not len(differ), f"train differs from the reference first at token {differ[0]:,}"
+    else:
+        # Spans may begin at any token, documents only as a whole.
+        pieces = list(whole[:, None]) if expected.spans else expected.documents(eot)
+        assert dealt(pieces, train, val), "train and val are not the reference's documents, dealt out in order"
+    assert manifest["empty"] == expected.empty
+    assert manifest["rejected"] == expected.rejected
+    if not expected.spans:
+        assert sum(split.get("documents", 0) for split in manifest["splits"].values()) == len(expected.tokens)
+    return manifest
+
+
+def read_split(folder: Path, split: dict[str, Any], dtype: str) -> np.ndarray:
+    """The tokens of a split across its raw files, each compared with what the manifest says of it."""
+    parts = [np.empty(0, dtype=np.uint32)]
+    for entry in split.get("files", []):
+        data = (folder / entry["name"]).read_bytes()
+        assert len(data) == entry["bytes"], entry["name"]
+        assert hashlib.sha256(data).hexdigest() == entry["sha256"], entry["name"]
+        parts.append(np.frombuffer(data, dtype=np.dtype(dtype).newbyteorder("<")).astype(np.uint32))
+        assert len(parts[-1]) == entry["tokens"], entry["name"]
+    stream = np.concatenate(parts)
+    assert len(stream) == split.get("tokens", 0)
+    return stream
+
+
+def dealt(pieces: Sequence[np.ndarray], train: np.ndarray, val: np.ndarray) -> bool:
+    """Whether giving each piece, in order, wholly to train or wholly to val can lead to these two."""
+    # A piece may fit both (a document may begin as another does), so all ways are followed at once: the set holds
+    # every length that train may have reached so far. In bytes, because numpy takes microseconds to compare one token.
+    left, right = (tokens.astype("<u4").tobytes() for tokens in (train, val))
+    reached, done = {0}, 0
+    for piece in (tokens.astype("<u4").tobytes() for tokens in pieces):
+        size = len(piece)
+        to_train = {t + size for t in reached if left[t : t + size] == piece}
+        to_val = {t for t in reached if right[done - t : done - t + size] == piece}
+        reached, done = to_train | to_val, done + size
+    return len(left) in reached and done == len(left) + len(right)

@@ -1,0 +1,195 @@
+"""The rules of the design that a reader relies on, as tests, so that they cannot rot."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "src" / "shardmill"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PYTHON = sorted(
+    path
+    for folder in ("src", "tests", "benchmarks", "examples")
+    for path in (ROOT / folder).rglob("*.py")
+    if ".cache" not in path.parts
+)
+ROOMS = ("reading", "encoding", "writing")
+HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
+
+STARTS_THREADS = {"pipeline.py", "run.py", "conversion.py", "progress.py"}
+"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; and progress."""
+
+
+def named(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The dotted name of everything that a file imports, wherever in it."""
+    here = ("shardmill", *path.relative_to(PACKAGE).with_suffix("").parts) if path.is_relative_to(PACKAGE) else ()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = ".".join(here[: len(here) - node.level]) if node.level else ""
+            base = ".".join(part for part in (above, node.module or "") if part)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("needs", "importlib.import_module"):
+            yield from (part.value for part in node.args[:1] if isinstance(part, ast.Constant))
+
+
+def own(names: Iterator[str]) -> set[str]:
+    """The first names under shardmill: `reading`, `errors`, …"""
+    known = {path.stem if path.suffix else path.name for path in PACKAGE.iterdir()}
+    return {name.split(".")[1] for name in names if name.startswith("shardmill.") and name.split(".")[1] in known}
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_itself_and_errors(room):
+    found = {named(path): own(imports(path)) - {room, "errors"} for path in (PACKAGE / room).rglob("*.py")}
+    assert {path: others for path, others in found.items() if others} == {}
+
+
+def test_errors_imports_nobody():
+    assert own(imports(PACKAGE / "errors.py")) == set()
+
+
+def test_only_the_entry_points_import_cli():
+    importers = {named(path) for path in MODULES if "cli" in own(imports(path)) and path.name != "__main__.py"}
+    assert importers == set()
+
+
+def test_threads_are_started_in_four_places_only():
+    starters = {"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor", "start_new_thread", "Pool", "Process"}
+    found = set()
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                # psutil.Process looks at a process, it does not start one.
+                if called in starters and ast.unparse(node.func) != "psutil.Process":
+                    found.add(path.relative_to(PACKAGE).as_posix())
+    assert found == STARTS_THREADS
+
+
+def test_no_file_has_a_name_that_says_nothing():
+    vague = {"utils", "util", "common", "helpers", "helper", "base", "misc", "core", "tools"}
+    assert [named(path) for path in PYTHON if path.stem in vague] == []
+
+
+def test_no_file_is_too_long_to_be_held_in_ones_head():
+    lengths = {named(path): len(path.read_text(encoding="utf-8").splitlines()) for path in PYTHON}
+    assert {path: length for path, length in lengths.items() if length > 350 and path.startswith("src/")} == {}
+
+
+def test_no_exception_is_swallowed():
+    broad = {"Exception", "BaseException"}
+    found = []
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ExceptHandler):
+                caught = {getattr(part, "id", "") for part in ast.walk(node.type)} if node.type else broad
+                silent = all(isinstance(step, (ast.Pass, ast.Continue)) or _is_ellipsis(step) for step in node.body)
+                if silent and caught & broad:
+                    found.append(f"{named(path)}:{node.lineno}")
+    assert found == []
+
+
+def _is_ellipsis(step: ast.stmt) -> bool:
+    return isinstance(step, ast.Expr) and isinstance(step.value, ast.Constant) and step.value.value is ...
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import shardmill",
+        "import shardmill; shardmill.ShardmillError",
+        "import sys; sys.argv = ['shardmill', '--help']; from shardmill.cli import main; main()",
+        "import sys; sys.argv = ['shardmill', 'prepare', '--help']; from shardmill.cli import main; main()",
+    ],
+)
+def test_asking_for_help_imports_nothing_heavy(code):
+    ask = f"""
+import atexit, sys
+atexit.register(lambda: print("HEAVY", [name for name in {HEAVY} if name in sys.modules]))
+{code}
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_every_dependency_is_imported_and_everything_imported_is_declared():
+    needed, extras, _ = declared()
+    foreign = outside(MODULES)
+    assert needed - foreign == set(), "declared and never imported"
+    assert extras - foreign == set(), "an extra with no code behind it"
+    assert foreign - needed - extras == set(), "imported and not declared"
+
+
+def test_everything_that_the_tests_import_is_declared():
+    needed, _, tools = declared()
+    # torch brings gigabytes of CUDA on some machines, so what needs it is skipped where it is not; pytest brings tomli.
+    known = needed | tools | {"tests", "torch", "tomli", "tomllib"}
+    assert outside(path for path in PYTHON if path.is_relative_to(ROOT / "tests")) - known == set()
+
+
+def declared() -> tuple[set[str], set[str], set[str]]:
+    """What is always installed, what comes with the extras, and what with the extra for tests."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = project["optional-dependencies"]
+    extras = [entry for name, group in groups.items() if name != "test" for entry in group]
+    lists = (project["dependencies"], extras, groups["test"])
+    return tuple({_bare(entry).replace("-", "_") for entry in entries} for entries in lists)
+
+
+def outside(paths: Iterable[Path]) -> set[str]:
+    """The packages, neither ours nor Python's own, that these files import."""
+    imported = {name.split(".")[0] for path in paths for name in imports(path)}
+    return imported - set(sys.stdlib_module_names) - {"shardmill", "__future__", ""}
+
+
+def test_the_reasons_for_the_dependencies_are_written_down():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    told = set(re.findall(r"^\| `([\w-]+)`", reasons, re.MULTILINE))
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    assert {_bare(entry) for group in groups for entry in group} - told == set()
+
+
+def _bare(requirement: str) -> str:
+    return re.match(r"[\w-]+", requirement)[0]
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/dependencies.md"])
+def test_the_files_that_a_document_names_exist(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    names = re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+|[A-Z]\w+\.md|Makefile|pyproject\.toml)`", text)
+    assert names
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_no_path_of_somebodys_machine_stands_in_the_project():
+    texts = [*PYTHON, *ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    personal = re.compile(r"/(?:home|root|Users|work)/\w")
+    found = [named(path) for path in texts if personal.search(path.read_text(encoding="utf-8"))]
+    assert found == []

@@ -1,0 +1,117 @@
+"""Memory: leases, the least that works, what a container allows, and flat lines under a slow disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+import shardmill
+from shardmill import budget
+from shardmill.budget import MB, Budget
+from shardmill.errors import BudgetError
+from tests.corpus import random_words
+from tests.meter import metered
+
+
+def test_a_lease_waits_until_there_is_room_and_is_granted_when_nothing_is_held():
+    room = Budget(1000 * MB, 1)
+    assert room.lease(room.capacity + 1), "the only lease is granted whatever its size, or nothing would ever move"
+    granted = threading.Event()
+
+    def ask():
+        room.lease(10)
+        granted.set()
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    assert not granted.wait(0.2)
+    room.release(room.capacity + 1)
+    assert granted.wait(5)
+
+
+def test_closing_the_budget_ends_every_wait():
+    room = Budget(1000 * MB, 1)
+    room.lease(room.capacity)
+    answers = []
+    thread = threading.Thread(target=lambda: answers.append(room.lease(10)), daemon=True)
+    thread.start()
+    room.close()
+    thread.join(5)
+    assert answers == [False]
+
+
+def test_too_little_memory_is_refused_with_the_least_that_works(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_bytes(random_words(3 * MB))
+    refused = metered("prepare", source, "-o", tmp_path / "out", "--memory", "100MB", "--separator", r"\n")
+    assert refused.code == 1
+    assert "does not suffice" in refused.err
+    least = refused.err.split("`--memory ")[1].split("`")[0]
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", least, "--separator", r"\n")
+    assert run.code == 0, run.err
+    assert run.peak < float(least.removesuffix("MB")) * MB
+
+
+def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_there_is(monkeypatch):
+    monkeypatch.setattr(budget, "usable_memory", lambda: 64_000 * MB)
+    assert budget.default_memory(1) == budget.default_memory(2) == 1000 * MB
+    assert budget.default_memory(6) == 2024 * MB
+    monkeypatch.setattr(budget, "usable_memory", lambda: 1200 * MB)
+    assert budget.default_memory(6) == 600 * MB
+
+
+def test_the_limits_of_a_container_are_respected(tmp_path, monkeypatch):
+    here = tmp_path / "slice" / "job"
+    here.mkdir(parents=True)
+    (here / "memory.max").write_text("max\n")
+    (tmp_path / "slice" / "memory.max").write_text("700000000\n")
+    (here / "cpu.max").write_text("150000 100000\n")
+    monkeypatch.setattr(budget, "_cgroup_folders", lambda: [here, tmp_path / "slice", tmp_path])
+    assert budget.usable_memory() == 700 * MB
+    monkeypatch.setattr(budget.os, "sched_getaffinity", lambda who: set(range(8)), raising=False)
+    assert budget.usable_cpus() == 2
+
+
+def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkeypatch):
+    from shardmill.writing import files
+
+    source = tmp_path / "a.txt"
+    source.write_bytes(random_words(8 * MB))
+    append = files.PartialFile.append
+
+    def slow(self, data):
+        time.sleep(memoryview(data).nbytes / (5 * MB))
+        append(self, data)
+
+    monkeypatch.setattr(files.PartialFile, "append", slow)
+    held = []
+    lease = Budget.lease
+
+    def watched(self, amount):
+        granted = lease(self, amount)
+        held.append((self._held, self.capacity))
+        return granted
+
+    monkeypatch.setattr(Budget, "lease", watched)
+    monkeypatch.setattr(budget, "LARGEST", 1 << 18)
+    shardmill.prepare(source, tmp_path / "out", separator="\n", val=0, memory="700MB")
+    assert len(held) > 20
+    assert all(now <= capacity for now, capacity in held)
+
+
+def test_an_impossible_budget_says_so_from_python_too():
+    with pytest.raises(BudgetError, match="does not suffice"):
+        Budget(10 * MB, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [100, 1000, 4000])
+def test_peak_memory_does_not_grow_with_the_size_of_the_input(tmp_path, size):
+    source = tmp_path / "a.txt"
+    with open(source, "wb") as file:
+        file.writelines(random_words(20 * MB, seed=i) for i in range(size // 20))
+    run = metered("prepare", source, "-o", tmp_path / "out", "--separator", r"\n", "--memory", "512MB", "-q")
+    assert run.code == 0, run.err
+    assert run.peak < 450 * MB

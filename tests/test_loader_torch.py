@@ -1,0 +1,86 @@
+"""Batches in torch's DataLoader, with and without workers; skipped where torch is not installed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import shardmill
+from tests.datasets import make_dataset
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own
+
+
+@pytest.fixture(scope="module")
+def split(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("counted") / "out"
+    made = {"train": [np.arange(20_001, dtype=np.uint16)]}
+    return shardmill.open(make_dataset("shards", folder, made, eot="none"))["train"]
+
+
+def rows(batches):
+    return [x.tolist() for x, _ in batches]
+
+
+@pytest.mark.parametrize("workers", [0, 2, 3])
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order(split, workers, context):
+    if context == "spawn" and workers != 2:
+        pytest.skip("once is enough: it is slow")
+    batches = split.batches(5, 128, rank=1, world=2, seed=3, epochs=2)
+    assert isinstance(batches, torch.utils.data.IterableDataset)
+    loader = torch.utils.data.DataLoader(
+        batches, batch_size=None, num_workers=workers, multiprocessing_context=context if workers else None
+    )
+    assert len(loader) == len(batches)
+    expected = rows(split.batches(5, 128, rank=1, world=2, seed=3, epochs=2))
+    assert rows(loader) == expected
+
+
+def test_workers_that_stay_give_the_next_epoch_when_asked_again(split):
+    batches = split.batches(4, 300, seed=1)
+    loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=True)
+    assert rows(loader) + rows(loader) == rows(split.batches(4, 300, seed=1, epochs=2))
+
+
+def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(split):
+    def loader(state=None):
+        batches = split.batches(4, 200, seed=1, epochs=3)
+        if state:
+            batches.load_state_dict(state)
+        return batches, torch.utils.data.DataLoader(batches, batch_size=None, num_workers=2)
+
+    batches, whole = loader()
+    expected = rows(whole)
+    for steps in (1, 25, 26, 40):
+        assert rows(loader(batches.state_after(steps))[1]) == expected[steps:]
+
+
+def test_the_state_of_each_worker_is_its_own(split, monkeypatch):
+    """As torchdata's StatefulDataLoader does it: every worker's state is saved, and given back to it."""
+    from types import SimpleNamespace
+
+    expected = rows(split.batches(4, 200, epochs=2))
+
+    def worker(i, state=None, stop=None):
+        monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(num_workers=3, id=i))
+        batches = split.batches(4, 200, epochs=2)
+        if state:
+            batches.load_state_dict(state)
+        got = [x.tolist() for _, (x, _) in zip(range(stop or 10**9), batches, strict=False)]
+        return got, batches.state_dict()
+
+    for stop in (1, 8, 9, 12):
+        before, states = zip(*(worker(i, stop=stop) for i in range(3)), strict=True)
+        after = [worker(i, states[i])[0] for i in range(3)]
+        joined = [first + rest for first, rest in zip(before, after, strict=True)]
+        assert [joined[n % 3][n // 3] for n in range(len(expected))] == expected
+
+
+def test_tensors_are_given_when_they_are_asked_for(split):
+    x, y = next(iter(split.batches(2, 16, order="sequential", tensors=True)))
+    assert x.dtype == y.dtype == torch.int64 and torch.equal(y, x + 1)
+    x, _ = next(iter(split.batches(2, 16, tensors=True, dtype="int32")))
+    assert x.dtype == torch.int32

@@ -1,0 +1,327 @@
+"""The main job from outside: every kind of source in, exactly the reference's tokens out."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+import shardmill
+from shardmill.encoding import load_tokenizer
+from shardmill.errors import UsageError
+from tests.corpus import HARD, contents, documents, write_jsonl
+from tests.meter import SHARDMILL
+from tests.reference import check, gpt2, twin
+
+EOT = 50256
+
+
+def _text(texts: list[str]) -> bytes:
+    return "\x1e".join(texts).encode()
+
+
+def _jsonl(texts: list[str]) -> bytes:
+    return b"".join(json.dumps({"text": t}, ensure_ascii=i % 2 == 0).encode() + b"\n" for i, t in enumerate(texts))
+
+
+def _csv(texts: list[str], delimiter: str = ",") -> bytes:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, delimiter=delimiter)
+    writer.writerow(["id", "text"])
+    # The standard library's csv cannot write NUL, and Arrow's reader takes a lone CR for the end of a row.
+    writer.writerows([i, t.replace("\x00", "")] for i, t in enumerate(texts))
+    return file.getvalue().encode()
+
+
+def _parquet(texts: list[str], kind: pa.DataType | None = None, **options: object) -> bytes:
+    sink = io.BytesIO()
+    kind = kind or pa.string()
+    column = pa.array([t.encode() if pa.types.is_binary(kind) else t for t in texts])
+    pq.write_table(pa.table({"id": list(range(len(texts))), "text": column.cast(kind)}), sink, **options)
+    return sink.getvalue()
+
+
+def _arrow(texts: list[str], stream: bool = False) -> bytes:
+    sink, table = io.BytesIO(), pa.table({"text": texts})
+    with (pa.ipc.new_stream if stream else pa.ipc.new_file)(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=100)
+    return sink.getvalue()
+
+
+def _feather(texts: list[str]) -> bytes:
+    sink = io.BytesIO()
+    pyarrow.feather.write_feather(pa.table({"text": texts}), sink, compression="zstd")
+    return sink.getvalue()
+
+
+KINDS = {
+    "text.txt": _text,
+    "lines.jsonl": _jsonl,
+    "table.csv": _csv,
+    "table.tsv": lambda texts: _csv(texts, "\t"),
+    "string.parquet": _parquet,
+    "large.parquet": lambda texts: _parquet(texts, pa.large_string(), compression="zstd", row_group_size=37),
+    "binary.parquet": lambda texts: _parquet(texts, pa.binary(), compression="none"),
+    "dictionary.parquet": lambda texts: _parquet(texts, pa.dictionary(pa.int32(), pa.string())),
+    "file.arrow": _arrow,
+    "stream.arrow": lambda texts: _arrow(texts, stream=True),
+    "file.feather": _feather,
+}
+PACKINGS = {
+    "": lambda data: data,
+    ".gz": lambda data: gzip.compress(data[: len(data) // 2]) + gzip.compress(data[len(data) // 2 :]),
+    ".zst": lambda data: b"".join(zstandard.compress(data[i : i + 20_000]) for i in range(0, len(data), 20_000)),
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_source_gives_the_tokens_of_the_reference(tmp_path, kind, packing):
+    if packing and ("parquet" in kind or kind in ("file.arrow", "file.feather")):
+        return  # these compress inside; that a packed one is refused is shown with the readers
+    source = tmp_path / (kind + packing)
+    source.write_bytes(PACKINGS[packing](KINDS[kind](documents(300, seed=5))))
+    shardmill.prepare(source, tmp_path / "out", val=0.3, separator="\x1e", shard_tokens=1000)
+    manifest = check(tmp_path / "out", twin(source, separator="\x1e"))
+    assert manifest["splits"]["val"]["documents"] > 50
+
+
+def test_a_folder_is_read_in_sorted_order_whatever_its_files_are(tmp_path):
+    folder = tmp_path / "in"
+    (folder / "deep").mkdir(parents=True)
+    write_jsonl(folder / "b.jsonl", documents(40, 1))
+    write_jsonl(folder / "a.jsonl", documents(40, 2))
+    (folder / "deep" / "c.parquet").write_bytes(_parquet(documents(40, 3)))
+    (folder / ".hidden.jsonl").write_text("not json")
+    result = shardmill.prepare(folder, tmp_path / "out", val=0)
+    check(tmp_path / "out", twin([folder / "a.jsonl", folder / "b.jsonl", folder / "deep" / "c.parquet"]))
+    assert [Path(s["name"]).name for s in result.manifest["sources"]] == ["a.jsonl", "b.jsonl", "c.parquet"]
+
+
+def test_a_glob_and_several_sources_keep_their_order(tmp_path):
+    for name in ("x2.jsonl", "x1.jsonl", "y.jsonl"):
+        write_jsonl(tmp_path / name, documents(30, len(name)))
+    shardmill.prepare([tmp_path / "y.jsonl", tmp_path / "x*.jsonl"], tmp_path / "out", val=0)
+    check(tmp_path / "out", twin([tmp_path / name for name in ("y.jsonl", "x1.jsonl", "x2.jsonl")]))
+
+
+@pytest.mark.parametrize("packing", ["", ".gz"])
+def test_standard_input_is_a_source(tmp_path, packing):
+    data = PACKINGS[packing](_jsonl(documents(300)))
+    command = [*SHARDMILL, "prepare", "-", "-o", str(tmp_path / "out"), "--val", "0", "-q", "--input-format", "jsonl"]
+    subprocess.run(command, input=data, check=True)
+    (tmp_path / f"a.jsonl{packing}").write_bytes(data)
+    check(tmp_path / "out", twin(tmp_path / f"a.jsonl{packing}"))
+
+
+@pytest.mark.parametrize("eot", ["after", "before", "none"])
+def test_eot_stands_where_it_is_wanted_and_nowhere_else(tmp_path, eot):
+    source = write_jsonl(tmp_path / "a.jsonl", [*HARD, "", *HARD])
+    shardmill.prepare(source, tmp_path / "out", val=0.4, eot=eot)
+    manifest = check(tmp_path / "out", twin(source), eot=eot)
+    tokens = np.concatenate([np.fromfile(tmp_path / "out" / f"{s}.bin", np.uint16) for s in ("train", "val")])
+    assert np.count_nonzero(tokens == EOT) == (0 if eot == "none" else 2 * len(HARD))
+    assert manifest["empty"] == 1
+
+
+def test_shards_are_equal_and_together_they_are_what_nanogpt_reads(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(800))
+    shardmill.prepare(source, tmp_path / "one", val=0.2)
+    result = shardmill.prepare(source, tmp_path / "many", val=0.2, format="shards", shard_tokens=7000)
+    for split in ("train", "val"):
+        shards = sorted((tmp_path / "many").glob(f"{split}_*.bin"))
+        assert [shard.name for shard in shards] == [f["name"] for f in result.manifest["splits"][split]["files"]]
+        assert len(shards) > 1
+        assert {shard.stat().st_size for shard in shards[:-1]} == {14_000}
+        assert b"".join(shard.read_bytes() for shard in shards) == (tmp_path / "one" / f"{split}.bin").read_bytes()
+
+
+def test_a_document_of_three_and_a_half_shards_lies_across_four(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", ["word " * 3499 + "end"])
+    result = shardmill.prepare(source, tmp_path / "out", format="shards", shard_tokens=1000, val=0, eot="none")
+    assert [f["tokens"] for f in result.manifest["splits"]["train"]["files"]] == [1000, 1000, 1000, 500]
+
+
+def test_duplicates_fall_on_one_side_and_the_split_stays_when_data_is_added(tmp_path):
+    texts = [t for t in documents(400, seed=9) if t]
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    write_jsonl(tmp_path / "b.jsonl", documents(200, seed=10) + texts[::-1])
+    shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "one", val=0.3)
+    shardmill.prepare([tmp_path / "b.jsonl", tmp_path / "a.jsonl"], tmp_path / "both", val=0.3)
+    one, both = _dealt(tmp_path / "one"), _dealt(tmp_path / "both")
+    assert not set(both["train"]) & set(both["val"])
+    assert set(one["val"]) <= set(both["val"])
+    assert set(one["train"]) <= set(both["train"])
+    assert 0.2 < len(one["val"]) / len(texts) < 0.4
+
+
+def test_another_seed_gives_another_split(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    for seed in (0, 1):
+        shardmill.prepare(source, tmp_path / f"{seed}", val=0.5, seed=seed)
+    assert set(_dealt(tmp_path / "0")["val"]) != set(_dealt(tmp_path / "1")["val"])
+
+
+@pytest.mark.parametrize("separator", [None, "\n\n"])
+def test_the_first_tokens_are_val_when_that_is_wanted(tmp_path, separator):
+    source = tmp_path / "a.txt"
+    source.write_text("\n\n".join(t for t in documents(500) if t))
+    shardmill.prepare(source, tmp_path / "out", val="first:10k", separator=separator)
+    whole = twin(source, separator=separator).stream()
+    assert np.array_equal(np.fromfile(tmp_path / "out" / "val.bin", np.uint16), whole[:10_000])
+    assert np.array_equal(np.fromfile(tmp_path / "out" / "train.bin", np.uint16), whole[10_000:])
+
+
+def test_the_tail_of_each_text_file_is_val_when_that_is_wanted(tmp_path):
+    sources = []
+    for i in (1, 2):
+        sources.append(tmp_path / f"{i}.txt")
+        sources[-1].write_text(" ".join(documents(300, i)))
+    result = shardmill.prepare(sources, tmp_path / "out", val="tail:0.1", eot="none")
+    train, val = (np.fromfile(tmp_path / "out" / f"{s}.bin", np.uint16) for s in ("train", "val"))
+    whole = [np.array(gpt2()(path.read_bytes().decode())) for path in sources]
+    cut = np.flatnonzero(train == whole[1][0])
+    assert len(train) + len(val) == len(whole[0]) + len(whole[1])
+    assert any(
+        np.array_equal(np.concatenate([train[:c], val[: len(whole[0]) - c]]), whole[0])
+        and np.array_equal(np.concatenate([train[c:], val[len(whole[0]) - c :]]), whole[1])
+        for c in cut
+    )
+    size = sum(path.stat().st_size for path in sources)
+    assert (
+        abs(result.manifest["splits"]["val"]["bytes"] / size - 0.1) < 0.02
+    )  # a run of 5,000 letters has no place to cut
+
+
+def test_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_text(" ".join(documents(8000)))
+    shardmill.prepare(source, tmp_path / "out", val=0.4, workers=2)
+    expected = twin(source)
+    manifest = check(tmp_path / "out", expected)
+    assert manifest["documents"] == 1
+    assert 0.1 < manifest["splits"]["val"]["tokens"] / len(expected.stream()) < 0.8
+    assert manifest["splits"]["val"]["bytes"] + manifest["splits"]["train"]["bytes"] == source.stat().st_size
+
+
+@pytest.mark.parametrize("limit", ["17", "5k tokens"])
+def test_a_limit_is_exact_whatever_the_chunks_are(tmp_path, monkeypatch, limit):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(1500))
+    made = []
+    for chunk in (1 << 16, 1 << 22):
+        monkeypatch.setattr("shardmill.budget.LARGEST", chunk)
+        monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+        result = shardmill.prepare(source, tmp_path / str(chunk), val=0, limit=limit)
+        made.append(contents(tmp_path / str(chunk)))
+    assert made[0] == made[1]
+    tokens = np.fromfile(tmp_path / str(chunk) / "train.bin", np.uint16)
+    assert np.array_equal(tokens, twin(source).stream()[: len(tokens)])
+    assert result.manifest["documents"] == 17 or 5000 <= len(tokens) < 5300
+
+
+def test_a_bom_is_dropped_utf_16_is_read_and_invalid_utf_8_is_replaced_and_counted(tmp_path):
+    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfafter a BOM")
+    (tmp_path / "utf16.txt").write_bytes("sixteen bits, ünïcödé 😀".encode("utf-16"))
+    (tmp_path / "bad.txt").write_bytes(b"bad \xff\xfe here \xe2\x82 and \xf0\x9f\x98 there")
+    names = ["bad.txt", "bom.txt", "utf16.txt"]
+    result = shardmill.prepare([tmp_path / name for name in names], tmp_path / "out", val=0)
+    check(tmp_path / "out", twin([tmp_path / name for name in names]))
+    assert result.replaced == 4
+
+
+def test_nested_fields_and_many_tiny_files_work(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for i in range(500):
+        (folder / f"{i:04}.jsonl").write_text(json.dumps({"a": {"b": f"tiny file {i}"}}) + "\n")
+    (folder / "empty.jsonl").touch()
+    result = shardmill.prepare(folder, tmp_path / "out", val=0, text_field="a.b")
+    check(tmp_path / "out", twin(folder, text_field="a.b"))
+    assert len(result.manifest["sources"]) == 501
+    assert sum(source["documents"] for source in result.manifest["sources"]) == 500
+
+
+def test_a_document_far_larger_than_a_chunk_is_exact(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    large = " ".join(documents(2000, seed=3))
+    source = tmp_path / "a.txt"
+    source.write_text("before\x1e" + large + "\x1eafter\x1e" + "漢字。" * 50_000 + "\x1e" + "x" * 300_000 + "\x1eend")
+    for workers in (1, 3):
+        shardmill.prepare(source, tmp_path / str(workers), val=0.5, separator="\x1e", workers=workers)
+        check(tmp_path / str(workers), twin(source, separator="\x1e"))
+    assert contents(tmp_path / "1") == contents(tmp_path / "3")
+
+
+def test_several_formats_come_from_one_pass_and_stand_side_by_side(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    result = shardmill.prepare(source, tmp_path / "out", format=["nanogpt", "shards"], val=0.2, shard_tokens=5000)
+    check(tmp_path / "out", twin(source))
+    shards = sorted((tmp_path / "out").glob("train_*.bin"))
+    assert b"".join(s.read_bytes() for s in shards) == (tmp_path / "out" / "train.bin").read_bytes()
+    assert result.manifest["also"][0]["format"] == "shards"
+
+
+def test_many_tiny_documents_take_no_memory_that_grows_with_their_number(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_bytes(b"a\n" * 3_000_000)
+    result = shardmill.prepare(source, tmp_path / "out", separator="\n", val=0)
+    assert result.manifest["documents"] == 3_000_000
+    tokens = np.fromfile(tmp_path / "out" / "train.bin", np.uint16)
+    assert np.array_equal(np.unique(tokens[0::2]), [64])
+    assert np.array_equal(np.unique(tokens[1::2]), [EOT])
+
+
+def test_the_manifest_holds_nothing_that_differs_between_two_right_runs(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(100))
+    for name in ("one", "two"):
+        shardmill.prepare(source, tmp_path / name)
+    assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert manifest["tokenizer"]["sha256"] == load_tokenizer("gpt2").sha256
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tokeniser": "gpt2"}, "did you mean `tokenizer`"),
+        ({"format": "nanogtp"}, "did you mean `nanogpt`"),
+        ({"memory": "lots"}, "not an amount of memory"),
+        ({"val": "half"}, "not a share"),
+        ({"val": "last:3"}, "not known"),
+        ({"workers": 0}, "at least one"),
+        ({"separator": ""}, "separates nothing"),
+        ({"tokenizer": "no/such/tokenizer.json"}, "tokenizer"),
+        ({"name": "../escape"}, "cannot be part"),
+    ],
+)
+def test_a_wrong_option_is_named_and_the_way_out_shown(tmp_path, options, said):
+    source = write_jsonl(tmp_path / "a.jsonl", ["text"])
+    with pytest.raises(UsageError) as error:
+        shardmill.prepare(source, tmp_path / "out", **options)
+    assert said in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def _dealt(out: Path) -> dict[str, list[bytes]]:
+    """The documents of each split, as bytes of tokens."""
+    splits = {}
+    for split in ("train", "val"):
+        tokens = np.fromfile(out / f"{split}.bin", np.uint16)
+        parts = np.split(tokens, np.flatnonzero(tokens == EOT) + 1)
+        splits[split] = [part.tobytes() for part in parts if len(part)]
+    return splits

@@ -1,0 +1,329 @@
+"""Nothing is lost: whatever ends a run, the same command goes on and ends with the same bytes."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+import zstandard
+
+import shardmill
+from shardmill.errors import MismatchError, OutputError, SourceError
+from shardmill.options import FORMATS
+from shardmill.writing import files
+from tests.corpus import contents, documents, random_words, write_jsonl
+from tests.crashing import crash_everywhere
+from tests.meter import SHARDMILL
+from tests.reference import check, twin
+
+MB = 1_000_000
+ENDINGS = {
+    "plain": ("", bytes),
+    "gzip": (".gz", lambda data: gzip.compress(data, 1)),
+    "zstd": (".zst", zstandard.ZstdCompressor(1).compress),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_power_failure_loses_nothing_that_was_recorded(tmp_path, form):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(150))
+    crash_everywhere(source, tmp_path / "out", every=23, power=True, format=form, shard_tokens=5_000, val=0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("form", FORMATS)
+def test_killed_at_every_single_step_every_format_ends_with_the_same_bytes(tmp_path, form, power):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    crash_everywhere(source, tmp_path / "out", every=1, power=power, format=form, shard_tokens=15_000, val=0.3)
+
+
+@pytest.mark.parametrize("packed", ["plain", "gzip", "zstd"])
+def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_path, packed):
+    data = random_words(12 * MB, seed=3)
+    source = tmp_path / f"a.txt{ENDINGS[packed][0]}"
+    source.write_bytes(ENDINGS[packed][1](data))
+    command = ["prepare", str(source), "-q", "--separator", r"\n", "--val", "0.1", "-f", "shards"]
+    command += ["--shard-tokens", "1M"]
+    subprocess.run([*SHARDMILL, *command, "-o", str(tmp_path / "whole")], check=True)
+    out, kills, draw = tmp_path / "out", 0, random.Random(packed)
+    settings = [["--workers", "1", "--memory", "300MB"], ["--workers", "2", "--memory", "1GB"], ["--memory", "500MB"]]
+    while not (out / "manifest.json").exists():
+        assert kills < 30, "it does not get on"
+        before = _journal_size(out)
+        with subprocess.Popen([*SHARDMILL, *command, "-o", str(out), *settings[kills % 3]]) as run:
+            # Killed some time after it has recorded something, so that it gets on a little each time.
+            _wait_until(lambda run=run, before=before: run.poll() is not None or _journal_size(out) not in (0, before))
+            try:
+                run.wait(timeout=draw.random())
+            except subprocess.TimeoutExpired:
+                run.kill()
+                kills += 1
+    assert kills, "the run was over before it could be killed: make the source larger"
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
+    monkeypatch.setattr("shardmill.writer._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    _interrupt_after(tmp_path, source, chunks=15)
+    journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
+    recorded = json.loads(journal[-1])["state"]["position"][0]
+    assert recorded > 10 << 16
+    read = _watch_reads(monkeypatch)
+    shardmill.prepare(source, tmp_path / "out", val=0)
+    assert min(read) == recorded
+    check(tmp_path / "out", twin(source))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path, number):
+    source = tmp_path / "a.txt"
+    source.write_bytes(random_words(60 * MB))
+    command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        _wait_until((tmp_path / "out" / ".shardmill" / "journal.jsonl").exists)
+        time.sleep(0.5)
+        run.send_signal(number)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode == 130
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    append, space = files.PartialFile.append, [300_000]
+
+    def fill(self, data):
+        view = memoryview(data).cast("B")
+        if len(view) > space[0]:
+            append(self, bytes(view[: space[0]]))
+            space[0] = 0
+            with files.writing_to(self.path):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        space[0] -= len(view)
+        append(self, data)
+
+    monkeypatch.setattr(files.PartialFile, "append", fill)
+    with pytest.raises(OutputError, match="no space left") as error:
+        shardmill.prepare(source, tmp_path / "out", val=0)
+    assert "free some space" in str(error.value)
+    assert "goes on from there" in str(error.value)
+    monkeypatch.setattr(files.PartialFile, "append", append)
+    assert shardmill.prepare(source, tmp_path / "out", val=0).resumed
+    check(tmp_path / "out", twin(source))
+
+
+def test_a_real_file_system_that_fills_up_is_survived(tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"this machine does not let us mount a small file system: {mounted.stderr.strip()}")
+    try:
+        source = tmp_path / "a.txt"
+        source.write_bytes(random_words(3 * MB, seed=1))
+        ballast = small / "ballast"
+        ballast.write_bytes(b"0" * 2 * MB)
+        options = {"separator": "\n", "val": 0}
+        with pytest.raises(OutputError, match=r"no space left|would take about"):
+            shardmill.prepare(source, small / "out", **options)
+        ballast.unlink()
+        shardmill.prepare(source, small / "out", **options)
+        check(small / "out", twin(source, separator="\n"))
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, monkeypatch):
+    whole = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in documents(3000))
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(whole)
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    _interrupt_after(tmp_path, source, chunks=5)
+    times = os.stat(source)
+    source.chmod(0)
+    try:
+        if os.access(source, os.R_OK):  # root may read everything; take the file away instead
+            source.rename(tmp_path / "away")
+        with pytest.raises(shardmill.ShardmillError, match=r"a\.jsonl"):
+            shardmill.prepare(source, tmp_path / "out", val=0)
+    finally:
+        if (tmp_path / "away").exists():
+            (tmp_path / "away").rename(source)
+        source.chmod(0o644)
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert shardmill.prepare(source, tmp_path / "out", val=0).resumed
+    check(tmp_path / "out", twin(source))
+
+
+def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(50))
+    shardmill.prepare(source, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert shardmill.prepare(source, tmp_path / "out", workers=1).already
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1}, r"--seed was `0` and is now `1`"),
+        ({"val": 0.5}, r"--val was `0` and is now `0.5`"),
+        ({"specials": "error"}, r"--specials was `text` and is now `error`"),
+        ("touch", r"source `.*a\.jsonl` has changed"),
+        ("grow", r"source `.*a\.jsonl` has changed \([\d,]+ bytes, now [\d,]+\)"),
+        ("add", r"source `.*b\.jsonl` is new"),
+    ],
+)
+def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, finished, change, said):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    source = write_jsonl(folder / "a.jsonl", documents(200))
+    out = tmp_path / "out"
+    if finished:
+        shardmill.prepare(folder, out, val=0)
+    else:
+        _interrupt_after(tmp_path, folder, chunks=0)
+    options = {"val": 0}
+    if change == "touch":
+        os.utime(source, ns=(1, 1))
+    elif change == "grow":
+        with open(source, "a") as file:
+            file.write('{"text": "more"}\n')
+    elif change == "add":
+        write_jsonl(folder / "b.jsonl", ["new"])
+    else:
+        options |= change
+    with pytest.raises(MismatchError) as error:
+        shardmill.prepare(folder, out, **options)
+    assert re.search(said, str(error.value)), str(error.value)
+    assert "--overwrite" in str(error.value)
+    shardmill.prepare(folder, out, **options, overwrite=True)
+    if "val" not in options or options["val"] == 0:
+        check(out, twin(folder))
+
+
+def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_bytes(random_words(60 * MB))
+    command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
+    with subprocess.Popen(command) as first:
+        try:
+            _wait_until((tmp_path / "out" / ".shardmill" / "lock").exists)
+            time.sleep(0.2)
+            second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        finally:
+            first.kill()
+    assert second.returncode == 1
+    assert f"another run is at work in this folder (process {first.pid})" in second.stderr
+    # The lock of the dead process does not block the next.
+    third = subprocess.run([*command, "--limit", "10"], capture_output=True, text=True, check=False)
+    assert "another run" not in third.stderr
+
+
+def test_files_of_another_making_are_not_overwritten(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(20))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train.bin").write_bytes(b"somebody's work")
+    with pytest.raises(OutputError, match=r"in the way: train\.bin"):
+        shardmill.prepare(source, tmp_path / "out")
+    assert (tmp_path / "out" / "train.bin").read_bytes() == b"somebody's work"
+
+
+def test_the_journal_stays_small(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
+    monkeypatch.setattr("shardmill.writer._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.journal._COMPACT_ABOVE", 1_500)
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    sizes = []
+    record = shardmill.journal.Journal.record
+
+    def recorded(self, *arguments):
+        record(self, *arguments)
+        sizes.append((self.folder / "journal.jsonl").stat().st_size)
+
+    monkeypatch.setattr("shardmill.journal.Journal.record", recorded)
+    shardmill.prepare(source, tmp_path / "out", val=0)
+    assert len(sizes) > 4
+    assert any(later < size for size, later in itertools.pairwise(sizes)), "it was never made smaller"
+    assert max(sizes) < 2_000
+
+
+def test_too_many_bad_documents_stop_the_run_and_it_goes_on_when_they_are_allowed(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(500))
+    with open(source, "a") as file:
+        file.write("not json\n" * 150 + '{"text": "the last"}\n')
+    with pytest.raises(SourceError, match="documents are bad") as error:
+        shardmill.prepare(source, tmp_path / "out", val=0)
+    assert "--max-bad any" in str(error.value)
+    result = shardmill.prepare(source, tmp_path / "out", val=0, max_bad="any")
+    assert result.resumed
+    assert result.manifest["rejected"] == 150
+    check(tmp_path / "out", twin(source))
+
+
+def _interrupt_after(tmp_path, source, chunks):
+    """A run that ends after so many results, as Ctrl-C ends it."""
+    from shardmill.writer import Writer
+
+    take, taken = Writer.take, []
+
+    def counted(self, milled):
+        if len(taken) >= chunks:
+            raise KeyboardInterrupt
+        taken.append(1)
+        take(self, milled)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Writer, "take", counted)
+        with pytest.raises(KeyboardInterrupt):
+            shardmill.prepare(source, tmp_path / "out", val=0)
+    assert threading.active_count() < 10
+    assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def _watch_reads(monkeypatch):
+    from shardmill.reading import formats
+
+    read, starts = formats._SourceReader.read, []
+
+    def watched(self, chunk):
+        starts.append(chunk.start)
+        return read(self, chunk)
+
+    monkeypatch.setattr(formats._SourceReader, "read", watched)
+    return starts
+
+
+def _journal_size(out):
+    path = out / ".shardmill" / "journal.jsonl"
+    return path.stat().st_size if path.exists() else 0
+
+
+def _wait_until(true, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.01)

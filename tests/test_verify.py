@@ -1,0 +1,112 @@
+"""`verify` finds every kind of damage, and nothing where there is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import shardmill
+from shardmill.errors import UsageError
+from shardmill.verify import verify
+from tests.corpus import documents, write_jsonl
+from tests.meter import metered
+
+
+@pytest.fixture
+def made(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(600))
+    with open(source, "a") as file:
+        file.write("not json\n")
+    shardmill.prepare(source, tmp_path / "out", val=0.3, format=["shards", "nanogpt"], shard_tokens=10_000)
+    return tmp_path / "out"
+
+
+def test_a_whole_dataset_is_found_whole(made):
+    report = verify(made, sample=50, source=True)
+    assert not report.damage
+    assert report.compared
+    assert report.sampled > 50
+    assert report.documents == 2 * json.loads((made / "manifest.json").read_text())["documents"]
+
+
+def _flip(path, at=100):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGE = {
+    "a flipped bit": (lambda out: _flip(out / "train_000001.bin"), "train_000001.bin"),
+    "a file cut short": (lambda out: (out / "val_000000.bin").write_bytes(b"12"), "val_000000.bin"),
+    "a file that is gone": (lambda out: (out / "train_000002.bin").unlink(), "train_000002.bin"),
+    "two files exchanged": (lambda out: _exchange(out / "train_000000.bin", out / "train_000001.bin"), "train_000000"),
+    "a reject lost": (lambda out: (out / "rejects.jsonl").write_text(""), "rejects.jsonl"),
+    "another count": (lambda out: _edit(out, lambda m: m["splits"]["train"].update(tokens=5)), "manifest.json"),
+    "other documents": (lambda out: _edit(out, lambda m: m["splits"]["train"].update(documents=5)), "documents"),
+}
+
+
+def _exchange(one, other):
+    a, b = one.read_bytes(), other.read_bytes()
+    one.write_bytes(b)
+    other.write_bytes(a)
+
+
+def _edit(out, change):
+    manifest = json.loads((out / "manifest.json").read_text())
+    change(manifest)
+    (out / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damage_is_found_and_the_file_is_named(made, kind):
+    harm, name = DAMAGE[kind]
+    harm(made)
+    report = verify(made)
+    assert any(name in damage for damage in report.damage), report.damage
+
+
+@pytest.mark.parametrize(
+    ("tokens", "said"),
+    [
+        ([50256, 50256], "two EOT stand side by side"),
+        ([60000, 60000], "outside the vocabulary"),
+        ([262, 262], "library gives other tokens|EOT for"),
+    ],
+)
+def test_wrong_tokens_are_found_even_when_the_checksum_was_made_for_them(made, tokens, said):
+    import hashlib
+    import re
+
+    import numpy as np
+
+    path = made / "train_000000.bin"
+    data = np.fromfile(path, np.uint16)
+    for at in range(100, len(data) - 100, 50):
+        data[at : at + 2] = tokens
+    path.write_bytes(data.tobytes())
+    digest = hashlib.sha256(data.tobytes()).hexdigest()
+    _edit(made, lambda m: m["splits"]["train"]["files"][0].update(sha256=digest))
+    report = verify(made, sample=300)
+    assert re.search(said, " ".join(report.damage)), report.damage
+
+
+def test_a_source_that_gives_other_tokens_is_found(made, tmp_path):
+    source = tmp_path / "a.jsonl"
+    source.write_text(source.read_text().replace(" the ", " teh ", 1))
+    report = verify(made, source=True)
+    assert any("the sources give" in damage for damage in report.damage)
+
+
+def test_the_command_exits_with_1_and_names_the_damaged_file(made):
+    assert metered("verify", made).code == 0
+    _flip(made / "val_000000.bin")
+    run = metered("verify", made, "--json")
+    assert run.code == 1
+    assert "val_000000.bin" in json.loads(run.out)["damage"][0]
+
+
+def test_a_folder_without_a_manifest_is_not_a_dataset(tmp_path):
+    with pytest.raises(UsageError, match="not a dataset"):
+        verify(tmp_path)
