@@ -1,0 +1,101 @@
+"""`python -m benchmarks compare | growth | table FILE`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from benchmarks import compare, growth, plot, results
+from benchmarks.corpus import Corpus
+
+UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    if arguments.command == "table":
+        show(json.loads(arguments.file.read_text()), arguments.file)
+        return
+    result = run_compare(arguments) if arguments.command == "compare" else run_growth(arguments)
+    path = results.save(result, arguments.results)
+    show(result, path)
+    print(f"\nkept in {path}", file=sys.stderr)
+
+
+def run_compare(arguments: argparse.Namespace) -> dict[str, Any]:
+    size = arguments.size or (None if arguments.input else size_of("200MB"))
+    return compare.compare(
+        Corpus("english", size, arguments.input),
+        slice_bytes=arguments.slice,
+        workers=arguments.workers,
+        memory=arguments.memory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
+        only=arguments.only,
+    )
+
+
+def run_growth(arguments: argparse.Namespace) -> dict[str, Any]:
+    chosen = growth.cells(arguments.sizes, size=arguments.size, workers=arguments.workers, memory=arguments.memory)
+    if arguments.only:
+        chosen = [cell for cell in chosen if cell.question in arguments.only]
+    if not chosen:
+        raise SystemExit(f"error: --only takes {', '.join(growth.TITLES)}")
+    return growth.grow(chosen, arguments.input, repeat=arguments.repeat, timeout=arguments.timeout)
+
+
+def show(result: dict[str, Any], path: Path) -> None:
+    """The Markdown to stdout, the plots beside the result."""
+    if result["kind"] == "compare":
+        print(compare.table(result))
+        plots = {"": plot.bars(rows, "MB/s of text")} if (rows := compare.bars(result)) else {}
+    else:
+        print(growth.table(result))
+        units = {"speed": "MB/s of text", "memory": "peak memory, MB"}
+        found = {name: growth.series(result, name) for name in units}
+        plots = {f"-{name}": plot.lines(found[name], "GB of text", units[name]) for name in units if found[name]}
+    for suffix, svg in plots.items():
+        path.with_name(f"{path.stem}{suffix}.svg").write_text(svg)
+
+
+def size_of(written: str) -> int:
+    """Bytes of `500MB`, `1.5GB` or a plain number."""
+    for unit, factor in UNITS.items():
+        if written.endswith(unit):
+            return int(float(written.removesuffix(unit)) * factor)
+    return int(written)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("--input", type=Path, help="file or folder: .jsonl, .jsonl.zst, .jsonl.gz, .parquet, .txt")
+    both.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    both.add_argument("--memory", default="1GB", help="shardmill's --memory")
+    both.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
+    both.add_argument("--only", action="append", default=[], metavar="WORD", help="may be given more than once")
+    both.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
+
+    one = commands.add_parser("compare", parents=[both], help="beside what people use instead")
+    one.add_argument("--size", type=size_of, help="bytes of text; default: all of --input, or 200MB of made text")
+    one.add_argument("--slice", type=size_of, default=size_of("20MB"), help="what the slowest ways get")
+    one.add_argument("--repeat", type=int, default=3)
+
+    two = commands.add_parser("growth", parents=[both], help="against size, workers, budget, container, kind")
+    sizes = [size_of(s) for s in ("100MB", "300MB", "1GB", "3GB", "10GB")]
+    two.add_argument("--sizes", type=lambda s: [size_of(one) for one in s.split(",")], default=sizes)
+    two.add_argument("--size", type=size_of, default=size_of("300MB"), help="for all questions but that of size")
+    two.add_argument("--repeat", type=int, default=2)
+
+    three = commands.add_parser("table", help="the tables of a result again")
+    three.add_argument("file", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    main()

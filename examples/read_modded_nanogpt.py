@@ -1,0 +1,26 @@
+"""modded-nanogpt: shards of llm.c; a document begins at each 50256.    python examples/read_modded_nanogpt.py DIR"""
+
+# ruff: noqa: T201
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+BOS = 50256
+
+
+def documents(folder: str, split: str = "train") -> list[np.ndarray]:
+    found = []
+    for path in sorted(Path(folder).glob(f"*_{split}_*.bin")):
+        tokens = np.fromfile(path, np.uint16, offset=1024)
+        starts = np.flatnonzero(tokens == BOS)
+        # What stands before the first start of a shard is the rest of a document that began in the one before.
+        found += np.split(tokens, starts)[1:]
+    return found
+
+
+if __name__ == "__main__":
+    for document in documents(sys.argv[1])[:3]:
+        print(len(document), document[:8])

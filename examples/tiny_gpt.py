@@ -1,0 +1,65 @@
+"""A small GPT, trained on the CPU straight from a dataset.    python examples/tiny_gpt.py DIR [STEPS]"""
+
+# ruff: noqa: T201
+from __future__ import annotations
+
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import shardmill
+
+BLOCK, BATCH, WIDTH, HEADS, LAYERS = 64, 4, 64, 4, 2
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, _ = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(seen.transpose(1, 2).reshape(batch, length, WIDTH))
+        return x + self.mlp(self.norm2(x))
+
+
+class TinyGPT(nn.Module):
+    def __init__(self, vocab_size: int) -> None:
+        super().__init__()
+        self.token, self.place = nn.Embedding(vocab_size, WIDTH), nn.Embedding(BLOCK, WIDTH)
+        self.layers, self.norm = nn.Sequential(*[Layer() for _ in range(LAYERS)]), nn.LayerNorm(WIDTH)
+        nn.init.normal_(self.token.weight, std=0.02)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        hidden = self.token(x) + self.place(torch.arange(x.shape[1]))
+        logits = self.norm(self.layers(hidden)) @ self.token.weight.T
+        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+
+
+def train(folder: str, steps: int = 60) -> list[float]:
+    """The loss after each step."""
+    torch.manual_seed(0)
+    data = shardmill.open(folder)
+    model = TinyGPT(data.manifest["tokenizer"]["vocab_size"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    batches = data["train"].batches(BATCH, BLOCK, seed=0, epochs=None, tensors=True)
+    for _, (x, y) in zip(range(steps), batches, strict=False):
+        loss = model(x, y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+        if len(losses) % 10 == 0:
+            print(f"step {len(losses):4}  loss {loss.item():.3f}", flush=True)
+    return losses
+
+
+if __name__ == "__main__":
+    train(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 60)
