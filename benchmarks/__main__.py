@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare | growth | table FILE`."""
+"""`python -m benchmarks compare | growth | tokenizers | table FILE`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def main() -> None:
     if arguments.command == "table":
         show(json.loads(arguments.file.read_text()), arguments.file)
         return
-    result = run_compare(arguments) if arguments.command == "compare" else run_growth(arguments)
+    run = {"compare": run_compare, "growth": run_growth, "tokenizers": run_tokenizers}[arguments.command]
+    result = run(arguments)
     path = results.save(result, arguments.results)
     show(result, path)
     print(f"\nkept in {path}", file=sys.stderr)
@@ -48,11 +49,22 @@ def run_growth(arguments: argparse.Namespace) -> dict[str, Any]:
     return growth.grow(chosen, arguments.input, repeat=arguments.repeat, timeout=arguments.timeout)
 
 
+def run_tokenizers(arguments: argparse.Namespace) -> dict[str, Any]:
+    from benchmarks import tokenizers  # needs what the tests need
+
+    return tokenizers.measure(Corpus("english", arguments.size, arguments.input), arguments.only)
+
+
 def show(result: dict[str, Any], path: Path) -> None:
     """The Markdown to stdout, the plots beside the result."""
     if result["kind"] == "compare":
         print(compare.table(result))
         plots = {"": plot.bars(rows, "MB/s of text")} if (rows := compare.bars(result)) else {}
+    elif result["kind"] == "tokenizers":
+        from benchmarks import tokenizers
+
+        print(tokenizers.table(result))
+        plots = {}
     else:
         print(growth.table(result))
         units = {"speed": "MB/s of text", "memory": "peak memory, MB"}
@@ -91,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument("--sizes", type=lambda s: [size_of(one) for one in s.split(",")], default=sizes)
     two.add_argument("--size", type=size_of, default=size_of("300MB"), help="for all questions but that of size")
     two.add_argument("--repeat", type=int, default=2)
+
+    tokens = commands.add_parser("tokenizers", help="engine, speed and differences of every tokenizer")
+    tokens.add_argument("--input", type=Path)
+    tokens.add_argument("--size", type=size_of, default=size_of("40MB"), help="bytes of text")
+    tokens.add_argument("--only", action="append", default=[], metavar="NAME")
+    tokens.add_argument("--results", type=Path, default=results.FOLDER)
 
     three = commands.add_parser("table", help="the tables of a result again")
     three.add_argument("file", type=Path)

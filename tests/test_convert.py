@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill import conversion
+from shardmill import conversion, keeping
 from shardmill.document_index import Megatron
 from shardmill.errors import DamageError, MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.token_files import TokenFile, TokenFiles
+from shardmill.writing import PartialFile
+from shardmill.writing.documents import DocumentOutput
+from shardmill.writing.streams import StreamOutput
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 from tests.writing.driving import contents
 
@@ -24,7 +27,7 @@ DOCUMENTS = random_documents(1, count=80)
 def small_blocks(monkeypatch):
     """So that documents straddle blocks in every way."""
     monkeypatch.setattr(conversion, "_BLOCK", 61)
-    monkeypatch.setattr(conversion, "_EVERY", 0.0)
+    monkeypatch.setattr(keeping, "_EVERY", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +89,8 @@ def test_tails_are_merged_or_dropped_and_counted(tail, tmp_path):
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_a_conversion_that_is_killed_anywhere_goes_on_to_the_same_bytes(to, tmp_path, monkeypatch):
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(to, how, tmp_path, monkeypatch):
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     straight = shardmill.convert(source, tmp_path / "straight", format=to, shard_tokens=500, name="web")
     random, kills = np.random.default_rng(0), 0
@@ -94,9 +98,11 @@ def test_a_conversion_that_is_killed_anywhere_goes_on_to_the_same_bytes(to, tmp_
     class Killed(BaseException):
         pass
 
-    append = conversion._Conversion._append
-    monkeypatch.setattr(conversion._Conversion, "_stop", lambda *args: None)  # a kill leaves no time for that
+    append = StreamOutput.append if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput.append
+    kind = StreamOutput if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput
     monkeypatch.setattr(conversion, "_BLOCK", 200)
+    if how == "killed":
+        monkeypatch.setattr(keeping.Keeping, "stop", lambda self, why: None)  # which leaves no time for that
 
     def dying(self, *args):
         nonlocal kills
@@ -105,7 +111,7 @@ def test_a_conversion_that_is_killed_anywhere_goes_on_to_the_same_bytes(to, tmp_
             kills += 1
             raise Killed
 
-    monkeypatch.setattr(conversion._Conversion, "_append", dying)
+    monkeypatch.setattr(kind, "append", dying)
     while True:
         try:
             result = shardmill.convert(source, tmp_path / "out", format=to, shard_tokens=500, name="web")
@@ -117,6 +123,27 @@ def test_a_conversion_that_is_killed_anywhere_goes_on_to_the_same_bytes(to, tmp_
     assert {k: v for k, v in result.manifest.items() if k != "splits"} == {
         k: v for k, v in straight.manifest.items() if k != "splits"
     }
+
+
+def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path, monkeypatch):
+    source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
+    shardmill.convert(source, tmp_path / "straight", format="shards", shard_tokens=500)
+    finish, calls = PartialFile.finish, 0
+
+    def failing(self, *args, **more):
+        nonlocal calls
+        calls += 1
+        if calls in (3, 9):
+            raise OutputError("cannot write: no space left on device")
+        return finish(self, *args, **more)
+
+    monkeypatch.setattr(PartialFile, "finish", failing)
+    for _ in range(2):
+        with pytest.raises(OutputError, match="no space") as error:
+            shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
+        assert "goes on from there" in error.value.kept
+    shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
+    assert files(tmp_path / "out") == files(tmp_path / "straight")
 
 
 def test_run_again_it_says_that_it_is_done_and_refuses_what_differs(tmp_path):
@@ -256,3 +283,16 @@ def test_a_dataset_that_is_not_finished_is_refused(tmp_path):
     (tmp_path / ".shardmill").mkdir()
     with pytest.raises(UsageError, match="not a dataset"):
         shardmill.convert(tmp_path, tmp_path / "out")
+
+
+def test_what_convert_writes_is_what_prepare_would_have_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(conversion, "_BLOCK", 5000)
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(["grain", "mill", "flour", "water"], random.integers(1, 400))) for _ in range(300)]
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    options = {"format": FORMATS, "shard_tokens": 3000, "name": "web"}
+    shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "all", val=0.2, **options)
+    shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "one", val=0.2)
+    result = shardmill.convert(tmp_path / "one", tmp_path / "converted", **options)
+    assert files(tmp_path / "converted") == files(tmp_path / "all")
+    assert result.manifest["splits"] == json.loads((tmp_path / "all" / "manifest.json").read_text())["splits"]

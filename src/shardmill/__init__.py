@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from shardmill.conversion import convert as convert
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
+    from shardmill.inspecting import inspect as inspect
     from shardmill.run import Result as Result
     from shardmill.run import prepare as prepare
 
 __version__ = "0.1.0"
-# Without `open`: `from shardmill import *` must not take the place of Python's own.
+# Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = ["Dataset", "Result", "ShardmillError", "__version__", "convert", "prepare"]
 
 _LAZY = {
     "Dataset": ("dataset", "Dataset"),
     "Result": ("run", "Result"),
     "convert": ("conversion", "convert"),
+    "inspect": ("inspecting", "inspect"),
     "open": ("dataset", "open_dataset"),
     "prepare": ("run", "prepare"),
 }

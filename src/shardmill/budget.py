@@ -19,60 +19,66 @@ from shardmill.quantities import show_bytes
 
 MB = 1_000_000
 
-_M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8  # from glibc's malloc.h
-_CEILING = (
-    0.86  # of --memory: what stays free is for what no lease foresees (allocator slack, thread stacks, a page fault)
-)
-_FRESH = 200 * MB  # what a process that has only just loaded shardmill holds at the most
-_ENGINE = 34 * MB  # a new gigatoken engine with GPT-2's vocabulary takes 29 MB
-_GROWTH = (
-    22 * MB
-)  # of an engine's caches over one chunk of words never seen before: 7 bytes a byte, and a table that doubles
-_FEEDER = 12 * MB  # what the reading thread buffers: decompressor windows, parquet pages
-# Text, raw text beside it, one token of two bytes per byte of text, and the same again with EOT placed: the worst case.
-PER_BYTE = 6
-PER_CALL = (
-    9 * MB
-)  # an engine call: one megabyte of text, at most a token of four bytes per byte, in a vector that doubles
+# Of --memory; the rest is for what no lease foresees: slack of the allocators, stacks of threads.
+_CEILING = 0.86
+# What a process that has only just loaded shardmill holds at the most.
+_FRESH = 200 * MB
+# What the feeder buffers: windows of decompressors, pages of parquet.
+_FEEDER = 12 * MB
+# A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
+_ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
+# What an engine's caches grow by while it encodes one chunk of words never seen before, when a table doubles.
+_GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
+# Two megabytes of text in one call of an engine, and a token of four bytes for every second byte.
+_CALL = 12 * MB
 SMALLEST, LARGEST = 256 * 1024, 4 * 1024 * 1024
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
 
 class Budget:
     """Leases of bytes, granted in the order in which they are asked for; one thread asks."""
 
-    def __init__(self, memory: int | None, workers: int | None) -> None:
+    def __init__(self, memory: int | None, workers: int | None, vocab_size: int = 50257, token_bytes: int = 2) -> None:
         """BudgetError when `memory` is below the least that works; it names it."""
         self._process = psutil.Process()
-        base = self.resident()
+        self._closed = False
+        self._held = 0
+        self._freed = threading.Condition()
+        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
+        # Text, the raw text beside it, a token for every byte of it, and the same again with EOT placed.
+        self._per_byte = 2 + 2 * token_bytes
+        base = self.peak = self.resident()
         cpus = usable_cpus()
         self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + max(0, base - _FRESH)
-        least = int((base + _FEEDER + (workers or 1) * _worker_needs(SMALLEST)) / _CEILING)
+        least = int((base + _FEEDER + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
         if self.memory < least:
+            several = workers is not None and workers > 1
             raise BudgetError(
-                f"{show_bytes(self.memory)} of memory does not suffice for {workers or 1} workers"
-                if (workers or 1) > 1
-                else f"{show_bytes(self.memory)} of memory does not suffice",
-                hint=f"the least that works is `--memory {-(-least // MB)}MB`"
-                + (" (or fewer `--workers`)" if (workers or 1) > 1 else ""),
+                f"{show_bytes(self.memory)} of memory does not suffice"
+                + (f" for {workers} workers" if several else ""),
+                hint=f"the least that works is `--memory {-(-least // MB)}MB`" + (" (or fewer `--workers`)" * several),
             )
         room = int(self.memory * _CEILING) - base - _FEEDER
         if workers is None:
-            self.workers = max(1, min(cpus, room // _worker_needs(SMALLEST)))
+            self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
         self.chunk_bytes = LARGEST
-        while self.chunk_bytes > SMALLEST and room < self.workers * _worker_needs(self.chunk_bytes):
+        while self.chunk_bytes > SMALLEST and room < self.workers * self._worker_needs(self.chunk_bytes):
             self.chunk_bytes //= 2
-        growth = self.workers * (_GROWTH + 5 * self.chunk_bytes)
-        self._soft = int(self.memory * _CEILING) - growth
-        self.capacity = max(
-            self.workers * lease_for(self.chunk_bytes), (self._soft - base - _FEEDER - self.workers * _ENGINE) // 2
-        )
-        self.largest = max(self.chunk_bytes, (self.capacity - PER_CALL) // PER_BYTE)
-        self._held = 0
-        self._freed = threading.Condition()
-        self._closed = False
-        self.peak = base
+        self._soft = int(self.memory * _CEILING) - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
+        spare = self._soft - base - _FEEDER - self.workers * self._engine
+        self.capacity = max(self.workers * self.lease_for(self.chunk_bytes), spare // 2)
+        self.largest = max(self.chunk_bytes, (self.capacity - _CALL) // self._per_byte)
+
+    def lease_for(self, text_bytes: int) -> int:
+        """What a chunk of so many bytes of text may take at the most while it is worked on."""
+        return self._per_byte * text_bytes + _CALL
+
+    def _worker_needs(self, chunk_bytes: int) -> int:
+        # Two leases: one that is worked on, and one that is written or read ahead.
+        growth = _GROWTH + _GROWTH_PER_BYTE * chunk_bytes
+        return self._engine + growth + 2 * self.lease_for(chunk_bytes)
 
     def resident(self) -> int:
         """Bytes that this process holds in memory now."""
@@ -107,16 +113,6 @@ class Budget:
         with self._freed:
             self._closed = True
             self._freed.notify_all()
-
-
-def lease_for(text_bytes: int) -> int:
-    """What a chunk of so many bytes of text may take at the most while it is worked on."""
-    return PER_BYTE * text_bytes + PER_CALL
-
-
-def _worker_needs(chunk_bytes: int) -> int:
-    # Two leases a worker: one that is worked on, and one that is written or read ahead.
-    return _ENGINE + _GROWTH + 5 * chunk_bytes + 2 * lease_for(chunk_bytes)
 
 
 def default_memory(workers: int) -> int:
@@ -186,10 +182,14 @@ def trim() -> None:
 
 
 def settle_allocator() -> None:
-    """Keep glibc from holding freed memory in an arena per thread: two arenas, and large blocks returned at once."""
+    """Make glibc use the buffers of one chunk again for the next, and not keep an arena for each thread.
+
+    By default it would return every buffer to the system, and page faults would be a fifth of all time (docs/log.md).
+    """
     if _libc is not None:
         _libc.mallopt(_M_ARENA_MAX, 2)
-        _libc.mallopt(_M_TRIM_THRESHOLD, 16 << 20)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        _libc.mallopt(_M_TRIM_THRESHOLD, 32 << 20)
 
 
 def _load_libc() -> ctypes.CDLL | None:

@@ -84,6 +84,27 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
         click.echo(as_text(result), err=True)
 
 
+_INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator", "memory", "workers")
+
+
+@shardmill.command(short_help="before: what it will take, and what would go wrong")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option("-o", "--out", metavar="DIR", help="folder that the dataset is meant for  [default: this one]")
+@partial(_options, only=_INSPECTED)
+@click.option("--json", "as_json", is_flag=True, help="print the report as JSON")
+def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:
+    """Look into sources before a run: documents, tokens, disk, memory and time to expect, from a sample of a few
+    megabytes, and what would go wrong. Nothing is written. Exit code 1: `prepare` would stop with an error.
+    """
+    from shardmill.inspecting import inspect as look
+
+    options = {name: value for name, value in given.items() if value is not None}
+    report = look(list(sources), out, **options)
+    click.echo(json.dumps(report.data()) if as_json else report.text())
+    if report.stops:
+        sys.exit(1)
+
+
 @shardmill.command(short_help="is a dataset what its manifest says?")
 @click.argument("folder", metavar="DIR")
 @click.option("--sample", default=100, metavar="N", help="documents to encode again  [default: 100]")

@@ -6,29 +6,30 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill import __version__
 from shardmill.budget import Budget
 from shardmill.errors import DamageError, OutputError, ShardmillError, UsageError
-from shardmill.journal import FOLDER, Begun, Journal, read_plan, refuse
+from shardmill.journal import Journal, read_plan, refuse
+from shardmill.keeping import Keeping
 from shardmill.manifest import NAME, manifest_bytes, read_manifest
 from shardmill.options import Options
 from shardmill.origin import Origin, find_origin
 from shardmill.plan import fingerprint
 from shardmill.progress import Done, Progress
 from shardmill.quantities import show_bytes
-from shardmill.rearrange import Block
 from shardmill.run import Result
-from shardmill.writing import SPLITS, Output, Written, open_output, write_whole, writing_to
+from shardmill.writing import open_output, write_whole, writing_to
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _BLOCK = 1 << 22  # tokens moved at a time
-_EVERY = 1.0  # seconds between checkpoints
-_FULL = 8  # files that may wait for their name
 _SHAPING = ("format", "eot", "shard_tokens", "tail", "name")
 
 
@@ -99,17 +100,6 @@ class _Conversion:
             "options": {**shaping, **origin.spec},
         }
         self._budget = Budget(None, 1)
-        self._files: list[tuple[int, str, Written]] = []
-        self._unrecorded: list[tuple[int, str, Written]] = []
-        self._checkpoint: Future[None] | None = None
-        self._settled = time.monotonic()
-        self._state: dict[str, Any] = {
-            "split": 0,
-            "at": 0,
-            "outputs": [output.position() for output in self._outputs],
-            "tokens": [dict.fromkeys(SPLITS, 0) for _ in self._outputs],
-            "marks": dict.fromkeys(SPLITS, 0),
-        }
 
     def already(self) -> Result:
         """The complete dataset of the same call; MismatchError if it is of another."""
@@ -124,15 +114,18 @@ class _Conversion:
         if self._options.overwrite:
             self._remove_all(journal)
         begun = journal.resume(self._facts)
-        with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
-            try:
-                self._begin(journal, begun)
-                self._progress.begin(self._origin.bytes, self._done(), self._budget)
-                manifest = self._complete(journal, keeper)
-            finally:
-                self._progress.end()
-                for output in self._outputs:
-                    output.close()
+        if begun is None:
+            self._check_disk()
+        try:
+            with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
+                keeping = Keeping(self._out, journal, self._outputs, keeper)
+                keeping.begin(self._facts, begun)
+                self._progress.begin(self._origin.bytes, self._done(keeping), self._budget)
+                manifest = self._complete(keeping, journal)
+        finally:
+            self._progress.end()
+            for output in self._outputs:  # only now: the keeper may have been at work on their files
+                output.close()
         warnings: list[str] = []
         for output, described in zip(self._outputs, (manifest, *manifest.get("also", ())), strict=True):
             warnings += output.warnings(described["splits"])
@@ -141,34 +134,18 @@ class _Conversion:
             warnings=tuple(warnings),
         )  # fmt: skip
 
-    def _begin(self, journal: Journal, begun: Begun | None) -> None:
-        saved = begun.state if begun else None
-        if begun is None:
-            if foreign := [name for output in self._outputs for name in output.foreign()]:
-                raise OutputError(
-                    f"files of another making are in the way: {', '.join(foreign[:3])}",
-                    place=str(self._out),
-                    hint="choose another folder, or replace them with `--overwrite`",
-                )
-            self._check_disk()
-        elif saved is not None:
-            self._state = saved
-            self._files = [(i, split, Written(**entry)) for i, split, entry in begun.files]
-        for i, output in enumerate(self._outputs):
-            output.restore(self._state["outputs"][i], {written.name for j, _, written in self._files if j == i})
-        journal.begin(self._facts, saved)
-
-    def _complete(self, journal: Journal, keeper: Executor) -> dict[str, Any]:
+    def _complete(self, keeping: Keeping, journal: Journal) -> dict[str, Any]:
         """Move all tokens, finish all files, then say so: the manifest comes last."""
         try:
-            self._move(journal, keeper)
-            for output in self._outputs:
-                output.finish(self._splits)
-            self._keep(journal, keeper, now=True)
+            self._move(keeping)
+            with keeping.step():
+                for output in self._outputs:
+                    output.finish(self._splits)
+            keeping.keep(now=True)
         except BaseException as why:
-            self._stop(journal, keeper, why)
+            keeping.stop(why)
             raise
-        manifest = self._manifest()
+        manifest = self._manifest(keeping)
         write_whole(self._out / NAME, manifest_bytes(manifest))
         journal.clear(plan=True)
         return manifest
@@ -182,105 +159,58 @@ class _Conversion:
                 f"the output would take about {show_bytes(need)}, and {show_bytes(free)} are free", place=str(self._out)
             )
 
-    def _move(self, journal: Journal, keeper: Executor) -> None:
+    def _move(self, keeping: Keeping) -> None:
         """The main loop: blocks of each split in order, rearranged for each output, and appended."""
-        state = self._state
-        for i in range(state["split"], len(self._splits)):
+        for i in range(keeping.split, len(self._splits)):
             name = self._splits[i]
             split = self._origin.splits[name]
-            for start, block in split.blocks(state["at"], _BLOCK):
-                block = self._narrowed(block, start, name)
-                if split.index is None and split.mark is not None:
-                    state["marks"][name] += int(np.count_nonzero(block == split.mark))
-                arranged = {eot: split.arranged(start, block, eot) for eot in {o.eot for o in self._outputs}}
-                for j, output in enumerate(self._outputs):
-                    self._append(j, output, name, arranged[output.eot])
-                state["at"] = start + len(block)
-                self._progress.update(self._done())
-                self._keep(journal, keeper)
-            for output in self._outputs:
-                output.end_document()
-            state["split"], state["at"] = i + 1, 0
+            for start, block in split.blocks(keeping.at, _BLOCK):
+                self._take(keeping, name, start, self._narrowed(block, start, name))
+                self._progress.update(self._done(keeping))
+                keeping.keep()
+            with keeping.step():
+                for output in self._outputs:
+                    output.end_document()
+                keeping.split, keeping.at = i + 1, 0
 
-    def _append(self, i: int, output: Output, split: str, block: Block) -> None:
-        if block.ends_before:
-            output.end_document()
-        output.append(split, block.tokens, block.ends)
-        self._state["tokens"][i][split] += len(block.tokens)
+    def _take(self, keeping: Keeping, name: str, start: int, block: NDArray[Any]) -> None:
+        split = self._origin.splits[name]
+        arranged = {eot: split.arranged(start, block, eot) for eot in {output.eot for output in self._outputs}}
+        with keeping.step():
+            for i, output in enumerate(self._outputs):
+                tokens, ends, ends_before = arranged[output.eot]
+                if ends_before:
+                    output.end_document()
+                output.append(name, tokens, ends)
+                keeping.tokens[i][name] += len(tokens)
+            if split.mark is not None:
+                keeping.marks[name] += int(np.count_nonzero(block == split.mark))
+            keeping.at = start + len(block)
 
-    def _narrowed(self, block: Any, start: int, name: str) -> Any:
+    def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:
         """The block in the width of the outputs; DamageError for an id that is none of the tokenizer's."""
-        most = np.iinfo(self._origin.dtype).max
-        if block.dtype != self._origin.dtype:
-            wrong = np.flatnonzero((block < 0) | (block > most))
-            if len(wrong):
-                raise DamageError(
-                    f"{int(block[wrong[0]]):,} is no token of `{self._origin.tokenizer['name']}`",
-                    place=f"{self._origin.path}, {name}, token {start + int(wrong[0]):,}",
-                )
+        if len(block) and (int(block.max()) > self._origin.largest or int(block.min()) < 0):
+            wrong = int(np.argmax((block > self._origin.largest) | (block < 0)))
+            raise DamageError(
+                f"{int(block[wrong]):,} is no token of `{self._origin.tokenizer['name']}`",
+                place=f"{self._origin.path}, {name}, token {start + wrong:,}",
+            )
         return block.astype(self._origin.dtype, copy=False)
 
-    def _keep(self, journal: Journal, keeper: Executor, *, now: bool = False) -> None:
-        """Bring everything to the disk and record it, in the background; with `now` also when it is not time yet."""
-        if self._checkpoint is not None and self._checkpoint.done():
-            self._wait()
-        crowd = sum(output.full for output in self._outputs) >= _FULL
-        due = time.monotonic() - self._settled >= _EVERY and self._checkpoint is None
-        if not (now or crowd or due):
-            return
-        self._wait()
-        self._settled = time.monotonic()
-        state = self._state
-        saved = {
-            **state,
-            "outputs": [output.position() for output in self._outputs],
-            "tokens": [dict(tokens) for tokens in state["tokens"]],
-            "marks": dict(state["marks"]),
-        }
-        settling = [output.settling() for output in self._outputs]
+    def _done(self, keeping: Keeping) -> Done:
+        tokens = sum(keeping.tokens[0].values())
+        return Done(tokens * self._origin.width, sum(keeping.marks.values()), tokens)
 
-        def settle() -> None:
-            for i, work in enumerate(settling):
-                self._unrecorded += [(i, split, written) for split, written in work()]
-            journal.record([[i, split, written.entry()] for i, split, written in self._unrecorded], saved)
-            self._files += self._unrecorded
-            self._unrecorded = []
-            for output in self._outputs:
-                output.recorded()
-
-        self._checkpoint = keeper.submit(settle)
-        if now:
-            self._wait()
-
-    def _wait(self) -> None:
-        if self._checkpoint is not None:
-            checkpoint, self._checkpoint = self._checkpoint, None
-            checkpoint.result()
-
-    def _stop(self, journal: Journal, keeper: Executor, why: BaseException) -> None:
-        """Record what is done before it ends early, and say in the error that it is kept."""
-        try:
-            self._keep(journal, keeper, now=True)
-        except OutputError as also:  # the disk is the trouble: what was recorded before stands
-            if why is not also and isinstance(why, ShardmillError) and why.hint is None:
-                why.hint = also.message
-        if isinstance(why, ShardmillError) and why.kept is None:
-            why.kept = f"{len(self._files):,} files complete; the same command goes on from there"
-
-    def _done(self) -> Done:
-        tokens = sum(self._state["tokens"][0].values())
-        return Done(tokens * self._origin.width, sum(self._state["marks"].values()), tokens)
-
-    def _manifest(self) -> dict[str, Any]:
+    def _manifest(self, keeping: Keeping) -> dict[str, Any]:
         described: list[dict[str, Any]] = []
         for i, output in enumerate(self._outputs):
             splits = {}
             for name in self._splits:
-                files = [written.entry() for j, of, written in self._files if (j, of) == (i, name)]
+                files = [written.entry() for j, of, written in keeping.files if (j, of) == (i, name)]
                 dropped = output.dropped.get(name, 0)
                 splits[name] = {
-                    "tokens": self._state["tokens"][i][name] - dropped,
-                    "documents": self._origin.documents(name, self._state["marks"][name]),
+                    "tokens": keeping.tokens[i][name] - dropped,
+                    "documents": self._origin.documents(name, keeping.marks[name]),
                     "bytes": self._origin.text_bytes.get(name, 0),
                     **({"dropped": dropped} if dropped else {}),
                     "files": files,
@@ -298,7 +228,7 @@ class _Conversion:
             "empty": 0,
             "rejected": 0,
             "replaced": 0,
-            "converted": {"format": self._origin.format, "version": self._origin.version},
+            "converted": {"from": self._origin.format},
             "options": self._facts["options"],
             **({"also": described[1:]} if described[1:] else {}),
         }  # fmt: skip
@@ -314,11 +244,8 @@ class _Conversion:
             names += [f["name"] for split in described.get("splits", {}).values() for f in split.get("files", ())]
         for output in self._outputs:
             names += output.foreign()
-        inside = self._out.resolve()
         for name in dict.fromkeys(names):
-            path = self._out / name
-            # A manifest from elsewhere must not reach out of its folder.
-            if path.resolve().is_relative_to(inside) and FOLDER not in path.parts:
-                with writing_to(path):
-                    path.unlink(missing_ok=True)
+            if not Path(name).is_absolute() and ".." not in Path(name).parts:  # a manifest may come from anywhere
+                with writing_to(self._out / name):
+                    (self._out / name).unlink(missing_ok=True)
         journal.clear(plan=False)

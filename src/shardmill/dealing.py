@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.encoding import Encoded
+
+
+_RUNS = 64  # of rows of the same split, up to which copying run by run is faster than a mask over all tokens
 
 
 class Stream(NamedTuple):
@@ -127,7 +131,7 @@ class Rows:
         for split, mine in (("train", ~val), ("val", val)):
             if not mine.any():
                 continue
-            part = tokens if mine.all() else tokens[np.repeat(mine, lengths)]
+            part = tokens if mine.all() else _taken(tokens, lengths, mine)
             row_ends = np.cumsum(lengths[mine])
             ends = closing = row_ends[closes[mine]]
             if self._rows.spans:
@@ -135,6 +139,16 @@ class Rows:
                 ends = row_ends[np.append(document[1:] != document[:-1], closes[-1])]
             dealt[split] = Stream(part, closing, ends, row_ends, sizes[mine])
         return dealt
+
+
+def _taken(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bool_]) -> NDArray[Any]:
+    """The tokens of some rows."""
+    borders = np.flatnonzero(np.diff(mine)) + 1
+    if len(borders) > _RUNS:
+        return tokens[np.repeat(mine, lengths)]
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    runs = itertools.pairwise([0, *borders.tolist(), len(mine)])
+    return np.concatenate([tokens[ends[first] : ends[last]] for first, last in runs if mine[first]])
 
 
 def join(found: list[Documents]) -> Documents:

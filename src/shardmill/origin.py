@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,8 @@ class Origin:
     """In which to write them."""
     width: int
     """Bytes of a token as it is stored."""
+    largest: int
+    """The largest id that may come."""
     splits: dict[str, Marked]
     tokenizer: dict[str, Any]
     """As the manifest describes it."""
@@ -93,6 +96,7 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
         version=manifest["fingerprint"],
         dtype=_width(data.dtype, manifest["tokenizer"]["vocab_size"]),
         width=data.dtype.itemsize,
+        largest=int(np.iinfo(_width(data.dtype, manifest["tokenizer"]["vocab_size"])).max),
         splits={
             name: Marked(data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None)
             for name in data
@@ -115,9 +119,10 @@ def _of_files(path: Path, tokenizer: str) -> Origin:
         path=path,
         name=path.resolve().name.split(".")[0],
         format=found.format,
-        version=" ".join(f"{stat.st_size}:{stat.st_mtime_ns}" for stat in stats[:1000]),
+        version=hashlib.sha256(repr([(s.st_size, s.st_mtime_ns) for s in stats]).encode()).hexdigest(),
         dtype=_width(found.dtype, known.vocab_size),
         width=found.dtype.itemsize,
+        largest=known.largest_id,
         splits={
             split: Marked(tokens, eot, known.eot, found.indices.get(split)) for split, tokens in found.splits.items()
         },

@@ -16,7 +16,6 @@ from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from shardmill.budget import lease_for
 from shardmill.worker import Entry, Milled, Worker
 
 if TYPE_CHECKING:
@@ -125,15 +124,15 @@ class Pipeline:
             if group and (
                 alone or cost + (chunk.cost if chunk else 0) > self._budget.chunk_bytes or len(group) >= _TOGETHER
             ):
-                yield _Task(group, lease_for(cost))
+                yield _Task(group, self._budget.lease_for(cost))
                 group, cost = [], 0
             group.append(entry)
             cost += 0 if chunk is None else self._budget.chunk_bytes if chunk.long else chunk.cost
             if alone:
-                yield _Task(group, lease_for(cost))
+                yield _Task(group, self._budget.lease_for(cost))
                 group, cost = [], 0
         if group:
-            yield _Task(group, lease_for(cost))
+            yield _Task(group, self._budget.lease_for(cost))
 
     def _work(self, task: _Task) -> Milled:
         worker = getattr(self._local, "worker", None)

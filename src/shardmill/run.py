@@ -98,7 +98,9 @@ class Run:
         self._outputs = outputs
         settle_allocator()
         warm = plan.tokenizer.engine()  # so that the budget sees what the libraries take once they are at work
-        self._budget = Budget(options.memory_bytes, options.workers)
+        self._budget = Budget(
+            options.memory_bytes, options.workers, plan.tokenizer.vocab_size, plan.tokenizer.dtype.itemsize
+        )
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
         spans = options.separator is None and not (self._val.nothing and options.limit is None)
         self._milling = Milling(

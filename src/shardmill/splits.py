@@ -2,8 +2,8 @@
 
 Duplicates hash alike, so they fall on one side; and the split of a document does not change when files are
 added, renamed or cut in another way. Only the first 64 KiB of a document are looked at, so that the split of one that
-does not fit in memory is known from its first piece; of those, up to 64 words of eight bytes spread evenly (all of a
-text of up to 512 bytes), so that it costs microseconds for megabytes. Two documents that differ nowhere else share
+does not fit in memory is known from its first piece; of those, 16 words of eight bytes spread evenly (all of a text of
+up to 128 bytes), so that it costs less than a microsecond a document. Two documents that differ nowhere else share
 a side, which for near-duplicates is what one wants.
 """
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PREFIX = 65536
-_WORDS = 64
+_WORDS = 16
 _SHORT = 64
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
+_TOGETHER = 4096  # rows: their words make two megabytes
+_FACTORS = np.cumprod(np.full(_WORDS, 0xD1342543DE82EF95, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -90,9 +92,12 @@ def _hash_words(
 ) -> None:
     # Every byte offset as the start of a little-endian word: a view, nothing is copied.
     every: NDArray[np.uint64] = np.ndarray((len(data) - 7,), dtype="<u8", buffer=data, strides=(1,))
-    room = lengths - 8
-    for i in range(words):
-        _stir(hashes, every[starts + room * i // (words - 1)])
+    steps = np.arange(words)
+    for first in range(0, len(starts), _TOGETHER):
+        some = slice(first, first + _TOGETHER)
+        at = starts[some, None] + (lengths[some, None] - 8) * steps // (words - 1)
+        # Odd factors: one word that differs is enough for another sum.
+        _stir(hashes[some], (every[at] * _FACTORS[:words]).sum(axis=1, dtype=np.uint64))
 
 
 def _hash_bytes(

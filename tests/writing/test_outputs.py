@@ -287,6 +287,7 @@ def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path):
     assert warnings("llmc", {"train": [plenty, plenty], "val": [plenty]}) == ""
     assert "1,234 tokens" in warnings("llmc", {"train": [plenty, 1234], "val": [plenty]})
     assert "--tail merge" in warnings("npy", {"train": [plenty, 1234], "val": [plenty]})
+    assert "--shard-tokens" in warnings("npy", {"train": [1234, 1234], "val": [plenty]})
     assert "two train shards" in warnings("llmc", {"train": [plenty], "val": [plenty]})
     assert "10,485,761 val tokens, and there are 600,000" in warnings(
         "llmc", {"train": [plenty, plenty], "val": [600_000]}

@@ -6,6 +6,7 @@ Each split has a folder of its own, since their readers take every `.ds` file un
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,14 @@ class DatatroveOutput(DocumentOutput):
     def complete(self, pair: Pair) -> list[Written]:
         """Both files are as they should be; the metadata are added."""
         name = pair.tokens.name + ".metadata"
-        metadata = PartialFile(self.folder / name, name=name)
         width, tokens = self.dtype.itemsize, pair.token_count
-        metadata.append(f"{self._tokenizer}|{width}\n{tokens}\n{_for_people(tokens)}".encode())
-        return [
-            pair.tokens.finish(tokens),
-            pair.lengths.finish(0, role="index"),
-            metadata.finish(0, role="metadata"),
-        ]
+        with closing(PartialFile(self.folder / name, name=name)) as metadata:
+            metadata.append(f"{self._tokenizer}|{width}\n{tokens}\n{_for_people(tokens)}".encode())
+            return [
+                pair.tokens.finish(tokens),
+                pair.lengths.finish(0, role="index"),
+                metadata.finish(0, role="metadata"),
+            ]
 
 
 def _for_people(tokens: int) -> str:

@@ -68,6 +68,7 @@ class DocumentOutput:
         self._stands = {split: Stand() for split in SPLITS}
         self._open: dict[str, Pair] = {}
         self._full: list[Pair] = []
+        self._in_hand: list[Pair] = []
         self._ending: list[str] = []
         self._obsolete: list[PartialFile] = []
 
@@ -155,6 +156,7 @@ class DocumentOutput:
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
         """What brings the present position to the disk; run it in another thread while this one appends."""
         full, self._full = self._full, []
+        self._in_hand = full
         ending, self._ending = self._ending, []
         lengths = [(file, file.length) for pair in self._open.values() for file in (pair.tokens, pair.lengths)]
 
@@ -186,7 +188,7 @@ class DocumentOutput:
 
     def close(self) -> None:
         """Let go of all files without finishing them."""
-        for pair in (*self._open.values(), *self._full):
+        for pair in (*self._open.values(), *self._full, *self._in_hand):
             pair.tokens.close()
             pair.lengths.close()
 

@@ -17,7 +17,10 @@ def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
     for split, described in splits.items():
         files = [file for file in described["files"] if not file.get("role")]
         if files and files[-1]["tokens"] < _STEP:
-            way = ": see `--tail merge` and `--tail drop`" if len(files) > 1 else ""
+            way = ""
+            if len(files) > 1:
+                shorter = files[-1]["tokens"] < files[0]["tokens"]
+                way = ": see `--tail merge` and `--tail drop`" if shorter else ": see `--shard-tokens`"
             said.append(
                 f"the last {split} shard, {files[-1]['name']}, has {files[-1]['tokens']:,} tokens; {reader} needs more "
                 f"than batch × block × processes in each{way}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,14 +54,36 @@ class MdsOutput(DocumentOutput):
         return re.compile(r"(?:train|val)/(?:shard\.\d{5,}\.(?:mds|tokens|tokens\.lengths)|index\.json)")
 
     def complete(self, pair: Pair) -> list[Written]:
-        """The shard: head, offsets, configuration, samples; each streamed."""
+        """The shard takes the place of the pair."""
+        if not pair.document_count:
+            written = []
+        else:
+            name = f"{pair.split}/shard.{pair.index:05}.mds"
+            with closing(PartialFile(self.folder / name, name=name)) as shard:
+                self._write_shard(shard, pair)
+                written = [shard.finish(pair.token_count)]
         self.obsolete(pair.tokens)
         self.obsolete(pair.lengths)
-        if not pair.document_count:
-            return []
+        return written
+
+    def complete_split(self, split: str) -> list[Written]:
+        """The index. It is made from the shards themselves, so it needs no memory of those of an earlier run."""
+        name = f"{split}/index.json"
+        shards = [path for path in (self.folder / split).iterdir() if re.fullmatch(r"shard\.\d{5,}\.mds", path.name)]
+        with closing(PartialFile(self.folder / name, name=name)) as index:
+            index.append(b'{"shards": [')
+            for i, path in enumerate(sorted(shards, key=lambda path: int(path.name.split(".")[1]))):
+                with writing_to(path), open(path, "rb") as file:
+                    samples = int.from_bytes(file.read(4), "little")
+                raw = {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}}
+                entry = {**self._config, "samples": samples, "raw_data": raw, "zip_data": None}
+                index.append((", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode())
+            index.append(b'], "version": 2}')
+            return [index.finish(0, role="index")]
+
+    def _write_shard(self, shard: PartialFile, pair: Pair) -> None:
+        """Head, offsets, configuration, samples; each streamed."""
         config = json.dumps(self._config, sort_keys=True).encode()
-        name = f"{pair.split}/shard.{pair.index:05}.mds"
-        shard = PartialFile(self.folder / name, name=name)
         shard.append(np.array([pair.document_count], "<u4"))
         offset = 4 + 4 * (pair.document_count + 1) + len(config)
         shard.append(np.array([offset], "<u4"))
@@ -73,22 +96,6 @@ class MdsOutput(DocumentOutput):
         for lengths in _blocks(pair):
             for some in _runs(lengths):
                 at = self._append_samples(shard, pair, some, at)
-        return [shard.finish(pair.token_count)]
-
-    def complete_split(self, split: str) -> list[Written]:
-        """The index. It is made from the shards themselves, so it needs no memory of those of an earlier run."""
-        name = f"{split}/index.json"
-        index = PartialFile(self.folder / name, name=name)
-        index.append(b'{"shards": [')
-        shards = [path for path in (self.folder / split).iterdir() if re.fullmatch(r"shard\.\d{5,}\.mds", path.name)]
-        for i, path in enumerate(sorted(shards, key=lambda path: int(path.name.split(".")[1]))):
-            with writing_to(path), open(path, "rb") as file:
-                samples = int.from_bytes(file.read(4), "little")
-            raw = {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}}
-            entry = {**self._config, "samples": samples, "raw_data": raw, "zip_data": None}
-            index.append((", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode())
-        index.append(b'], "version": 2}')
-        return [index.finish(0, role="index")]
 
     def _append_samples(self, shard: PartialFile, pair: Pair, lengths: NDArray[np.int64], at: int) -> int:
         """Some documents, or one long one; gives where the next one's tokens begin."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,9 +55,15 @@ class MegatronOutput(DocumentOutput):
         return re.compile(rf"(?:{prefixes})\.(?:bin|bin\.lengths|idx)")
 
     def complete(self, pair: Pair) -> list[Written]:
-        """The index is streamed from the lengths, block by block."""
+        """The index is made from the lengths."""
         name = self._prefix(pair.split) + ".idx"
-        index = PartialFile(self.folder / name, name=name)
+        with closing(PartialFile(self.folder / name, name=name)) as index:
+            self._write_index(index, pair)
+            self.obsolete(pair.lengths)
+            return [pair.tokens.finish(pair.token_count), index.finish(0, role="index")]
+
+    def _write_index(self, index: PartialFile, pair: Pair) -> None:
+        """Streamed, block by block: the lengths are read twice, and never held."""
         code = next(code for code, dtype in CODES.items() if dtype == self.dtype)
         documents = pair.document_count
         index.append(HEAD.pack(MAGIC, 1, code, documents, documents + 1))
@@ -69,8 +76,6 @@ class MegatronOutput(DocumentOutput):
             offset = int(ends[-1])
         for first in range(0, documents + 1, _BLOCK):
             index.append(np.arange(first, min(first + _BLOCK, documents + 1), dtype="<i8"))
-        self.obsolete(pair.lengths)
-        return [pair.tokens.finish(pair.token_count), index.finish(0, role="index")]
 
     def _prefix(self, split: str) -> str:
         return f"{self.name}-{split}_text_document" if len(self._splits) > 1 else f"{self.name}_text_document"

@@ -78,6 +78,7 @@ class StreamOutput:
         self._tokens = dict.fromkeys(SPLITS, 0)
         self._dropped = dict.fromkeys(SPLITS, 0)
         self._full: list[tuple[str, PartialFile, int]] = []
+        self._in_hand: list[PartialFile] = []
         self._left: list[PartialFile] = []
         self._obsolete: list[PartialFile] = []
 
@@ -137,6 +138,7 @@ class StreamOutput:
         It gives the files that became whole, each with its split.
         """
         full, self._full = self._full, []
+        self._in_hand = [file for _, file, _ in full]
         left, self._left = self._left, []
         lengths = [(file, file.length) for file in (*self._open.values(), *self._waiting.values())]
 
@@ -185,7 +187,7 @@ class StreamOutput:
     def close(self) -> None:
         """Let go of all files without finishing them."""
         files = (*self._open.values(), *self._waiting.values(), *[file for _, file, _ in self._full])
-        for file in (*files, *self._left, *self._obsolete):
+        for file in (*files, *self._in_hand, *self._left, *self._obsolete):
             file.close()
 
     def _path(self, split: str, index: int) -> Path:

@@ -1,7 +1,7 @@
 """A sample of the sources: places spread evenly over all their bytes, read, and encoded with one engine.
 
-Sources of one format and compression are a kind, and each kind has places of its own. A large file is entered at several
-of them; where sources are small, a place is a few neighbours.
+Sources of one format and compression are a kind, and each kind has places of its own. A large file is entered at
+several of them; where sources are small, a place is a few neighbours.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import random
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,8 @@ import numpy as np
 
 from shardmill.dealing import join
 from shardmill.errors import SourceError
-from shardmill.excerpts import UNIT, Excerpt, look_into
+from shardmill.inspecting.excerpts import UNIT, Excerpt
+from shardmill.inspecting.looking import look_into
 from shardmill.reading import Reading, Source
 from shardmill.reading.names import compression_of, format_of
 
@@ -82,7 +82,11 @@ class Kind:
     @property
     def weight(self) -> int:
         """Bytes of text, roughly."""
-        return self.stored * (_EXPANDS if self.compression else 1)
+        return self.stored * self.expands
+
+    @property
+    def expands(self) -> int:
+        return _EXPANDS if self.compression or self.format == "parquet" else 1
 
 
 def take_sample(
@@ -181,7 +185,7 @@ def _places(kind: Kind, places: int) -> list[tuple[list[int], list[float] | None
         member = min(int(np.searchsorted(ends, target, side="right")), len(ends) - 1)
         size = int(kind.sizes[member])
         hit.setdefault(member, []).append((target - (int(ends[member]) - size)) / max(1, size))
-    small = UNIT // (_EXPANDS if kind.compression else 1)
+    small = UNIT // kind.expands
     visits: list[tuple[list[int], list[float] | None]] = []
     chosen = sorted(hit)
     for member, following in zip(chosen, [*chosen[1:], len(ends)], strict=True):
@@ -232,6 +236,3 @@ def _plain(reason: str) -> str:
     """A reason without what is different in every record."""
     return re.sub(r" \(column \d+\)|\d[\d,]* bytes", lambda m: "" if m[0][0] == " " else "so many bytes", reason)
 
-
-def units_of(kinds: list[Kind]) -> Iterator[Unit]:
-    return (unit for kind in kinds for unit in kind.units)

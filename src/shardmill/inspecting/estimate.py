@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.sampling import BUCKETS, Kind, Unit, bucketed
+from shardmill.inspecting.sampling import BUCKETS, Kind, bucketed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 # Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %.
 _T = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-STARTING = 0.6  # seconds from the command to the first chunk, and from the last to the manifest
+_SHARED = 0.75  # of its own speed is what each of several workers has: they share caches, memory and the GIL
+_STARTING = 0.6  # seconds from the command to the first chunk, and from the last to the manifest
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,21 @@ class Expected:
 def expected(kind: Kind, *, separated: bool, eot: bool, rows: int | None = None) -> Expected:
     """What a kind holds. `separated`: text has a separator; `rows`: the number of documents, where it is known."""
     text = _total(kind, [unit.text for unit in kind.units])
-    alone = kind.format == "text" and not separated
-    if alone:
+    if kind.format == "text" and not separated:
+        if not kind.compression and not any(unit.replaced for unit in kind.units):
+            text = Amount(kind.stored)
         documents = Amount(len(kind.members))
         full = int(np.count_nonzero(kind.sizes))
         marks = [unit.stored * full / max(1, kind.stored) for unit in kind.units]
     else:
         documents = _total(kind, [unit.documents for unit in kind.units])
+        if documents.value < np.count_nonzero(kind.sizes):
+            documents = Amount(int(np.count_nonzero(kind.sizes)), documents.margin)
         if rows is not None:
             documents = Amount(rows)
         good = [float(unit.documents - unit.empty - unit.rejected) for unit in kind.units]
         seen = sum(unit.documents for unit in kind.units)
-        full = round(documents.value * sum(good) / seen) if seen else 0
+        full = round(documents.value * sum(good) / seen) if seen else documents.value
         marks = good
     tokens = _total(kind, [unit.tokens + mark * eot for unit, mark in zip(kind.units, marks, strict=True)])
     return Expected(text, documents, full, tokens)
@@ -114,7 +118,7 @@ def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.i
     if not total:
         return np.zeros(BUCKETS, np.int64)
     shares = seen * (expects.written / total)
-    whole = np.floor(shares).astype(np.int64)
+    whole: NDArray[np.int64] = np.floor(shares).astype(np.int64)
     # What rounding down has lost goes to the largest remainders.
     lost = expects.written - int(whole.sum())
     whole[np.argsort(whole - shares, kind="stable")[:lost]] += 1
@@ -150,8 +154,8 @@ def seconds_needed(kinds: list[Kind], expects: Expected, width: int, workers: in
             feeding += sum(unit.feeding for unit in units) * kind.stored / covered
             working += sum(unit.working for unit in units) * kind.stored / covered
     hashing = expects.tokens.value * width / _hash_speed()
-    at_once = max(1, min(workers, cpus))
-    return STARTING + max(feeding, working / at_once, hashing, (feeding + working + hashing) / cpus)
+    at_once = min(workers, cpus) * (_SHARED if workers > 1 else 1.0)
+    return _STARTING + max(feeding, working / at_once, hashing, (feeding + working + hashing) / cpus)
 
 
 def _hash_speed() -> float:
@@ -160,7 +164,3 @@ def _hash_speed() -> float:
     hashlib.sha256(block).digest()
     return len(block) / (time.perf_counter() - started)
 
-
-def speed(units: list[Unit]) -> float:
-    """Bytes of text that one thread reads and encodes in a second."""
-    return sum(unit.text for unit in units) / max(1e-9, sum(unit.working for unit in units))

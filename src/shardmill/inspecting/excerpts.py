@@ -1,0 +1,74 @@
+"""Excerpts of a source: a few stretches of whole documents from all over it, or all of it, and what each stands for.
+
+Nothing here reads further than it was told to: a terabyte without a line break costs a window.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shardmill.errors import SourceError
+from shardmill.reading import Chunk, Documents
+
+if TYPE_CHECKING:
+    from shardmill.reading.formats import FormatReader
+
+UNIT = 512 * 1024
+"""Bytes of an excerpt, about."""
+SKIP = 8
+"""Of a stream that only goes forward at most so many times what is looked at is passed over."""
+
+
+@dataclass
+class Excerpt:
+    """Some documents, and how many bytes of the source, as it is stored, they stand for."""
+
+    documents: Documents
+    span: int
+    """Bytes of (decompressed) text that it covers, or whatever else its source is measured by."""
+    records: int
+    """Documents, empty and rejected ones included; 0 where it is a piece of one."""
+    raw: bytes = b""
+    """The text as it stands in the source, where that is plain text."""
+    stored: float = 0.0
+    feeding: float = 0.0
+    """Seconds that the feeder would need for it: to decompress, or to find where documents end."""
+    reading: float = 0.0
+    """Seconds that a worker would need to read it into documents."""
+
+
+@dataclass
+class Look:
+    """What a source turned out to be, and what was read of it."""
+
+    format: str = ""
+    compression: str = ""
+    excerpts: list[Excerpt] = field(default_factory=list)
+    error: SourceError | None = None
+    """Why reading stopped; a run would stop there too."""
+    whole: bool = False
+    """Everything that the source holds is in the excerpts."""
+
+    def take(self, reader: FormatReader, chunk: Chunk, started: float) -> Excerpt:
+        """Read a chunk; what has passed since `started` was the feeder's work."""
+        between = time.perf_counter()
+        documents = reader.read(chunk)
+        read = time.perf_counter() - between
+        records = len(documents) + len(documents.rejects)
+        excerpt = Excerpt(documents, chunk.end - chunk.start, records, feeding=between - started, reading=read)
+        self.excerpts.append(excerpt)
+        return excerpt
+
+    def passed(self, started: float) -> None:
+        """Passing over what is not looked at is the feeder's work as well."""
+        if self.excerpts:
+            self.excerpts[-1].feeding += time.perf_counter() - started
+
+    def weigh(self, rate: float, passed: int) -> None:
+        """Say what each excerpt stands for: `rate` stored bytes for each of its span, after `passed` were passed."""
+        seen = sum(excerpt.span for excerpt in self.excerpts)
+        for excerpt in self.excerpts:
+            excerpt.stored = excerpt.span * rate
+            excerpt.feeding *= min(1.0, seen / max(1, passed))

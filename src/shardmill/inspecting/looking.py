@@ -1,0 +1,59 @@
+"""One source, looked into: what it is, and excerpts of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from shardmill.errors import SourceError
+from shardmill.inspecting.excerpts import Look
+from shardmill.inspecting.row_windows import RowVisit, beginning
+from shardmill.inspecting.text_windows import TextVisit
+from shardmill.reading import FORMATS, Position, Reading, Source
+from shardmill.reading.compressed import compression_from
+from shardmill.reading.opening import Opened, open_source
+from shardmill.reading.storage import Feed, read_range
+
+if TYPE_CHECKING:
+    from shardmill.reading.formats import FormatReader
+
+
+def look_into(
+    index: int, source: Source, reading: Reading, shares: list[float] | None, ended: Callable[[], bool]
+) -> Look:
+    """Excerpts from the given shares (0 to 1) of a source; None: all of it. Stops when `ended` says so."""
+    look = Look()
+    try:
+        look.compression = compression_from(read_range(source, 0, min(source.size or 0, 16)))
+        opened = open_source(source)
+        with closing(opened.feed):
+            look.format = opened.format
+            reopen = partial(_reopened, source, shares)
+            module, name, _ = FORMATS[opened.format]
+            made = getattr(import_module(f"shardmill.reading.{module}"), name)
+            reader: FormatReader = made(index, source, reading, reopen, opened.head)
+            if opened.format == "jsonl" and b"\n" in opened.head:
+                # Asked for one byte, the reader finds the first line, and says if no record there has the field.
+                with closing(open_source(source).feed) as feed:
+                    next(iter(reader.chunks(feed, Position(), 1)), None)
+            if opened.format in ("text", "jsonl"):
+                TextVisit(index, source, reading, reader, opened, look, ended).go(shares)
+            else:
+                RowVisit(source, reading, reader, _bounded(opened, shares), look, ended).go(shares)
+    except SourceError as error:
+        look.error = error
+        look.excerpts = [excerpt for excerpt in look.excerpts if excerpt.stored]
+    return look
+
+
+def _bounded(opened: Opened, shares: list[float] | None) -> Feed:
+    """All of the source's bytes, or of CSV only the beginning."""
+    csv = opened.format in ("csv", "tsv") and shares is not None
+    return beginning(opened.feed, len(shares or ())) if csv else opened.feed
+
+
+def _reopened(source: Source, shares: list[float] | None) -> Feed:
+    return _bounded(open_source(source), shares)
