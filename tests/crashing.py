@@ -102,11 +102,11 @@ def _serve() -> None:
 
 def _die_at_a_step(source: str, out: str, step: int, power: bool, chunk: int, options: dict[str, Any]) -> None:
     import shardmill
-    from shardmill import budget, writer
+    from shardmill import budget, checkpoints
     from shardmill.writing import files
 
     budget.LARGEST = budget.SMALLEST = chunk
-    writer._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between
+    checkpoints._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between
     if step:
         steps = iter(range(step))
         # What is there before the run has survived a failure already.

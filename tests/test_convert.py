@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill import conversion, keeping
+from shardmill import checkpoints, conversion
 from shardmill.document_index import Megatron
 from shardmill.errors import DamageError, MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
@@ -27,7 +27,7 @@ DOCUMENTS = random_documents(1, count=80)
 def small_blocks(monkeypatch):
     """So that documents straddle blocks in every way."""
     monkeypatch.setattr(conversion, "_BLOCK", 61)
-    monkeypatch.setattr(keeping, "_EVERY", 0.0)
+    monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,8 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(to, how, tmp_
     kind = StreamOutput if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput
     monkeypatch.setattr(conversion, "_BLOCK", 200)
     if how == "killed":
-        monkeypatch.setattr(keeping.Keeping, "stop", lambda self, why: None)  # which leaves no time for that
+        # Which leaves no time to record anything.
+        monkeypatch.setattr(checkpoints.Checkpoints, "stop", lambda self, why, kept: None)
 
     def dying(self, *args):
         nonlocal kills

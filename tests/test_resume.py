@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import itertools
@@ -50,7 +51,7 @@ def test_killed_at_every_single_step_every_format_ends_with_the_same_bytes(tmp_p
 
 @pytest.mark.parametrize("packed", ["plain", "gzip", "zstd"])
 def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_path, packed):
-    data = random_words(12 * MB, seed=3)
+    data = random_words(30 * MB, seed=3)
     source = tmp_path / f"a.txt{ENDINGS[packed][0]}"
     source.write_bytes(ENDINGS[packed][1](data))
     command = ["prepare", str(source), "-q", "--separator", r"\n", "--val", "0.1", "-f", "shards"]
@@ -65,7 +66,7 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
             # Killed some time after it has recorded something, so that it gets on a little each time.
             _wait_until(lambda run=run, before=before: run.poll() is not None or _journal_size(out) not in (0, before))
             try:
-                run.wait(timeout=draw.random())
+                run.wait(timeout=draw.random() / 2)
             except subprocess.TimeoutExpired:
                 run.kill()
                 kills += 1
@@ -75,7 +76,7 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
 
 def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
-    monkeypatch.setattr("shardmill.writer._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
     monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
     monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     _interrupt_after(tmp_path, source, chunks=15)
@@ -124,7 +125,7 @@ def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(tmp_pa
     with pytest.raises(OutputError, match="no space left") as error:
         shardmill.prepare(source, tmp_path / "out", val=0)
     assert "free some space" in str(error.value)
-    assert "goes on from there" in str(error.value)
+    assert "the same command goes on" in str(error.value)
     monkeypatch.setattr(files.PartialFile, "append", append)
     assert shardmill.prepare(source, tmp_path / "out", val=0).resumed
     check(tmp_path / "out", twin(source))
@@ -253,7 +254,7 @@ def test_files_of_another_making_are_not_overwritten(tmp_path):
 
 def test_the_journal_stays_small(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
-    monkeypatch.setattr("shardmill.writer._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
     monkeypatch.setattr("shardmill.journal._COMPACT_ABOVE", 1_500)
     monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
     monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
@@ -327,3 +328,44 @@ def _wait_until(true, seconds=30.0):
     while not true():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.01)
+
+
+def test_a_stop_in_the_middle_of_a_result_records_nothing_of_it(tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for i in range(300):
+        bad = "not json\n" if i > 100 else ""
+        (folder / f"{i:03}.jsonl").write_text("".join(f'{{"text": "file {i} line {k}"}}\n' for k in range(20)) + bad)
+    shardmill.prepare(folder, tmp_path / "whole", val=0, max_bad="any")
+    with pytest.raises(SourceError, match="documents are bad"):
+        shardmill.prepare(folder, tmp_path / "out", val=0, max_bad=20)
+    shardmill.prepare(folder, tmp_path / "out", val=0, max_bad="any")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(tmp_path, monkeypatch):
+    from shardmill.writing.streams import StreamOutput
+
+    source = write_jsonl(tmp_path / "a.jsonl", documents(800))
+    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    options = {"format": ["nanogpt", "shards"], "val": 0.2, "shard_tokens": 9_000}
+    shardmill.prepare(source, tmp_path / "whole", **options)
+    for method in ("append", "settling", "position", "finish"):
+        for call in (1, 2, 7):
+            whole, calls = getattr(StreamOutput, method), itertools.count(1)
+
+            def interrupted(self, *arguments, whole=whole, calls=calls, call=call):
+                result = whole(self, *arguments)
+                if next(calls) == call:
+                    raise KeyboardInterrupt
+                return result
+
+            out = tmp_path / f"{method}{call}"
+            with monkeypatch.context() as patch:
+                patch.setattr(StreamOutput, method, interrupted)
+                with contextlib.suppress(KeyboardInterrupt):
+                    shardmill.prepare(source, out, **options)
+            shardmill.prepare(source, out, **options)
+            assert contents(out) == contents(tmp_path / "whole"), (method, call)

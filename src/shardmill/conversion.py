@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ import numpy as np
 
 from shardmill import __version__
 from shardmill.budget import Budget
-from shardmill.errors import DamageError, OutputError, ShardmillError, UsageError
+from shardmill.checkpoints import Checkpoints, describe_outputs, remove_dataset, warn
+from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.journal import Journal, read_plan, refuse
-from shardmill.keeping import Keeping
 from shardmill.manifest import NAME, manifest_bytes, read_manifest
 from shardmill.options import Options
 from shardmill.origin import Origin, find_origin
@@ -24,7 +25,7 @@ from shardmill.plan import fingerprint
 from shardmill.progress import Done, Progress
 from shardmill.quantities import show_bytes
 from shardmill.run import Result
-from shardmill.writing import open_output, write_whole, writing_to
+from shardmill.writing import SPLITS, Written, open_output, write_whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,6 +70,20 @@ def convert(
         journal.close()
 
 
+@dataclass
+class _State:
+    """How far a conversion has come."""
+
+    tokens: list[dict[str, int]]
+    """Written to each output, by split."""
+    split: int = 0
+    """The split that is being read, by number."""
+    at: int = 0
+    """The token of it that comes next."""
+    marks: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    """End-of-text tokens that were read, by split."""
+
+
 class _Conversion:
     """One conversion, from where the journal stands to the manifest."""
 
@@ -100,6 +115,7 @@ class _Conversion:
             "options": {**shaping, **origin.spec},
         }
         self._budget = Budget(None, 1)
+        self._state = _State([dict.fromkeys(SPLITS, 0) for _ in self._outputs])
 
     def already(self) -> Result:
         """The complete dataset of the same call; MismatchError if it is of another."""
@@ -112,40 +128,42 @@ class _Conversion:
     def go(self, journal: Journal) -> Result:
         started = time.monotonic()
         if self._options.overwrite:
-            self._remove_all(journal)
+            remove_dataset(self._out, journal, self._outputs)
         begun = journal.resume(self._facts)
         if begun is None:
             self._check_disk()
         try:
             with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
-                keeping = Keeping(self._out, journal, self._outputs, keeper)
-                keeping.begin(self._facts, begun)
-                self._progress.begin(self._origin.bytes, self._done(keeping), self._budget)
-                manifest = self._complete(keeping, journal)
+                checkpoints = Checkpoints(self._out, journal, self._outputs, keeper, lambda: asdict(self._state))
+                if saved := checkpoints.begin(self._facts, begun):
+                    self._state = _State(**{key: value for key, value in saved.items() if key != "outputs"})
+                self._progress.begin(self._origin.bytes, self._done(), self._budget)
+                manifest = self._complete(checkpoints, journal)
         finally:
             self._progress.end()
             for output in self._outputs:  # only now: the keeper may have been at work on their files
                 output.close()
-        warnings: list[str] = []
-        for output, described in zip(self._outputs, (manifest, *manifest.get("also", ())), strict=True):
-            warnings += output.warnings(described["splits"])
         return Result(
-            self._out, manifest, time.monotonic() - started, self._budget.peak, resumed=begun is not None,
-            warnings=tuple(warnings),
-        )  # fmt: skip
+            self._out,
+            manifest,
+            time.monotonic() - started,
+            self._budget.peak,
+            warnings=warn(self._outputs, manifest),
+            resumed=begun is not None,
+        )
 
-    def _complete(self, keeping: Keeping, journal: Journal) -> dict[str, Any]:
+    def _complete(self, checkpoints: Checkpoints, journal: Journal) -> dict[str, Any]:
         """Move all tokens, finish all files, then say so: the manifest comes last."""
         try:
-            self._move(keeping)
-            with keeping.step():
+            self._move(checkpoints)
+            with checkpoints.step():
                 for output in self._outputs:
                     output.finish(self._splits)
-            keeping.keep(now=True)
+            checkpoints.keep(now=True)
         except BaseException as why:
-            keeping.stop(why)
+            checkpoints.stop(why, f"{len(checkpoints.files):,} files complete; the same command goes on from there")
             raise
-        manifest = self._manifest(keeping)
+        manifest = self._manifest(checkpoints.files)
         write_whole(self._out / NAME, manifest_bytes(manifest))
         journal.clear(plan=True)
         return manifest
@@ -159,33 +177,32 @@ class _Conversion:
                 f"the output would take about {show_bytes(need)}, and {show_bytes(free)} are free", place=str(self._out)
             )
 
-    def _move(self, keeping: Keeping) -> None:
+    def _move(self, checkpoints: Checkpoints) -> None:
         """The main loop: blocks of each split in order, rearranged for each output, and appended."""
-        for i in range(keeping.split, len(self._splits)):
+        for i in range(self._state.split, len(self._splits)):
             name = self._splits[i]
-            split = self._origin.splits[name]
-            for start, block in split.blocks(keeping.at, _BLOCK):
-                self._take(keeping, name, start, self._narrowed(block, start, name))
-                self._progress.update(self._done(keeping))
-                keeping.keep()
-            with keeping.step():
+            for start, block in self._origin.splits[name].blocks(self._state.at, _BLOCK):
+                self._take(checkpoints, name, start, self._narrowed(block, start, name))
+                self._progress.update(self._done())
+                checkpoints.keep()
+            with checkpoints.step():
                 for output in self._outputs:
                     output.end_document()
-                keeping.split, keeping.at = i + 1, 0
+                self._state.split, self._state.at = i + 1, 0
 
-    def _take(self, keeping: Keeping, name: str, start: int, block: NDArray[Any]) -> None:
+    def _take(self, checkpoints: Checkpoints, name: str, start: int, block: NDArray[Any]) -> None:
         split = self._origin.splits[name]
         arranged = {eot: split.arranged(start, block, eot) for eot in {output.eot for output in self._outputs}}
-        with keeping.step():
+        with checkpoints.step():
             for i, output in enumerate(self._outputs):
                 tokens, ends, ends_before = arranged[output.eot]
                 if ends_before:
                     output.end_document()
                 output.append(name, tokens, ends)
-                keeping.tokens[i][name] += len(tokens)
+                self._state.tokens[i][name] += len(tokens)
             if split.mark is not None:
-                keeping.marks[name] += int(np.count_nonzero(block == split.mark))
-            keeping.at = start + len(block)
+                self._state.marks[name] += int(np.count_nonzero(block == split.mark))
+            self._state.at = start + len(block)
 
     def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:
         """The block in the width of the outputs; DamageError for an id that is none of the tokenizer's."""
@@ -197,25 +214,23 @@ class _Conversion:
             )
         return block.astype(self._origin.dtype, copy=False)
 
-    def _done(self, keeping: Keeping) -> Done:
-        tokens = sum(keeping.tokens[0].values())
-        return Done(tokens * self._origin.width, sum(keeping.marks.values()), tokens)
+    def _done(self) -> Done:
+        tokens = sum(self._state.tokens[0].values())
+        return Done(tokens * self._origin.width, sum(self._state.marks.values()), tokens)
 
-    def _manifest(self, keeping: Keeping) -> dict[str, Any]:
-        described: list[dict[str, Any]] = []
-        for i, output in enumerate(self._outputs):
-            splits = {}
-            for name in self._splits:
-                files = [written.entry() for j, of, written in keeping.files if (j, of) == (i, name)]
-                dropped = output.dropped.get(name, 0)
-                splits[name] = {
-                    "tokens": keeping.tokens[i][name] - dropped,
-                    "documents": self._origin.documents(name, keeping.marks[name]),
+    def _manifest(self, files: list[tuple[int, str, Written]]) -> dict[str, Any]:
+        counts = [
+            {
+                name: {
+                    "tokens": tokens[name],
+                    "documents": self._origin.documents(name, self._state.marks[name]),
                     "bytes": self._origin.text_bytes.get(name, 0),
-                    **({"dropped": dropped} if dropped else {}),
-                    "files": files,
                 }
-            described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
+                for name in self._splits
+            }
+            for tokens in self._state.tokens
+        ]
+        described = describe_outputs(self._outputs, files, counts)
         documents = sum(split["documents"] for split in described[0]["splits"].values())
         return {
             "shardmill": __version__,
@@ -232,20 +247,3 @@ class _Conversion:
             "options": self._facts["options"],
             **({"also": described[1:]} if described[1:] else {}),
         }  # fmt: skip
-
-    def _remove_all(self, journal: Journal) -> None:
-        """Make the folder as if nothing had been there; the manifest goes first, so that no half dataset has one."""
-        names = [NAME]
-        try:
-            manifest = read_manifest(self._out)
-        except ShardmillError:  # none, or damaged: then what the outputs own is all that can be known
-            manifest = {}
-        for described in (manifest, *manifest.get("also", ())):
-            names += [f["name"] for split in described.get("splits", {}).values() for f in split.get("files", ())]
-        for output in self._outputs:
-            names += output.foreign()
-        for name in dict.fromkeys(names):
-            if not Path(name).is_absolute() and ".." not in Path(name).parts:  # a manifest may come from anywhere
-                with writing_to(self._out / name):
-                    (self._out / name).unlink(missing_ok=True)
-        journal.clear(plan=False)

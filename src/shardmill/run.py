@@ -13,9 +13,10 @@ from typing import Any
 
 from shardmill import __version__
 from shardmill.budget import Budget, settle_allocator
+from shardmill.checkpoints import describe_outputs, remove_dataset, warn
 from shardmill.dealing import Most
 from shardmill.encoding import load_tokenizer
-from shardmill.errors import OutputError, ShardmillError, UsageError
+from shardmill.errors import UsageError
 from shardmill.journal import Journal, read_plan, refuse
 from shardmill.manifest import NAME, manifest_bytes, read_manifest
 from shardmill.options import Options
@@ -28,7 +29,7 @@ from shardmill.reading.documents import Position
 from shardmill.splits import Val
 from shardmill.worker import Entry, Milling, Worker
 from shardmill.writer import REJECTS, Writer
-from shardmill.writing import PARTIAL, Output, open_output, write_whole, writing_to
+from shardmill.writing import PARTIAL, SPLITS, Output, open_output, write_whole
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ class Run:
         started = time.monotonic()
         own = Worker(self._milling)
         if self._plan.options.overwrite:
-            self._remove_all(journal)
+            remove_dataset(self._out, journal, self._outputs, REJECTS, REJECTS + PARTIAL)
         begun = journal.resume(self._facts)
         if begun is None:
             check_disk(self._plan, self._reading, self._milling, self._out, self._outputs)
@@ -138,15 +139,12 @@ class Run:
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
             except BaseException as why:
-                _stop(writer, why)
+                writer.checkpoints.stop(why, writer.kept())
                 raise
             finally:
                 self._progress.end()
                 writer.close()
         totals = writer.state.totals
-        warnings: list[str] = []
-        for output, described in zip(self._outputs, (manifest, *manifest.get("also", ())), strict=True):
-            warnings += output.warnings(described["splits"])
         return Result(
             self._out,
             manifest,
@@ -154,7 +152,7 @@ class Run:
             self._budget.peak,
             totals["replaced"],
             totals["fallbacks"],
-            tuple(warnings),
+            warn(self._outputs, manifest),
             resumed=begun is not None,
         )
 
@@ -187,16 +185,8 @@ class Run:
         """Finish all files, then say so: the manifest comes last."""
         beside = writer.finish()
         options, tokenizer, state = self._plan.options, self._plan.tokenizer, writer.state
-        described = []
-        for i, output in enumerate(self._outputs):
-            splits: dict[str, dict[str, Any]] = {}
-            for split in writer.wanted:
-                files = [written.entry() for j, of, written in writer.files if (j, of) == (i, split)]
-                splits[split] = {**state.counts[i][split], "files": files}
-                if dropped := output.dropped.get(split):
-                    splits[split]["tokens"] -= dropped
-                    splits[split]["dropped"] = dropped
-            described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
+        counts = [{split: count[split] for split in writer.wanted} for count in state.counts]
+        described = describe_outputs(self._outputs, writer.checkpoints.files, counts)
         manifest = {
             "shardmill": __version__,
             "fingerprint": fingerprint(self._facts),
@@ -213,30 +203,22 @@ class Run:
         journal.clear(plan=True)
         return manifest
 
-    def _remove_all(self, journal: Journal) -> None:
-        """Make the folder as if nothing had been there; the manifest goes first, so that no half dataset has one."""
-        names = [NAME, REJECTS, REJECTS + PARTIAL]
-        try:
-            manifest = read_manifest(self._out)
-        except ShardmillError:  # none, or damaged: then what the outputs own is all that can be known
-            manifest = {}
-        for described in (manifest, *manifest.get("also", ())):
-            names += [f["name"] for split in described.get("splits", {}).values() for f in split.get("files", ())]
-        for output in self._outputs:
-            names += output.foreign()
-        for name in dict.fromkeys(names):
-            if not Path(name).is_absolute() and ".." not in Path(name).parts:  # a manifest may come from anywhere
-                with writing_to(self._out / name):
-                    (self._out / name).unlink(missing_ok=True)
-        journal.clear(plan=False)
-
 
 def _outputs(plan: Plan, out: Path) -> list[Output]:
     """An output for each format that is asked for."""
     options, tokenizer = plan.options, plan.tokenizer
     outputs = [
         open_output(
-            name, out, name=plan.name, dtype=tokenizer.dtype, shard_tokens=options.tokens_per_shard, eot=options.eot
+            name,
+            out,
+            name=plan.name,
+            dtype=tokenizer.dtype,
+            shard_tokens=options.tokens_per_shard,
+            eot=options.eot,
+            tail=options.tail,
+            tokenizer=tokenizer.name,
+            vocab_size=tokenizer.vocab_size,
+            splits=("train",) if Val.parse(options.val).nothing else SPLITS,
         )
         for name in options.format
     ]
@@ -269,14 +251,3 @@ def _already(plan: Plan, out: Path) -> Result:
         }
         refuse(read_plan(out) or known, facts, "the dataset")
     return Result(out, manifest, already=True)
-
-
-def _stop(writer: Writer, why: BaseException) -> None:
-    """Record what is done before a run ends early, and say in the error that it is kept."""
-    try:
-        writer.checkpoint(now=True)
-    except OutputError as also:  # the disk is the trouble: what was recorded before stands
-        if why is not also and isinstance(why, ShardmillError) and why.hint is None:
-            why.hint = also.message
-    if isinstance(why, ShardmillError) and why.kept is None:
-        why.kept = writer.kept()

@@ -1,24 +1,22 @@
-"""The end of the line: results in plan order → files, counts, rejects; and checkpoints of how far that has come."""
+"""The end of the line: results in plan order → files, counts, rejects."""
 
 from __future__ import annotations
 
 import json
-import time
-from concurrent.futures import Executor, Future
-from concurrent.futures import wait as wait_for
-from dataclasses import dataclass, field
+from concurrent.futures import Executor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.checkpoints import Checkpoints
 from shardmill.dealing import Counted, Stream
-from shardmill.errors import OutputError
 from shardmill.progress import Done
 from shardmill.reading.documents import Position
 from shardmill.rejects import check_rejects, reject_line
 from shardmill.worker import OPEN, Entry, Milled
-from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile, Written
+from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile
 
 if TYPE_CHECKING:
     from shardmill.journal import Begun, Journal
@@ -27,9 +25,6 @@ if TYPE_CHECKING:
     from shardmill.splits import Val
 
 REJECTS = "rejects.jsonl"
-_EVERY = 1.0  # seconds between checkpoints: what a crash costs at the most, beside the chunks in flight
-_FULL = 8  # shards that may wait for their name; each holds two open files
-_PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
 
 @dataclass
@@ -42,7 +37,6 @@ class State:
     """Of the document that is open at the position."""
     carried: int = 0
     """Bytes of that document that count for no split yet."""
-    outputs: list[dict[str, list[int]]] = field(default_factory=list)
     counts: list[dict[str, dict[str, int]]] = field(default_factory=list)
     here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected"), 0))
     """Counts of the source that is open at the position."""
@@ -61,49 +55,35 @@ class Writer:
     """Appends results to all outputs. One thread uses it; `keeper` runs its checkpoints in another."""
 
     def __init__(
-        self,
-        plan: Plan,
-        out: Path,
-        journal: Journal,
-        outputs: list[Output],
-        val: Val,
-        keeper: Executor,
+        self, plan: Plan, out: Path, journal: Journal, outputs: list[Output], val: Val, keeper: Executor
     ) -> None:
-        self._plan, self._out, self._journal, self._outputs, self._keeper = plan, out, journal, outputs, keeper
+        self._plan, self._out, self._outputs = plan, out, outputs
+        self._working = journal.folder
         self._first = val.first
         self._allowed = plan.options.bad_allowed
         self.wanted = ("train",) if val.nothing else SPLITS
         self.state = State(
-            outputs=[output.position() for output in outputs],
-            counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs],
+            counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.files: list[tuple[int, str, Written]] = []
-        self._checkpoint: Future[None] | None = None
-        self._settled = time.monotonic()
-        self._unrecorded: list[Any] = []
+        self.checkpoints = Checkpoints(out, journal, outputs, keeper, lambda: asdict(self.state))
         self._before = self._through = 0
 
     def begin(self, facts: dict[str, Any], begun: Begun | None) -> None:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
-        saved = begun.state if begun else None
-        if begun and saved:
-            self.state = State.load(saved)
-            self.files = [(i, split, Written(**entry)) for i, split, entry in begun.files]
+        if saved := self.checkpoints.begin(facts, begun):
+            self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
             self._before = sum(source.size or 0 for source in self._plan.sources[: self.state.source])
-        for i, output in enumerate(self._outputs):
-            if begun is None and (foreign := output.foreign()):
-                raise OutputError(
-                    f"files of another making are in the way: {', '.join(foreign[:3])}",
-                    place=str(self._out),
-                    hint="choose another folder, or replace them with `--overwrite`",
-                )
-            output.restore(self.state.outputs[i], {w.name for j, _, w in self.files if j == i})
         self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
-        self._sources = PartialFile(self._journal.folder / "sources.jsonl", self.state.sources_bytes)
-        self._journal.begin(facts, saved)
+        self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
+        self.checkpoints.beside = [self._rejects, self._sources]
 
     def take(self, milled: Milled) -> None:
         """Append the next result in plan order, and checkpoint when it is time."""
+        with self.checkpoints.step(final=milled.final):
+            self._take(milled)
+        self.checkpoints.keep()
+
+    def _take(self, milled: Milled) -> None:
         if milled.piece and milled.piece.begins:
             self.state.split = next(iter(milled.streams[self._outputs[0].eot]), "train")
         for i, output in enumerate(self._outputs):
@@ -123,50 +103,13 @@ class Writer:
                 self._end_source(entry)
             else:
                 self._count(entry, entry.chunk, next(counted))
-        self.checkpoint(record=milled.final)
-
-    def checkpoint(self, *, record: bool = True, now: bool = False) -> None:
-        """Bring everything to the disk and record it, in the background; with `now` also when it is not time yet.
-
-        Without `record` only files that are full get their name: the position is not one to go on from.
-        """
-        if self._checkpoint is not None and self._checkpoint.done():
-            self._checkpoint.result()
-            self._checkpoint = None
-        crowd = sum(output.full for output in self._outputs) >= _FULL
-        due = record and time.monotonic() - self._settled >= _EVERY
-        if not (now or crowd or (due and self._checkpoint is None)):
-            return
-        self._wait()
-        self._settled = time.monotonic()
-        self.state.outputs = [output.position() for output in self._outputs]
-        saved = {**vars(self.state), "here": dict(self.state.here), "totals": dict(self.state.totals)}
-        saved["counts"] = [{s: dict(c) for s, c in counts.items()} for counts in self.state.counts]
-        settling = [output.settling() for output in self._outputs]
-        beside = [(self._rejects, self.state.rejects_bytes), (self._sources, self.state.sources_bytes)]
-
-        def settle() -> None:
-            for i, work in enumerate(settling):
-                done = [(i, split, written) for split, written in work()]
-                self.files += done
-                self._unrecorded += [[i, split, written.entry()] for i, split, written in done]
-            if record:
-                for file, length in beside:
-                    file.settle(length)
-                self._journal.record(self._unrecorded, saved)
-                self._unrecorded = []
-                for output in self._outputs:
-                    output.recorded()
-
-        self._checkpoint = self._keeper.submit(settle)
-        if now:
-            self._wait()
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """End all files and record that; gives those that stand beside the outputs, as the manifest says it."""
-        for output in self._outputs:
-            output.finish(self.wanted)
-        self.checkpoint(now=True)
+        with self.checkpoints.step():
+            for output in self._outputs:
+                output.finish(self.wanted)
+        self.checkpoints.keep(now=True)
         if self.state.rejects_bytes:
             written = self._rejects.finish(0)
             return {"rejects": {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}}
@@ -189,11 +132,11 @@ class Writer:
 
     def kept(self) -> str | None:
         """What an early end leaves, in words; None: nothing."""
-        whole = len(self.files)
+        whole = len(self.checkpoints.files)
         if not whole and not self.state.totals["documents"]:
             return None
-        done = f"{whole:,} file{'s' if whole != 1 else ''} complete; " if whole else ""
-        return f"{done}{self.state.totals['documents']:,} documents are recorded; the same command goes on from there"
+        done = f"{whole:,} file{'s are' if whole != 1 else ' is'} complete; " if whole else ""
+        return f"{done}the same command goes on from the last checkpoint"
 
     def sources(self) -> list[dict[str, Any]]:
         """What was found in each source."""
@@ -245,8 +188,8 @@ class Writer:
     def leave_source(self) -> None:
         """No more of the present source is wanted."""
         if self.state.position != Position():
-            self._list_source(self.state.source)
-            self.checkpoint()
+            with self.checkpoints.step():
+                self._list_source(self.state.source)
 
     def _end_source(self, entry: Entry) -> None:
         entry.reader.check()
@@ -260,11 +203,3 @@ class Writer:
         self._before, self._through = self._before + (source.size or self._through), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
         self.state.source, self.state.position = index + 1, Position()
-
-    def _wait(self) -> None:
-        if self._checkpoint is None:
-            return
-        if not wait_for([self._checkpoint], timeout=_PATIENCE).done:
-            raise OutputError(f"the disk has not answered for {_PATIENCE:.0f} seconds", place=str(self._out))
-        self._checkpoint.result()
-        self._checkpoint = None

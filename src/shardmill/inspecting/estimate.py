@@ -66,7 +66,7 @@ def expected(kind: Kind, *, separated: bool, eot: bool, rows: int | None = None)
     """What a kind holds. `separated`: text has a separator; `rows`: the number of documents, where it is known."""
     text = _total(kind, [unit.text for unit in kind.units])
     if kind.format == "text" and not separated:
-        if not kind.compression and not any(unit.replaced for unit in kind.units):
+        if not kind.whole and not kind.compression and not any(unit.replaced for unit in kind.units):
             text = Amount(kind.stored)
         documents = Amount(len(kind.members))
         full = int(np.count_nonzero(kind.sizes))
@@ -88,10 +88,10 @@ def expected(kind: Kind, *, separated: bool, eot: bool, rows: int | None = None)
 def _total(kind: Kind, values: Sequence[float]) -> Amount:
     """From the ratio of values to stored bytes in the sample to the sum over all of the kind."""
     found = sum(values)
-    if kind.whole or not kind.units:
-        return Amount(round(found))
     stored = np.array([unit.stored for unit in kind.units])
     covered = float(stored.sum())
+    if kind.whole or not covered:
+        return Amount(round(found))
     ratio = found / covered
     if len(kind.units) == 1:
         return Amount(round(ratio * kind.stored), round(0.1 * ratio * kind.stored))
@@ -163,4 +163,3 @@ def _hash_speed() -> float:
     started = time.perf_counter()
     hashlib.sha256(block).digest()
     return len(block) / (time.perf_counter() - started)
-

@@ -43,6 +43,7 @@ class Excerpt:
 class Look:
     """What a source turned out to be, and what was read of it."""
 
+    most: int
     format: str = ""
     compression: str = ""
     excerpts: list[Excerpt] = field(default_factory=list)
@@ -50,6 +51,11 @@ class Look:
     """Why reading stopped; a run would stop there too."""
     whole: bool = False
     """Everything that the source holds is in the excerpts."""
+
+    @property
+    def full(self) -> bool:
+        """Whether as much text is held as may be."""
+        return sum(len(excerpt.documents.data) for excerpt in self.excerpts) >= self.most
 
     def take(self, reader: FormatReader, chunk: Chunk, started: float) -> Excerpt:
         """Read a chunk; what has passed since `started` was the feeder's work."""

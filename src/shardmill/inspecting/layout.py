@@ -37,24 +37,33 @@ def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
     if report.separators:
         yield "separators", list(_separators(report))
     if report.tokens.value:
-        yield "tokens", [
-            f"{_amount(report.tokens)} with {report.tokenizer}, end-of-text tokens included; "
-            f"{report.bytes_per_token:.2f} bytes a token"
-        ]
+        yield (
+            "tokens",
+            [
+                f"{_amount(report.tokens)} with {report.tokenizer}, end-of-text tokens included; "
+                f"{report.bytes_per_token:.2f} bytes a token"
+            ],
+        )
         yield "output", list(_outputs(report))
     yield "disk", [f"{show_bytes(report.free_bytes)} free in {report.out}"]
     yield "memory", [f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"]
     if report.tokens.value:
         speed = show_bytes(report.stored_bytes / report.seconds)
         yield "time", [f"about {show_seconds(report.seconds)}, at the speed of the sample on this machine ({speed}/s)"]
-        yield "naive", [
-            f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM; "
-            f"this machine has {show_bytes(report.machine_bytes)}"
-        ]
-    yield "sample", [
-        f"{_plural(report.sampled_places, 'place')}, {show_bytes(report.sampled_bytes)} of text, "
-        f"{show_seconds(report.sampled_seconds)}; ± holds in 95 of 100 cases"
-    ]
+        yield (
+            "naive",
+            [
+                f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM; "
+                f"this machine has {show_bytes(report.machine_bytes)}"
+            ],
+        )
+    yield (
+        "sample",
+        [
+            f"{_plural(report.sampled_places, 'place')}, {show_bytes(report.sampled_bytes)} of text, "
+            f"{show_seconds(report.sampled_seconds)}; ± holds in 95 of 100 cases"
+        ],
+    )
     for trouble in report.troubles:
         said = [trouble.message]
         said += [f"place: {trouble.place}"] if trouble.place else []
@@ -125,7 +134,8 @@ def _amount(amount: Amount) -> str:
     """Exact numbers in full, estimates with three digits and their margin."""
     if amount.exact:
         return f"{amount.value:,}"
-    return f"{show_count(amount.value)} ± {100 * amount.margin / max(1, amount.value):.2g} %"
+    percent = max(0.01, 100 * amount.margin / max(1, amount.value))
+    return f"{show_count(amount.value)} ± {percent:.2g} %"
 
 
 def _plural(count: int, word: str) -> str:

@@ -15,22 +15,26 @@ from shardmill.inspecting.text_windows import TextVisit
 from shardmill.reading import FORMATS, Position, Reading, Source
 from shardmill.reading.compressed import compression_from
 from shardmill.reading.opening import Opened, open_source
-from shardmill.reading.storage import Feed, read_range
+from shardmill.reading.storage import Feed, FileFeed, read_range
 
 if TYPE_CHECKING:
     from shardmill.reading.formats import FormatReader
 
 
 def look_into(
-    index: int, source: Source, reading: Reading, shares: list[float] | None, ended: Callable[[], bool]
+    index: int, source: Source, reading: Reading, shares: list[float] | None, ended: Callable[[], bool], most: int
 ) -> Look:
-    """Excerpts from the given shares (0 to 1) of a source; None: all of it. Stops when `ended` says so."""
-    look = Look()
+    """Excerpts from the given shares (0 to 1) of a source; None: all of it.
+
+    Stops when `ended` says so, or when `most` bytes of text are held.
+    """
+    look = Look(most)
     try:
-        look.compression = compression_from(read_range(source, 0, min(source.size or 0, 16)))
         opened = open_source(source)
         with closing(opened.feed):
             look.format = opened.format
+            if not isinstance(opened.feed, FileFeed):
+                look.compression = compression_from(read_range(source, 0, min(source.size or 0, 16)), "zstd")
             reopen = partial(_reopened, source, shares)
             module, name, _ = FORMATS[opened.format]
             made = getattr(import_module(f"shardmill.reading.{module}"), name)
@@ -42,18 +46,18 @@ def look_into(
             if opened.format in ("text", "jsonl"):
                 TextVisit(index, source, reading, reader, opened, look, ended).go(shares)
             else:
-                RowVisit(source, reading, reader, _bounded(opened, shares), look, ended).go(shares)
+                RowVisit(source, reading, reader, _bounded(source, opened, shares), look, ended).go(shares)
     except SourceError as error:
         look.error = error
         look.excerpts = [excerpt for excerpt in look.excerpts if excerpt.stored]
     return look
 
 
-def _bounded(opened: Opened, shares: list[float] | None) -> Feed:
+def _bounded(source: Source, opened: Opened, shares: list[float] | None) -> Feed:
     """All of the source's bytes, or of CSV only the beginning."""
     csv = opened.format in ("csv", "tsv") and shares is not None
-    return beginning(opened.feed, len(shares or ())) if csv else opened.feed
+    return beginning(opened.feed, source.size or 0, len(shares or ())) if csv else opened.feed
 
 
 def _reopened(source: Source, shares: list[float] | None) -> Feed:
-    return _bounded(open_source(source), shares)
+    return _bounded(source, open_source(source), shares)

@@ -30,16 +30,25 @@ _REPETITIVE = 512  # bytes a row, encoded, below which a dictionary may be what 
 class Beginning:
     """A feed that ends early: CSV is read far ahead by its library, so only an end tells what its rows stand for."""
 
-    def __init__(self, feed: Feed, limit: int) -> None:
+    def __init__(self, feed: Feed, size: int, limit: int) -> None:
         self._feed, self._limit = feed, limit
+        self._marks = Marks(size)
         self.cut = False
         """The source goes on after what was given."""
-        self.stored_behind = 0
 
     def peek(self, offset: int, n: int) -> bytes:
-        if offset + n > self._limit and not self.cut and self._feed.end_by(self._limit) is None:
-            self.cut, self.stored_behind = True, self._feed.stored(self._limit)
-        return self._feed.peek(offset, min(n, self._limit - offset)) if offset < self._limit else b""
+        n = min(n, self._limit - offset)
+        if n <= 0:
+            self.cut = self.cut or self._feed.end_by(self._limit) is None
+            return b""
+        window = self._feed.peek(offset, n)
+        self._marks.add(offset + n, self._feed.stored(offset + n))
+        return window
+
+    @property
+    def stored_behind(self) -> float:
+        """Stored bytes of what was given."""
+        return self._marks.rate * self._limit
 
     def take(self, start: int, end: int) -> bytes | None:
         return self.peek(start, end - start)
@@ -58,9 +67,9 @@ class Beginning:
         self._feed.close()
 
 
-def beginning(feed: Feed, wanted: int) -> Beginning:
-    """As much of a CSV file as gives so many excerpts, with as much again between them."""
-    return Beginning(feed, max(_BEGINNING, 2 * wanted * excerpts.UNIT))
+def beginning(feed: Feed, size: int, wanted: int) -> Beginning:
+    """As much of a CSV file of `size` stored bytes as gives so many excerpts, with as much again between them."""
+    return Beginning(feed, size, max(_BEGINNING, 2 * wanted * excerpts.UNIT))
 
 
 class RowVisit:
@@ -90,18 +99,18 @@ class RowVisit:
         self._look.take(self._reader, chunk, started).span = _weight(chunk)
 
     def _everything(self) -> None:
-        behind = 0
+        behind = through = 0
         started = time.perf_counter()
         with self._chunks(0) as chunks:
             for chunk in chunks:
                 self._take(chunk, started)
-                behind += _weight(chunk)
-                if self._ended():
+                behind, through = behind + _weight(chunk), chunk.through
+                if self._ended() or self._look.full:
                     break
                 started = time.perf_counter()
             else:
-                self._look.whole = True
-        self._look.weigh((self._source.size or 0) / max(1, behind), behind)
+                self._look.whole, through = True, self._source.size or 0
+        self._look.weigh(through / max(1, behind), behind)
 
     def _beginning(self, feed: Beginning) -> None:
         """Every second chunk of the beginning of a file."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 BUCKETS = 24
 """Of document sizes: bucket i holds those of up to 4 ** i bytes, and more than fit in the one before."""
-_TOGETHER = 32  # small sources at one place
+_TOGETHER = 64  # small sources at one place
 _FEWEST = 6  # places for a kind, however small its share
 _EXPANDS = 3  # times that compressed text is larger than it is stored, about
 _MANY = 2000  # sources: beyond that not all of them are opened, however small they are
@@ -126,6 +126,7 @@ def _sample_kind(
 ) -> None:
     everything = kind.weight <= places * UNIT and len(kind.members) <= _MANY
     visits = _everything(kind) if everything else _places(kind, places)
+    most = 2 * places * UNIT  # a few compressed megabytes may hold gigabytes
     random.Random(0).shuffle(visits)
     formats: Counter[str] = Counter()
     compressions: Counter[str] = Counter()
@@ -141,7 +142,7 @@ def _sample_kind(
         held: list[Excerpt] = []
         for member in members:
             index = kind.members[member]
-            look = look_into(index, sources[index], reading, shares, ended)
+            look = look_into(index, sources[index], reading, shares, ended, most)
             kind.looked += 1
             complete = complete and look.whole
             if look.error is not None:
@@ -165,9 +166,9 @@ def _sample_kind(
 def _everything(kind: Kind) -> list[tuple[list[int], list[float] | None]]:
     """All sources, small neighbours together."""
     visits: list[tuple[list[int], list[float] | None]] = []
-    size = UNIT
+    size = 0
     for member, more in enumerate(kind.sizes.tolist()):
-        if size + more > UNIT or len(visits[-1][0]) >= _TOGETHER:
+        if not visits or size + more > UNIT or len(visits[-1][0]) >= _TOGETHER:
             visits.append(([], None))
             size = 0
         visits[-1][0].append(member)
@@ -235,4 +236,3 @@ def bucketed(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
 def _plain(reason: str) -> str:
     """A reason without what is different in every record."""
     return re.sub(r" \(column \d+\)|\d[\d,]* bytes", lambda m: "" if m[0][0] == " " else "so many bytes", reason)
-

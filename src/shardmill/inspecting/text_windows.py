@@ -71,7 +71,7 @@ class TextVisit:
 
     def _everything(self) -> None:
         at: int | None = 0
-        while at is not None and self._marks.total is None and not self._ended():
+        while at is not None and self._marks.total is None and not self._ended() and not self._look.full:
             at = self._window(at, time.perf_counter(), _WHOLE_FAR)
             if at is not None:
                 self._feed.drop(at)

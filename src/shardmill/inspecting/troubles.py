@@ -157,5 +157,5 @@ def _above(share: float) -> str:
     """A round share that is larger."""
     step = 0.001
     while step < share * 1.2 and step < 1:
-        step *= 10 ** 0.5
+        step *= 10**0.5
     return "any" if step >= 0.5 else f"{100 * step:.2g}%"
