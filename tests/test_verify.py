@@ -8,6 +8,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
+from shardmill.options import FORMATS
 from shardmill.verify import verify
 from tests.corpus import documents, write_jsonl
 from tests.meter import metered
@@ -28,6 +29,21 @@ def test_a_whole_dataset_is_found_whole(made):
     assert report.compared
     assert report.sampled > 50
     assert report.documents == 2 * json.loads((made / "manifest.json").read_text())["documents"]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("val", [0, 0.3, "first:9k"])
+def test_every_format_is_found_whole_and_a_flipped_bit_in_it_is_not(tmp_path, form, val):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    out = tmp_path / "out"
+    shardmill.prepare(source, out, val=val, format=form, shard_tokens=10_000)
+    report = verify(out, sample=20, source=True)
+    assert not report.damage
+    assert report.compared
+    assert report.tokens == sum(s["tokens"] for s in json.loads((out / "manifest.json").read_text())["splits"].values())
+    largest = max((path for path in out.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    _flip(largest)
+    assert any(largest.name in damage for damage in verify(out).damage)
 
 
 def _flip(path, at=100):

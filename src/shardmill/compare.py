@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.dataset import Dataset, open_dataset
 from shardmill.encoding import load_tokenizer
 from shardmill.errors import DamageError
 from shardmill.journal import Journal
@@ -28,7 +30,8 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
     options = Options.of(manifest["options"])
     sources = find_sources([source["name"] for source in manifest["sources"]], options.input_format)
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
-    outputs: list[Output] = [Comparison(out, described) for described in (manifest, *manifest.get("also", ()))]
+    formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
+    outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
     with tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
         journal = Journal(Path(folder))
         try:
@@ -47,37 +50,31 @@ class Comparison:
 
     full = 0
 
-    def __init__(self, out: Path, described: dict[str, Any]) -> None:
-        self.format, self.eot, self.dtype = described["format"], described["eot"], np.dtype(described["dtype"])
-        self._out = out
-        self._files = {name: [f for f in split["files"] if f["tokens"]] for name, split in described["splits"].items()}
-        self._at = {split: [0, 0] for split in SPLITS}
+    def __init__(self, dataset: Dataset) -> None:
+        self.format, self.eot, self.dtype = dataset.format, dataset.eot, dataset.dtype
+        self._dataset = dataset
+        self._at = dict.fromkeys(SPLITS, 0)
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
-        tokens = tokens.astype(self.dtype, copy=False)
         at = self._at[split]
-        while len(tokens):
-            if at[0] >= len(self._files.get(split, ())):
+        if split not in self._dataset:
+            raise DamageError("the sources give tokens for a split that is not there", place=split)
+        there, left = self._dataset[split].tokens, len(self._dataset[split]) - at
+        if len(tokens) > left:
+            if not self._dataset[split].described.get("dropped"):
                 raise DamageError("the sources give more tokens than there are", place=split)
-            entry = self._files[split][at[0]]
-            head = entry["bytes"] - entry["tokens"] * self.dtype.itemsize
-            count = min(len(tokens), entry["tokens"] - at[1])
-            path = self._out / entry["name"]
-            there = np.fromfile(path, self.dtype, count, offset=head + at[1] * self.dtype.itemsize)
-            if not np.array_equal(there, tokens[:count]):
-                wrong = int(np.argmax(there != tokens[:count])) if len(there) == count else len(there)
-                raise DamageError(f"the sources give another token at {at[1] + wrong:,}", place=entry["name"])
-            tokens = tokens[count:]
-            at[1] += count
-            if at[1] == entry["tokens"]:
-                at[0], at[1] = at[0] + 1, 0
+            tokens = tokens[:left]
+        wrong = np.flatnonzero(there.read(at, at + len(tokens)) != tokens)
+        if len(wrong):
+            file = bisect_right(there.starts, at + int(wrong[0])) - 1
+            place = at + int(wrong[0]) - there.starts[file]
+            raise DamageError(f"the sources give another token at {place:,}", place=there.files[file].path.name)
+        self._at[split] = at + len(tokens)
 
     def finish(self, wanted: tuple[str, ...]) -> None:
-        for split, files in self._files.items():
-            if self._at[split][0] < len(files):
-                raise DamageError(
-                    "the sources give fewer tokens than there are", place=files[self._at[split][0]]["name"]
-                )
+        for split in self._dataset:
+            if self._at[split] < len(self._dataset[split]):
+                raise DamageError("the sources give fewer tokens than there are", place=split)
 
     def foreign(self) -> list[str]:
         return []

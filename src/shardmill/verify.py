@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.compare import compare_sources
+from shardmill.dataset import Dataset, Split, open_dataset
 from shardmill.encoding import Tokenizer, load_tokenizer
 from shardmill.errors import DamageError, UsageError
 from shardmill.manifest import read_manifest
@@ -119,16 +120,20 @@ def _check_output(
     seen_documents = 0
     for name, split in described["splits"].items():
         scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
-        scan.inside = name == "train" and manifest["options"]["val"].startswith("first:")
+        scan.inside |= name == "train" and manifest["options"].get("val", "").startswith("first:")
         for entry in split["files"]:
             tell(entry["name"])
             before = len(report.damage)
             head = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
-            scan.skip(head if entry["tokens"] else entry["bytes"])
+            # A shard of MosaicML has a head for every document; its tokens are read in a second pass.
+            beside = entry.get("role") or described["format"] == "mds"
+            scan.skip(entry["bytes"] if beside else head)
             _check_file(out, entry, report, scan.take)
             if len(report.damage) == before:
                 report.damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
             scan.problems.clear()
+        if described["format"] == "mds" and not report.damage:
+            _scan_samples(open_dataset(out, "mds")[name], scan, report)
         report.tokens += scan.tokens
         if scan.tokens != split["tokens"] and not report.damage:
             report.damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
@@ -141,6 +146,13 @@ def _check_output(
         report.damage.append(f"{described['format']}: {seen_documents:,} EOT for {expected:,} documents")
     elif tokenizer is not None and sample:
         _sample(out, manifest, described, tokenizer, sample, report)
+
+
+def _scan_samples(split: Split, scan: _Scan, report: Report) -> None:
+    scan.skip(0)
+    for start in range(0, len(split), _BLOCK):
+        scan.look(split.tokens.read(start, min(start + _BLOCK, len(split))))
+    report.damage += [f"{split.name}: {problem}" for problem in scan.problems]
 
 
 def _check_file(out: Path, entry: dict[str, Any], report: Report, take: Callable[[memoryview], None]) -> None:
@@ -197,7 +209,10 @@ class _Scan:
         whole = self._odd + bytes(data) if self._odd else data
         keep = len(whole) - len(whole) % self.dtype.itemsize
         self._odd = bytes(whole[keep:])
-        tokens = np.frombuffer(whole[:keep], self.dtype)
+        self.look(np.frombuffer(whole[:keep], self.dtype))
+
+    def look(self, tokens: NDArray[Any]) -> None:
+        """The tokens that come next."""
         if not len(tokens):
             return
         largest = int(tokens.max())
@@ -251,6 +266,9 @@ def _documents(
     out: Path, described: dict[str, Any], ids: dict[str, Any], sample: int, draw: random.Random
 ) -> Iterator[tuple[str, NDArray[Any] | None]]:
     """Documents around tokens drawn at random, without EOT; None for one that cannot be had whole."""
+    if described["format"] == "mds":
+        yield from _samples(open_dataset(out, "mds"), sample, draw)
+        return
     dtype = np.dtype(described["dtype"])
     files = [entry for split in described["splits"].values() for entry in split["files"] if entry["tokens"]]
     weights = [entry["tokens"] for entry in files]
@@ -265,3 +283,12 @@ def _documents(
             yield entry["name"], None  # it begins or ends in another file, or is longer than what was read
         else:
             yield entry["name"], tokens[marks[after - 1] + 1 : marks[after]]
+
+
+def _samples(dataset: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
+    """Documents drawn at random from a format that knows where they are."""
+    splits = [name for name in dataset if len(dataset[name])]
+    for name in draw.choices(splits, [len(dataset[split]) for split in splits], k=sample) if splits else ():
+        documents = dataset[name].documents
+        document = documents[draw.randrange(len(documents))]
+        yield name, document if len(document) <= _LONGEST else None
