@@ -11,6 +11,7 @@ import re
 import shutil
 from collections import namedtuple
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +38,14 @@ Disk = namedtuple("Disk", "total used free")
 
 
 def texts(size: int, seed: int) -> list[str]:
-    """About `size` bytes of documents that grow longer and richer towards the end."""
+    """About `size` bytes of documents of very different lengths; nothing is repeated, which would compress too well."""
     made: list[str] = []
-    pool = documents(2000, seed)
+    pool = iter(documents(size // 380 + 100, seed))
     rng = np.random.default_rng(seed)
     while size > 0:
         parts = int(rng.integers(1, 4 + 8 * (len(made) % 7 == 0)))
-        made.append(" ".join(pool[int(i)] for i in rng.integers(0, len(pool), parts)))
-        size -= len(made[-1].encode())
+        made.append(" ".join(islice(pool, parts)))
+        size -= len(made[-1].encode()) or 1
     return made
 
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardmill.errors import OutputError
-from shardmill.inspecting.estimate import Expected, expected, output_sizes
-from shardmill.inspecting.sampling import take_sample
 from shardmill.quantities import show_bytes
 
 if TYPE_CHECKING:
@@ -30,6 +28,10 @@ def check_disk(plan: Plan, reading: Reading, milling: Milling, out: Path, output
     most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
     if most < free or plan.options.limit is not None:
         return  # would fit at one token for every byte of text, at a compression of four
+    # Only now: most runs come this far never, and these take a twentieth of a second to load.
+    from shardmill.inspecting.estimate import Expected, expected, output_sizes
+    from shardmill.inspecting.sampling import take_sample
+
     engine = milling.engine()
     kinds = take_sample(sized, replace(reading, spans=False, tail=None), engine, places=_PLACES, seconds=_SECONDS)
     milling.warm.append(engine)
