@@ -1,4 +1,4 @@
-"""Every tokenizer that there is a vocabulary for: which engine runs it, how fast, and where it differs from its library.
+"""Every tokenizer with a vocabulary at hand: which engine runs it, how fast, and whether it differs from its library.
 
 Vocabularies come from the packages of the `test` extra, as in the tests; what is not installed is left out, and said.
 """

@@ -11,11 +11,14 @@ import pyarrow.json
 import pyarrow.parquet  # noqa: F401
 from way import OUT, SOURCE, WORKERS, Clock
 
-import shardmill
+import shardmill.reading.jsonl
+import shardmill.reading.parquet
+import shardmill.reading.text  # noqa: F401
+from shardmill.run import prepare
 
 options = {"memory": sys.argv[4]} if len(sys.argv) > 4 else {}
 if SOURCE.suffix == ".txt":
     options |= {"separator": sys.argv[5]} if len(sys.argv) > 5 else {"eot": "none"}
 clock = Clock()
-shardmill.prepare(str(SOURCE), str(OUT), val="0", workers=WORKERS, **options)
+prepare(str(SOURCE), str(OUT), val="0", workers=WORKERS, **options)
 clock.stop()

@@ -29,8 +29,8 @@ _FEEDER = 12 * MB
 _ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
 # What an engine's caches grow by while it encodes one chunk of words never seen before, when a table doubles.
 _GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
-# Two megabytes of text in one call of an engine, and a token of four bytes for every second byte.
-_CALL = 12 * MB
+# What a task takes whatever its size: a few calls' worth of small arrays.
+_TASK = 4 * MB
 SMALLEST, LARGEST = 256 * 1024, 4 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
@@ -45,8 +45,9 @@ class Budget:
         self._held = 0
         self._freed = threading.Condition()
         self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
-        # Text, the raw text beside it, a token for every byte of it, and the same again with EOT placed.
-        self._per_byte = 2 + 2 * token_bytes
+        # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
+        # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
+        self._per_byte = 4 + 2 * token_bytes
         base = self.peak = self.resident()
         cpus = usable_cpus()
         self.workers = workers or cpus
@@ -69,11 +70,11 @@ class Budget:
         self._soft = int(self.memory * _CEILING) - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
         spare = self._soft - base - _FEEDER - self.workers * self._engine
         self.capacity = max(self.workers * self.lease_for(self.chunk_bytes), spare // 2)
-        self.largest = max(self.chunk_bytes, (self.capacity - _CALL) // self._per_byte)
+        self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def lease_for(self, text_bytes: int) -> int:
         """What a chunk of so many bytes of text may take at the most while it is worked on."""
-        return self._per_byte * text_bytes + _CALL
+        return self._per_byte * text_bytes + _TASK
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.

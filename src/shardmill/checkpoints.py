@@ -15,7 +15,9 @@ from shardmill.journal import Begun, Journal
 from shardmill.manifest import NAME, read_manifest
 from shardmill.writing import Output, PartialFile, Written, writing_to
 
-_EVERY = 1.0  # seconds between checkpoints: what a crash costs at the most, beside the chunks in flight
+# Seconds between checkpoints: what a crash costs at the most, beside the chunks in flight. Often, so that the disk has
+# something to do all the time and not everything at the end.
+_EVERY = 0.5
 _FULL = 8  # files that may wait for their name; each holds two handles
 _PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shardmill.encoding import load_tokenizer, unicode_drift
-from shardmill.encoding.schemes import SCHEMES
+from shardmill.encoding.schemes import DEEPSEEK, SCHEMES
 from tests.encoding.hard import lists, rows
 from tests.encoding.vocabularies import tokenizer
 
@@ -74,9 +74,16 @@ def test_no_character_is_split_otherwise_but_those_on_the_list(tmp_path: Path, s
         check_all(made, before, after)
 
 
-@pytest.mark.parametrize("symbols", [False, True])
-def test_listed_characters_are_found_wherever_they_stand(symbols: bool) -> None:
-    text = unicode_drift.LETTERS + (f" {unicode_drift.SYMBOLS}" if symbols else "")
+@pytest.mark.parametrize(
+    ("patterns", "text"),
+    [
+        (SCHEMES["gpt2"].patterns, unicode_drift.LETTERS),
+        (SCHEMES["o200k"].patterns, f"{unicode_drift.LETTERS} {unicode_drift.CASES}"),
+        (DEEPSEEK.patterns, f"{unicode_drift.LETTERS} {unicode_drift.CASES} {unicode_drift.SYMBOLS}"),
+    ],
+)
+def test_listed_characters_are_found_wherever_they_stand(patterns: tuple[str, ...], text: str) -> None:
+    places = unicode_drift.drift_of(patterns).places
     listed = {chr(code) for first, last in unicode_drift.ranges(text) for code in range(first, last + 1)}
     rng = random.Random(1)
     shuffled = [*CHARACTERS]
@@ -84,8 +91,8 @@ def test_listed_characters_are_found_wherever_they_stand(symbols: bool) -> None:
     lengths = np.cumsum([0, *(len(character.encode()) for character in shuffled)]).tolist()
     expected = [place for place, character in zip(lengths, shuffled, strict=False) if character in listed]
     data = np.frombuffer("".join(shuffled).encode(), np.uint8)
-    assert unicode_drift.places(data, symbols=symbols).tolist() == expected
+    assert places(data).tolist() == expected
     for size in range(20):
-        assert unicode_drift.places(data[:0]).tolist() == []
+        assert places(data[:0]).tolist() == []
         padded = np.frombuffer(b"a" * size + "\ua7f1".encode(), np.uint8)
-        assert unicode_drift.places(padded).tolist() == [size]
+        assert places(padded).tolist() == [size]

@@ -17,6 +17,7 @@ from shardmill.encoding.engines import Backend, ReferenceBackend
 from shardmill.encoding.extras import needs
 from shardmill.encoding.stitch import Stitching
 from shardmill.encoding.tokenizers import Reference, Tokenizer
+from shardmill.encoding.unicode_drift import drift_of
 from shardmill.errors import UsageError
 
 END_NAMES = (
@@ -112,7 +113,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         )
         if cut and scheme
         else None,
-        symbols=bool(scheme and scheme.symbols),
+        drift=drift_of(scheme.patterns if scheme else ()),
     )
 
 

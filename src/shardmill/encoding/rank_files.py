@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from shardmill.encoding.engines import Backend, ReferenceBackend
 from shardmill.encoding.schemes import Scheme
 from shardmill.encoding.stitch import Stitching
 from shardmill.encoding.tokenizers import Reference, Tokenizer
+from shardmill.encoding.unicode_drift import drift_of
 from shardmill.errors import UsageError
 
 
@@ -49,8 +51,15 @@ def from_ranks(
     def lengths() -> NDArray[np.int64]:
         return np.array([len(token) for token in token_bytes()], np.int64)
 
-    @functools.cache
+    building = threading.Lock()
+
     def reference() -> Reference:
+        # An eighth of a second with the GIL held: not once for each thread.
+        with building:
+            return build_reference()
+
+    @functools.cache
+    def build_reference() -> Reference:
         import tiktoken
 
         try:
@@ -98,4 +107,5 @@ def from_ranks(
         make_reference=reference,
         decode_ids=lambda ids: b"".join(map(token_bytes().__getitem__, ids)),
         stitching=stitching,
+        drift=drift_of([pattern]),
     )

@@ -21,8 +21,6 @@ class Scheme:
     """Digits go in groups of so many, from the beginning of a number; 0: they do not."""
     looks_past_white: bool = True
     """White space is grouped by where its last line end stands."""
-    symbols: bool = False
-    """The pattern tells punctuation and symbols from characters that are neither."""
 
 
 _HEAD = r"[^\r\n\p{L}\p{N}]?"
@@ -105,7 +103,6 @@ DEEPSEEK = Scheme(
     gigatoken="deepseek_v3",
     family="llama3",
     digit_group=3,
-    symbols=True,
 )
 
 

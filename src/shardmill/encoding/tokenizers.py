@@ -11,6 +11,7 @@ import numpy as np
 
 from shardmill.encoding.engines import Backend, Engine, Recipe
 from shardmill.encoding.stitch import Stitching
+from shardmill.encoding.unicode_drift import WITH_SYMBOLS, Characters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,8 +41,8 @@ class Tokenizer:
     make_reference: Callable[[], Reference] = field(repr=False)
     decode_ids: Callable[[list[int]], bytes] = field(repr=False)
     stitching: Stitching | None = field(repr=False)
-    symbols: bool = False
-    """Its split pattern tells symbols from characters that are not assigned."""
+    drift: Characters = WITH_SYMBOLS
+    """Characters that its engine and its library may take for different things."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -74,7 +75,7 @@ class Tokenizer:
                 self.make_fallback,
                 self.stitching,
                 forbidden,
-                self.symbols,
+                self.drift,
             )
         )
 
