@@ -27,6 +27,17 @@ def test_bounded_the_memory_of_the_process_tree_stays_under_what_was_set(tmp_pat
     assert 100 * MB < run.peak < 400 * MB
 
 
+@pytest.mark.parametrize("what", ["ideographs", "letters"])
+def test_bounded_also_where_one_line_without_a_place_to_cut_is_larger_than_the_memory_allows(tmp_path, what):
+    first, last = (0x4E00, 0x9FA5) if what == "ideographs" else (0x61, 0x7B)
+    codes = np.random.default_rng(0).integers(first, last, 36 * MB // len(chr(first).encode()))
+    source = tmp_path / "line.txt"
+    source.write_bytes(codes.astype("<u4").tobytes().decode("utf-32-le").encode())
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "330MB", "--val", "0")
+    assert run.code == 0, run.err
+    assert run.peak < 330 * MB
+
+
 def test_exact_tokens_are_those_of_the_library_on_whole_documents(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
     shardmill.prepare(source, tmp_path / "out", val=0)

@@ -158,14 +158,12 @@ class Run:
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
-        most = _left(self._plan.options.limits, writer)
-        if most is not None and most.nothing:
-            return
         with Pipeline(self._milling) as pipeline:
             for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
-                if most is not None and milled.reaches(most):
-                    writer.take(own.mill(milled.entries, most))
+                if most is not None and (most.nothing or milled.reaches(most)):
+                    if not most.nothing:
+                        writer.take(own.mill(milled.entries, most))
                     writer.leave_source()
                     return
                 writer.take(milled)

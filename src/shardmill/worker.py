@@ -50,7 +50,9 @@ class Milled:
     """A document that was dealt in spans over several chunks has come to its end."""
 
     def reaches(self, most: Most) -> bool:
-        """Whether this is all that is wanted, or more."""
+        """Whether this is all that is wanted, or more. A long stretch is taken whole: it cannot be made again."""
+        if self.entries[0].chunk is not None and self.entries[0].chunk.long:
+            return False
         tokens = sum(len(stream.tokens) for stream in next(iter(self.streams.values())).values())
         return most.reached_by(sum(count.documents for count in self.counted), tokens)
 
@@ -149,6 +151,9 @@ class Worker:
             if waiting is not None:
                 yield self._part(entry, chunk, split, waiting, first, None)
                 first = False
+                if self._milling.budget.crowded():
+                    self.engine.renew()
+                    trim()
             waiting = tokens
         last = waiting if waiting is not None else np.empty(0, self._milling.tokenizer.dtype)
         milled = self._part(entry, chunk, split, last, first, seen)

@@ -102,6 +102,10 @@ class Engine:
         self._plain_rows(data, offsets, start, len(offsets) - 1, result)
         return result.encoded()
 
+    def renew(self) -> None:
+        """Give back what the caches hold; also while a text in pieces is being encoded."""
+        self._primary = self._recipe.primary()
+
     def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[NDArray[Any]]:
         """The tokens of one text that comes in pieces, cut anywhere between characters, in a few megabytes of memory.
 
