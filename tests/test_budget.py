@@ -96,9 +96,19 @@ def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkey
 
     monkeypatch.setattr(Budget, "lease", watched)
     monkeypatch.setattr(budget, "LARGEST", 1 << 18)
-    shardmill.prepare(source, tmp_path / "out", separator="\n", val=0, memory="700MB")
+    shardmill.prepare(source, tmp_path / "out", separator="\n", val=0, memory="4GB")
     assert len(held) > 20
     assert all(now <= capacity for now, capacity in held)
+
+
+@pytest.mark.parametrize("line", [b"\n", b"a\n", b"0\n"])
+def test_documents_of_no_size_and_tiny_rejects_stay_within_the_memory_too(tmp_path, line):
+    source = tmp_path / ("a.jsonl" if line == b"0\n" else "a.txt")
+    source.write_bytes(b'{"text": "first"}\n' + line * (300_000 if line == b"0\n" else 6_000_000))
+    options = ["--separator", r"\n", "--max-bad", "any", "--val", "0.1"]
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", *options)
+    assert run.code == 0, run.err
+    assert run.peak < 400 * MB
 
 
 def test_an_impossible_budget_says_so_from_python_too():

@@ -141,7 +141,8 @@ class Pipeline:
         milled: Milled = worker.mill(task.entries)
         if not self._milling.limited:
             milled.entries = task.entries = [_without_payload(entry) for entry in task.entries]
-            needed = min(task.lease, milled.size)
+            # A result with many rejects may be larger than its lease: the feeder then waits the longer.
+            needed = milled.size
             self._budget.release(task.lease - needed)
             task.lease = needed
         return milled

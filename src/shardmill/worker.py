@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from shardmill.encoding import Engine, Tokenizer
 
+_REJECT = 256  # bytes that a reject takes, with its excerpt
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
 
 OPEN = "open"
@@ -58,7 +59,11 @@ class Milled:
 
     @property
     def size(self) -> int:
-        return sum(part.nbytes for streams in self.streams.values() for stream in streams.values() for part in stream)
+        """Bytes that it takes in memory, about."""
+        rejects = sum(len(count.rejects) for count in self.counted)
+        return _REJECT * rejects + sum(
+            part.nbytes for streams in self.streams.values() for stream in streams.values() for part in stream
+        )
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from shardmill.reading.documents import Chunk, Documents, Position, Reject
 from shardmill.reading.lines import Lines, find_lines
 from shardmill.reading.options import Reading
 from shardmill.reading.oversize import Oversize
-from shardmill.reading.places import last_separator, next_stop
+from shardmill.reading.places import last_separator, next_stop, thinned
 from shardmill.reading.records import NESTED, Verdict, judge
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import Feed, read_range
@@ -53,7 +54,11 @@ class JsonLinesReader:
         if position and feed.end_by(position) is not None:
             return
         while True:
-            chunk = self._chunk(feed, position, max(1, size))
+            size = max(1, size)
+            room = thinned(feed.peek, position, size, b"\n")
+            chunk = self._chunk(feed, position, room)
+            if room < size:  # many tiny lines weigh more than their text
+                chunk = replace(chunk, cost=chunk.cost * size // room)
             yield chunk
             if feed.end_by(chunk.end) is not None:
                 return

@@ -12,6 +12,10 @@ Peek = Callable[[int, int], bytes]
 
 FIRST_WINDOW = 1 << 12
 NO_LIMIT = 1 << 62
+# Bytes of text for each document of a chunk, at the least: about what is kept for one while it is worked on, divided by
+# what a lease allows for a byte.
+ROW_BYTES = 16
+_SAMPLE, _SAMPLES = 1 << 10, 8
 
 
 class Stop(NamedTuple):
@@ -141,3 +145,16 @@ def _last_end(window: bytes, separator: bytes, whole: bool) -> int:
 
 def overlaps_itself(separator: bytes) -> bool:
     return any(separator.endswith(separator[:k]) for k in range(1, len(separator)))
+
+
+def thinned(peek: Peek, start: int, size: int, separator: bytes) -> int:
+    """A chunk's size, made smaller where documents are tiny: what is kept for each outweighs its text.
+
+    Told from samples, the densest of them; a chunk's size never changes what its documents are.
+    """
+    most = max(1, size // ROW_BYTES)
+    if size < _SAMPLE * _SAMPLES:
+        return size
+    densest = max(peek(start + i * (size // _SAMPLES), _SAMPLE).count(separator) for i in range(_SAMPLES))
+    rows = densest * size // _SAMPLE
+    return size if rows <= most else max(_SAMPLE * _SAMPLES, size * most // rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from shardmill.errors import SourceError, UsageError
 from shardmill.reading.documents import Chunk, Documents, Position
 from shardmill.reading.options import SPAN, Reading
 from shardmill.reading.oversize import Oversize
-from shardmill.reading.places import Stop, last_separator, next_stop
+from shardmill.reading.places import Stop, last_separator, next_stop, thinned
 from shardmill.reading.sources import Source
 from shardmill.reading.splitting import rows_between, split_documents
 from shardmill.reading.storage import BLOCK, CONTEXT, Feed, FileFeed, read_range
@@ -44,11 +45,16 @@ class TextReader:
         if position and not inside and feed.end_by(position) is not None:
             return
         while True:
-            stop = self._stop(feed, position, max(1, size), inside)
+            room = size = max(1, size)
+            if self._reading.separator is not None:
+                room = thinned(feed.peek, position, size, self._reading.separator)
+            stop = self._stop(feed, position, room, inside)
             if stop is not None:
                 chunk = self._chunk(feed, position, inside, stop)
+                if room < size:  # many tiny documents weigh more than their text
+                    chunk = replace(chunk, cost=chunk.cost * size // room)
             else:
-                chunk = self._giant(feed, position, inside, max(1, size))
+                chunk = self._giant(feed, position, inside, size)
             yield chunk
             if feed.end_by(chunk.end) is not None:
                 return
