@@ -125,14 +125,16 @@ class Bar(Progress):
             self._live.stop()
 
     def _show(self) -> Any:
-        from rich.console import Group
         from rich.progress_bar import ProgressBar
+        from rich.table import Table
         from rich.text import Text
 
-        words = Text(self._meter.words(), overflow="fold")
-        if not self._meter.total:
-            return words
-        return Group(ProgressBar(total=1.0, completed=self._meter.share, width=60), words)
+        # A table, because a bar alone does not end its line.
+        lines = Table.grid()
+        if self._meter.total:
+            lines.add_row(ProgressBar(total=1.0, completed=self._meter.share, width=60))
+        lines.add_row(Text(self._meter.words()))
+        return lines
 
 
 def choose_progress(quiet: bool) -> Progress:
