@@ -124,9 +124,10 @@ def _npy(path: Path, size: int) -> Found:
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }
+    read_magic: Callable[..., Any] = np.lib.format.read_magic  # not every NumPy says what it gives
     with open(path, "rb") as file:
         try:
-            shape, _, dtype = readers[np.lib.format.read_magic(file)](file)
+            shape, _, dtype = readers[read_magic(file)](file)
         except (ValueError, KeyError) as why:
             raise DamageError(f"the file is not one of NumPy's: {why}", place=str(path)) from None
         head = file.tell()
