@@ -39,7 +39,8 @@ def check_all(made, before: str, after: str) -> None:
         for start in range(0, len(CHARACTERS), 500)
     ]
     encoded = engine.encode(*rows(documents))
-    assert encoded.fallbacks < 30
+    listed = sum(len(made.drift.places(np.frombuffer(document.encode(), np.uint8))) > 0 for document in documents)
+    assert encoded.fallbacks == listed < len(documents) / 40
     for document, tokens in zip(documents, lists(encoded), strict=True):
         assert tokens == reference(document)
 
