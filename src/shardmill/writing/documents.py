@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ class Pair:
     document_count: int = 0
 
 
-class DocumentOutput:
+class DocumentOutput(ABC):
     """What Megatron's, datatrove's and MosaicML's files have in common; each says in `complete` what becomes of a pair.
 
     Lengths go to disk as documents end, so nothing here grows with the number of documents. A document is never
@@ -72,19 +73,20 @@ class DocumentOutput:
         self._ending: list[str] = []
         self._obsolete: list[PartialFile] = []
 
+    @abstractmethod
     def tokens_name(self, split: str, index: int) -> str:
-        raise NotImplementedError
+        """What the file of a split's tokens is called."""
 
     def lengths_name(self, split: str, index: int) -> str:
         return self.tokens_name(split, index) + ".lengths"
 
+    @abstractmethod
     def owns(self) -> re.Pattern[str]:
         """Matches every file name that this output can make."""
-        raise NotImplementedError
 
+    @abstractmethod
     def complete(self, pair: Pair) -> list[Written]:
         """Turn a pair into the files that the readers want; what is not needed any more goes to `obsolete`."""
-        raise NotImplementedError
 
     def complete_split(self, split: str) -> list[Written]:
         """What comes after the last file of a split."""
