@@ -48,9 +48,9 @@ def _compare(chosen: Any, texts: list[str]) -> dict[str, Any]:
         started = time.perf_counter()
         expected = [reference(text) for text in some]
         own += time.perf_counter() - started
-        rows = np.split(encoded.tokens, encoded.offsets[1:-1])
+        rows = [row[:-1] for row in np.split(encoded.tokens, encoded.offsets[1:-1])]
         differences += sum(not np.array_equal(row, want) for row, want in zip(rows, expected, strict=True))
-        tokens += len(encoded.tokens)
+        tokens += int(encoded.lengths.sum())
         fallbacks += encoded.fallbacks
         done += len(data)
     return {

@@ -54,7 +54,7 @@ def true_tokens(made: list[str]) -> int:
     joined = [text.encode() for text in made if text]
     ends = np.cumsum([0, *map(len, joined)])
     encoded = load_tokenizer("gpt2").engine().encode(np.frombuffer(b"".join(joined), np.uint8), ends)
-    return len(encoded.tokens) + len(joined)
+    return len(encoded.tokens)
 
 
 def write_parquet(path: Path, made: list[str], group: int) -> Path:

@@ -75,7 +75,7 @@ class Rows:
                 opens[row:end] = closes[row:end] = False
                 opens[row], closes[end - 1] = chunk.begins, chunk.ends
             row = end
-        some = np.diff(encoded.offsets) > 0  # a row without tokens is no document
+        some = encoded.lengths > 0  # a row without tokens is no document
         self._opens, self._closes = opens & some, closes & some
 
     def keep(self, most: Most) -> int:
@@ -85,7 +85,7 @@ class Rows:
         if most.documents is not None:
             enough |= ended >= most.documents
         if most.tokens is not None:
-            reached = self._encoded.offsets[1:] + ended >= most.tokens
+            reached = np.cumsum(self._encoded.lengths) + ended >= most.tokens
             # A span may be the last, so that a limit in tokens also works for text that is one document.
             enough |= reached if self._rows.spans else reached & self._closes
         if enough.any():
@@ -96,7 +96,7 @@ class Rows:
 
     def count(self) -> list[Counted]:
         """What each chunk held, as far as its rows are kept."""
-        failed, lengths = dict(self._encoded.failed), np.diff(self._encoded.offsets)
+        failed, lengths = dict(self._encoded.failed), self._encoded.lengths
         counted, row = [], 0
         for documents in self._found:
             end = row + len(documents)
@@ -121,11 +121,13 @@ class Rows:
         """The rows' tokens by split, with `mark` after or before each document or not at all."""
         opens, closes, val = self._opens[: self.kept], self._closes[: self.kept], val[: self.kept]
         offsets = self._encoded.offsets[: self.kept + 1]
-        tokens, lengths = self._encoded.tokens[: offsets[-1]], np.diff(offsets)
-        if eot != "none":
-            marked = closes if eot == "after" else opens
-            tokens = np.insert(tokens, (offsets[1:] if eot == "after" else offsets[:-1])[marked], mark)
-            lengths = lengths + marked
+        tokens, places = self._encoded.tokens[: offsets[-1]], offsets[1:] - 1
+        marked = {"after": closes, "before": opens, "none": np.zeros(self.kept, np.bool_)}[eot]
+        tokens[places] = mark
+        if eot == "before" and len(tokens):
+            tokens, places = np.concatenate([tokens[-1:], tokens[:-1]]), offsets[:-1]
+        tokens = _without(tokens, places[~marked])
+        lengths = np.diff(offsets) - 1 + marked
         sizes = np.diff(self._rows.offsets[: self.kept + 1])
         dealt = {}
         for split, mine in (("train", ~val), ("val", val)):
@@ -139,6 +141,18 @@ class Rows:
                 ends = row_ends[np.append(document[1:] != document[:-1], closes[-1])]
             dealt[split] = Stream(part, closing, ends, row_ends, sizes[mine])
         return dealt
+
+
+def _without(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """The tokens but for those at these places."""
+    if not len(places):
+        return tokens
+    if len(places) > _RUNS:
+        kept = np.ones(len(tokens), dtype=np.bool_)
+        kept[places] = False
+        return tokens[kept]
+    begins = [0, *(places + 1).tolist()]
+    return np.concatenate([tokens[begin:end] for begin, end in zip(begins, [*places.tolist(), None], strict=True)])
 
 
 def _taken(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bool_]) -> NDArray[Any]:

@@ -79,7 +79,7 @@ def rows(texts: list[str]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 def lists(encoded: Encoded) -> list[list[int]]:
     bounds = encoded.offsets.tolist()
-    return [encoded.tokens[bounds[row] : bounds[row + 1]].tolist() for row in range(len(bounds) - 1)]
+    return [encoded.tokens[bounds[row] : bounds[row + 1] - 1].tolist() for row in range(len(bounds) - 1)]
 
 
 def in_pieces(engine: Engine, text: str, size: int) -> list[int]:

@@ -23,6 +23,7 @@ from shardmill.encoding import (
     load_tokenizer,
     vocabulary,
 )
+from shardmill.encoding.gigatoken_backend import MARK
 from tests.encoding.hard import disorder, lists, rows, run, texts
 from tests.encoding.vocabularies import EVERY, tokenizer
 
@@ -133,6 +134,17 @@ def test_a_special_token_that_is_an_error_is_found_in_a_text_in_pieces_too() -> 
     assert made.cut is not None and made.cut(special, 1) == special.index(b" z")
 
 
+@pytest.mark.parametrize("name", ["gpt2", "p50k_base"])
+def test_a_row_may_hold_the_mark_that_stands_between_rows_or_a_part_of_it(name: str) -> None:
+    made = load_tokenizer(name)
+    first, last = MARK
+    texts = [MARK, f"a{MARK}", f"{MARK}b", "", f"x{first}", f"{last}y", first, last, f"{last}{first}", "", "plain"]
+    for some in (texts, [text for text in texts if MARK not in text], [MARK], [first], [""]):
+        encoded = made.engine().encode(*rows(some))
+        assert lists(encoded) == [made.reference()(text) for text in some]
+        assert encoded.lengths.tolist() == list(map(len, lists(encoded)))
+
+
 class Poisoned:
     """A library that cannot encode rows with a certain text in them."""
 
@@ -143,13 +155,13 @@ class Poisoned:
         if POISON.encode() in data[offsets[0] : offsets[-1]].tobytes():
             if self._failure == "panic":
                 # Two tokens that are no merge of others: gigatoken gives a real panic on such a vocabulary.
-                gigatoken_backend.of_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {})
+                gigatoken_backend.of_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {}, 2)
             if self._failure == "interrupt":
                 raise KeyboardInterrupt
             if self._failure == "memory":
                 raise MemoryError
             if self._failure == "wrong id":
-                return np.array([10**6], np.uint32), np.array([0, *[1] * (len(offsets) - 1)])
+                return np.full(len(offsets), 10**6, np.uint32), np.array([0, *range(2, len(offsets) + 1)])
             raise ValueError("cannot")
         return self._inner.rows(data, offsets)
 

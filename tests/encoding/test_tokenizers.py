@@ -228,6 +228,6 @@ def test_a_sentencepiece_model_runs_in_its_own_library() -> None:
 def test_any_tokens_decode_to_the_text_that_they_came_from() -> None:
     made = load_tokenizer("gpt2")
     text = run("words", 5_000) + run("emoji", 500) + run("cjk", 500)
-    tokens = made.engine().encode(*rows([text])).tokens
+    tokens = made.engine().encode(*rows([text])).tokens[:-1]
     assert made.decode(tokens) == text.encode()
     assert made.decode(np.array([50256, 0], np.uint16)) == b"<|endoftext|>!"

@@ -19,15 +19,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CALL = 5 << 20
-"""Bytes of rows in one call: a whole chunk, so that nothing has to be joined; and gigatoken's way through awkward costs
-a call 1 ms with the GIL held, so at 1 MB a fifth of the speed is lost."""
+"""Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
 LONG = 1 << 22
 """A row beyond this is encoded in parts."""
 
 
 @dataclass
 class Encoded:
-    """The tokens of some rows: row i has tokens[offsets[i]:offsets[i+1]]."""
+    """The tokens of some rows: row i has tokens[offsets[i] : offsets[i+1] - 1], and after them one place is free.
+
+    The place is for a mark between documents: to put it in later would be to copy everything once more.
+    """
 
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
@@ -36,12 +38,17 @@ class Encoded:
     failed: list[tuple[int, str]] = field(default_factory=list)
     """Rows that cannot be encoded, and why; they have no tokens."""
 
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each row has."""
+        return np.diff(self.offsets) - 1
+
 
 class Backend(Protocol):
     """A library that encodes rows; it may raise anything, PanicException too."""
 
     def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all rows, and where each row's begin and end."""
+        """The ids of all rows, one more after each that means nothing, and where each row begins."""
 
 
 class ReferenceBackend:
@@ -51,9 +58,9 @@ class ReferenceBackend:
         self._encode = encode
 
     def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of all rows, and where each row's begin and end."""
+        """The ids of all rows, one more after each that means nothing, and where each row begins."""
         ids = [
-            np.array(self._encode(data[begin:end].tobytes().decode()), np.uint32)
+            np.array([*self._encode(data[begin:end].tobytes().decode()), 0], np.uint32)
             for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
         ]
         bounds = np.zeros(len(offsets), np.int64)
@@ -196,7 +203,7 @@ class Engine:
             outcome = self._attempt(self._reference, text, offsets)
         if isinstance(outcome, str):
             raise EngineError(f"the text cannot be encoded: {outcome}")
-        return outcome[0]
+        return outcome[0][:-1]
 
     def _attempt(
         self, backend: Backend, data: NDArray[np.uint8], offsets: NDArray[np.int64]
@@ -236,19 +243,21 @@ class _Result:
 
     def __init__(self, dtype: np.dtype[Any], rows: int) -> None:
         self._parts = [np.empty(0, dtype)]
+        self._place = np.zeros(1, dtype)
         self._bounds = np.zeros(rows + 1, np.int64)
         self.fallbacks = 0
         self._failed: list[tuple[int, str]] = []
 
     def add(self, row: int, parts: list[NDArray[Any]]) -> None:
-        self._parts += parts
-        self._bounds[row + 1] = sum(map(len, parts))
+        self._parts += [*parts, self._place]
+        self._bounds[row + 1] = sum(map(len, parts)) + 1
 
     def add_rows(self, row: int, tokens: NDArray[Any], bounds: NDArray[np.int64]) -> None:
         self._parts.append(tokens)
         self._bounds[row + 1 : row + len(bounds)] = np.diff(bounds)
 
     def fail(self, row: int, reason: str) -> None:
+        self.add(row, [])
         self._failed.append((row, reason))
 
     def encoded(self) -> Encoded:

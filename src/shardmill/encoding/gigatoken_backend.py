@@ -2,55 +2,102 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SMALL = 1 << 14
-"""Bytes of one text below which the plain call is better: it spares 1 ms of awkward, but holds the GIL."""
+MARK = "\x02\x03"
+"""Stands behind each row, as a special token, so that all rows are one text. No end of it is a beginning of it: what
+stands beside it cannot make another one together with a part of it."""
+_AS_ARROW = pa.scalar(MARK, pa.large_string())
+_NOTHING = pa.scalar("", pa.large_string())
 
 
 class GigatokenBackend:
     """A gigatoken tokenizer. Its caches grow with the text and go when it goes."""
 
-    # Its thread pool is slower than one tokenizer in each of our threads: 130-270 MB/s against 390-550 with two.
-    def __init__(self, tokenizer: Any) -> None:
-        import awkward
-
-        self._tokenizer = tokenizer
-        self._array = awkward.Array
-        self._contents = awkward.contents
-        self._index = awkward.index.Index64
+    # Its thread pool is slower than one tokenizer in each of our threads: 130-270 MB/s against 390-550 with two. Its
+    # way to take many rows leads through awkward arrays and costs a call 0.7 ms with the GIL held; one text costs 4 µs.
+    def __init__(self, make: Callable[[dict[str, int]], Any], mark_id: int) -> None:
+        """`make` gives a tokenizer that also finds these special tokens; `mark_id` is one that no token has."""
+        self._make = make
+        self._mark_id = mark_id
+        self._marked = make({MARK: mark_id})
+        self._plain: Any = None
 
     def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of all rows, and where each row's begin and end."""
-        if len(offsets) == 2 and offsets[1] - offsets[0] < SMALL:
-            ids = self._tokenizer.encode(data[offsets[0] : offsets[1]].tobytes())
-            return ids, np.array([0, len(ids)], np.int64)
-        characters = self._contents.NumpyArray(data, parameters={"__array__": "char"})
-        text = self._contents.ListOffsetArray(self._index(offsets), characters, parameters={"__array__": "string"})
-        layout = self._tokenizer.encode_batch(self._array(text), parallel=False).layout
-        return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
+        """The ids of all rows, one more after each that means nothing, and where each row begins."""
+        count = len(offsets) - 1
+        ids = _ids(self._marked, _joined(data, offsets))
+        marks = np.flatnonzero(ids == self._mark_id)
+        if len(marks) != count:
+            return self._one_by_one(data, offsets)
+        ids[marks] = 0
+        bounds = np.zeros(count + 1, np.int64)
+        np.add(marks, 1, out=bounds[1:])
+        return ids, bounds
+
+    def _one_by_one(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The same for rows that hold the mark themselves, which must stay text."""
+        if self._plain is None:
+            self._plain = self._make({})
+        ends = offsets.tolist()
+        place = np.zeros(1, np.uint32)
+        parts: list[NDArray[np.uint32]] = []
+        bounds = np.zeros(len(offsets), np.int64)
+        for row, (begin, end) in enumerate(itertools.pairwise(ends)):
+            ids = _ids(self._plain, data[begin:end].tobytes())
+            parts += [ids, place]
+            bounds[row + 1] = bounds[row] + len(ids) + 1
+        return np.concatenate(parts), bounds
 
 
-def of_ranks(ranks: bytes, scheme: str, specials: dict[str, int]) -> GigatokenBackend:
+def _ids(tokenizer: Any, text: bytes) -> NDArray[np.uint32]:
+    # A matrix of one row is never padded; and this is the call that takes bytes, gives an array, and lets the GIL go.
+    matrix, _ = tokenizer.encode_batch_padded([text], 0, parallel=False)
+    ids: NDArray[np.uint32] = matrix[0]
+    return ids
+
+
+def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
+    """All rows, with the mark after each."""
+    if len(offsets) == 2:
+        return data[offsets[0] : offsets[1]].tobytes() + MARK.encode()
+    rows = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
+    joined: bytes = pc.binary_join_element_wise(rows, _NOTHING, _AS_ARROW).buffers()[2].to_pybytes()
+    return joined
+
+
+def of_ranks(ranks: bytes, scheme: str, specials: dict[str, int], mark_id: int) -> GigatokenBackend:
     """From a rank file's text, with the special tokens that it shall find in texts."""
     from gigatoken import Tokenizer
 
-    # gigatoken wants a path, and has read it when it returns; a file for each call needs no clearing at exit.
-    with tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
-        path = Path(folder) / "ranks.tiktoken"
-        path.write_bytes(ranks)
-        return GigatokenBackend(Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens=specials))
+    def make(more: dict[str, int]) -> Any:
+        # gigatoken wants a path, and has read it when it returns; a file for each call needs no clearing at exit.
+        with tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+            path = Path(folder) / "ranks.tiktoken"
+            path.write_bytes(ranks)
+            return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens={**specials, **more})
+
+    return GigatokenBackend(make, mark_id)
 
 
-def of_json(rules: bytes) -> GigatokenBackend:
-    """From the text of a tokenizer.json. gigatoken raises what it likes if it does not know these rules."""
+def of_json(rules: Callable[[dict[str, int]], bytes], mark_id: int) -> GigatokenBackend:
+    """From the text of a tokenizer.json, given the special tokens that it shall have besides.
+
+    gigatoken raises what it likes if it does not know these rules.
+    """
     from gigatoken import Tokenizer
 
-    return GigatokenBackend(Tokenizer.from_json(rules))
+    return GigatokenBackend(lambda more: Tokenizer.from_json(rules(more)), mark_id)

@@ -72,11 +72,11 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         return ReferenceBackend(reference())
 
     @functools.cache
-    def stripped() -> bytes:
-        return _for_gigatoken(rules, specials)
+    def stripped(*more: tuple[str, int]) -> bytes:
+        return _for_gigatoken(rules, specials, dict(more))
 
     def by_gigatoken() -> Backend:
-        return gigatoken_backend.of_json(stripped())
+        return gigatoken_backend.of_json(lambda more: stripped(*more.items()), largest + 1)
 
     scheme = schemes.of_pre_tokenizer(rules.get("pre_tokenizer"))
     byte_level = scheme is not None and rules["model"].get("type") == "BPE" and not rules["model"].get("dropout")
@@ -144,12 +144,18 @@ def _reaches_out(token: dict[str, Any]) -> bool:
     return bool(token.get("rstrip") or token.get("single_word") or any(map(str.isspace, token["content"])))
 
 
-def _for_gigatoken(rules: dict[str, Any], specials: str) -> bytes:
-    """The rules without what adds tokens at the ends, and if special tokens are text, without them."""
+def _for_gigatoken(rules: dict[str, Any], specials: str, more: dict[str, int]) -> bytes:
+    """The rules with more special tokens, but without what adds tokens at the ends.
+
+    If special tokens are text, those that the rules have are left out.
+    """
     kept = copy.copy(rules)
     kept["post_processor"] = kept["truncation"] = kept["padding"] = None
+    added = rules.get("added_tokens") or []
     if specials != "parse":
-        kept["added_tokens"] = [token for token in rules.get("added_tokens") or [] if not token.get("special")]
+        added = [token for token in added if not token.get("special")]
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    kept["added_tokens"] = added + [{"id": i, "content": name, **plain, "special": True} for name, i in more.items()]
     return json.dumps(kept).encode()
 
 

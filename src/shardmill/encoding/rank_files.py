@@ -78,14 +78,14 @@ def from_ranks(
         return ReferenceBackend(reference())
 
     def by_gigatoken() -> Backend:
-        return gigatoken_backend.of_ranks(dense(), known.gigatoken if known else "", parsed)
+        return gigatoken_backend.of_ranks(dense(), known.gigatoken if known else "", parsed, largest + 1)
 
+    largest = max(largest_rank, *special_tokens.values(), 0)
     if not published:
         reference()  # an error in the vocabulary or the pattern is told now
     # gigatoken refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
     fast = known is not None and all(id_ > largest_rank for id_ in parsed.values())
     fast = fast and (published or self_check.trusted(by_gigatoken, reference(), list(special_tokens)))
-    largest = max(largest_rank, *special_tokens.values(), 0)
     # Where special tokens are an error they must be found, so no cut may hide one.
     cut = Cut(known.family, specials=specials != "text") if known else None
     stitching = None

@@ -206,7 +206,7 @@ def _unit(kind: Kind, held: list[Excerpt], engine: Engine) -> Unit:
     documents = join([excerpt.documents for excerpt in held])
     encoded = engine.encode(documents.data, documents.offsets)
     unit = Unit(working=time.perf_counter() - started, fallbacks=encoded.fallbacks)
-    unit.tokens, unit.text = len(encoded.tokens), int(documents.offsets[-1] - documents.offsets[0])
+    unit.tokens, unit.text = int(encoded.lengths.sum()), int(documents.offsets[-1] - documents.offsets[0])
     for excerpt in held:
         found = excerpt.documents
         unit.stored += excerpt.stored

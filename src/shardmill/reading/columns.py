@@ -81,9 +81,9 @@ def text_bytes(array: pa.Array) -> NDArray[np.int64]:
         return np.zeros(len(array), np.int64)
     if pt.is_fixed_size_binary(array.type):
         return np.full(len(array), array.type.byte_width, np.int64)
-    lengths = pc.binary_length(array).cast(pa.int64()).fill_null(0)
-    made: NDArray[np.int64] = lengths.to_numpy(zero_copy_only=False)
-    return made
+    if array.null_count:
+        array = array.fill_null(b"")
+    return np.diff(_offsets(array))
 
 
 def as_binary(array: pa.Array) -> pa.Array:
@@ -118,14 +118,19 @@ def documents_of(array: pa.Array, field: str, records: NDArray[np.int64] | None 
 
 def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The data and offsets of an array without nulls, beginning at 0."""
-    wide = pt.is_large_binary(array.type) or pt.is_large_string(array.type)
-    _, ends, data = array.buffers()
-    if ends is None or len(array) == 0:
-        return np.empty(0, np.uint8), np.zeros(len(array) + 1, np.int64)
-    kind: type[np.int64] | type[np.int32] = np.int64 if wide else np.int32
-    offsets = np.frombuffer(ends, kind, len(array) + 1, array.offset * np.dtype(kind).itemsize).astype(np.int64)
+    offsets, data = _offsets(array), array.buffers()[2]
     view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return view[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _offsets(array: pa.Array) -> NDArray[np.int64]:
+    """Where each row of a string-like array begins in its data, and where the last ends."""
+    ends = array.buffers()[1]
+    if ends is None or len(array) == 0:
+        return np.zeros(len(array) + 1, np.int64)
+    wide = pt.is_large_binary(array.type) or pt.is_large_string(array.type)
+    kind: type[np.int64] | type[np.int32] = np.int64 if wide else np.int32
+    return np.frombuffer(ends, kind, len(array) + 1, array.offset * np.dtype(kind).itemsize).astype(np.int64)
 
 
 def invalid_rows(array: pa.Array) -> Iterator[int]:
