@@ -71,7 +71,8 @@ class Rows:
         row = 0
         for chunk, documents in zip(chunks, found, strict=True):
             end = row + len(documents)
-            if (documents.spans or not (chunk.begins and chunk.ends)) and end > row:
+            plain = chunk.begins and chunk.ends and (not documents.spans or end - row == 1)
+            if not plain and end > row:
                 opens[row:end] = closes[row:end] = False
                 opens[row], closes[end - 1] = chunk.begins, chunk.ends
             row = end
@@ -96,9 +97,11 @@ class Rows:
 
     def count(self) -> list[Counted]:
         """What each chunk held, as far as its rows are kept."""
-        failed, lengths = dict(self._encoded.failed), self._encoded.lengths
+        failed = dict(self._encoded.failed)
+        ends = np.cumsum([len(documents) for documents in self._found], dtype=np.int64)
+        closed, bare = _between(self._closes, ends, self.kept), _between(self._encoded.lengths == 0, ends, self.kept)
         counted, row = [], 0
-        for documents in self._found:
+        for i, documents in enumerate(self._found):
             end = row + len(documents)
             last = min(end, self.kept)
             if last <= row < end:
@@ -106,14 +109,13 @@ class Rows:
             rejects = documents.rejects
             if last < end:
                 rejects = [reject for reject in rejects if reject.record < documents.record(last - row - 1)]
-            refused = [i for i in failed if row <= i < last]
+            refused = [bad for bad in failed if row <= bad < last]
             if refused:
-                rejects = rejects + [_refused(documents, i - row, failed[i]) for i in refused]
+                rejects = rejects + [_refused(documents, bad - row, failed[bad]) for bad in refused]
                 rejects.sort(key=lambda reject: (reject.record, reject.byte))
-            ended = int(np.count_nonzero(self._closes[row:last]))
             dealt = documents.spans and len(documents) > 1
-            empty = 0 if dealt else int(np.count_nonzero(lengths[row:last] == 0)) - len(refused)
-            counted.append(Counted(ended, empty, documents.lines, documents.replaced, rejects))
+            empty = 0 if dealt else bare[i] - len(refused)
+            counted.append(Counted(closed[i], empty, documents.lines, documents.replaced, rejects))
             row = end
         return counted
 
@@ -141,6 +143,13 @@ class Rows:
                 ends = row_ends[np.append(document[1:] != document[:-1], closes[-1])]
             dealt[split] = Stream(part, closing, ends, row_ends, sizes[mine])
         return dealt
+
+
+def _between(flags: NDArray[np.bool_], ends: NDArray[np.int64], kept: int) -> list[int]:
+    """How many flags are set in each stretch up to these ends, the rows that are not kept left out."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(flags)])[np.minimum(ends, kept)]
+    counts: list[int] = np.diff(before, prepend=0).tolist()
+    return counts
 
 
 def _without(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
@@ -172,7 +181,10 @@ def join(found: list[Documents]) -> Documents:
     if not found:
         return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64))
     data = np.concatenate([d.data[d.offsets[0] : d.offsets[-1]] for d in found])
-    sizes = np.concatenate([np.diff(d.offsets) for d in found])
+    if len(data) and max(map(len, found)) == 1 == min(map(len, found)):  # tiny files
+        sizes = np.array([d.offsets[1] - d.offsets[0] for d in found], np.int64)
+    else:
+        sizes = np.concatenate([np.diff(d.offsets) for d in found])
     tail = None if found[0].tail is None else np.concatenate([d.tail for d in found if d.tail is not None])
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
     return Documents(data, offsets, spans=any(d.spans for d in found), tail=tail)

@@ -32,5 +32,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """The file's content: the same bytes for the same dataset."""
-    return json.dumps(manifest, ensure_ascii=False, indent=1).encode() + b"\n"
+    """The file's content: the same bytes for the same dataset. A source is a line: there may be a million."""
+    head = {**manifest, "sources": []}
+    whole = json.dumps(head, ensure_ascii=False, indent=1)
+    lines = ",\n".join("  " + json.dumps(source, ensure_ascii=False) for source in manifest["sources"])
+    if lines:
+        whole = whole.replace('\n "sources": []', f'\n "sources": [\n{lines}\n ]', 1)
+    return whole.encode() + b"\n"

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardmill.worker import Entry, Milled, Worker
@@ -154,4 +154,6 @@ def _long(entries: list[Entry]) -> bool:
 
 def _without_payload(entry: Entry) -> Entry:
     chunk: Chunk | None = entry.chunk
-    return entry if chunk is None or chunk.payload is None else entry._replace(chunk=replace(chunk, payload=None))
+    if chunk is None or chunk.payload is None:
+        return entry
+    return Entry(entry.reader, entry.source, chunk._replace(payload=None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -172,7 +172,7 @@ class Worker:
         """Some tokens of a long stretch; `seen`: bytes of all of it, with the last."""
         spans = self._milling.spans
         begins, ends = chunk.begins and first, chunk.ends and seen is not None
-        piece = None if spans else replace(chunk, begins=begins, ends=ends)
+        piece = None if spans else chunk._replace(begins=begins, ends=ends)
         streams = {}
         for eot in self._milling.eots:
             mark = np.array([self._milling.tokenizer.eot or 0], tokens.dtype)

@@ -67,6 +67,7 @@ class Writer:
         )
         self.checkpoints = Checkpoints(out, journal, outputs, keeper, lambda: asdict(self.state))
         self._before = self._through = 0
+        self._left: list[str] = []
 
     def begin(self, facts: dict[str, Any], begun: Begun | None) -> None:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
@@ -103,6 +104,7 @@ class Writer:
                 self._end_source(entry)
             else:
                 self._count(entry, entry.chunk, next(counted))
+        self._list_sources()
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """End all files and record that; gives those that stand beside the outputs, as the manifest says it."""
@@ -141,7 +143,8 @@ class Writer:
     def sources(self) -> list[dict[str, Any]]:
         """What was found in each source."""
         lines = self._sources.path.with_name(self._sources.path.name + PARTIAL).read_bytes().splitlines()
-        return [json.loads(line) for line in lines]
+        found: list[dict[str, Any]] = json.loads(b"[" + b",".join(lines) + b"]")
+        return found
 
     def _append(self, i: int, split: str, stream: Stream, piece: Chunk | None) -> None:
         output, count = self._outputs[i], self.state.counts[i]
@@ -189,17 +192,24 @@ class Writer:
         """No more of the present source is wanted."""
         if self.state.position != Position():
             with self.checkpoints.step():
-                self._list_source(self.state.source)
+                self._leave(self.state.source)
+                self._list_sources()
 
     def _end_source(self, entry: Entry) -> None:
         entry.reader.check()
-        self._list_source(entry.source)
+        self._leave(entry.source)
 
-    def _list_source(self, index: int) -> None:
+    def _list_sources(self) -> None:
+        """Write down the sources that were left."""
+        lines = "".join(self._left).encode()
+        self._left.clear()
+        if lines:
+            self._sources.append(lines)
+            self.state.sources_bytes += len(lines)
+
+    def _leave(self, index: int) -> None:
         source = self._plan.sources[index]
-        line = json.dumps({"name": source.name, "bytes": source.size, **self.state.here}).encode() + b"\n"
-        self._sources.append(line)
-        self.state.sources_bytes += len(line)
+        self._left.append(json.dumps({"name": source.name, "bytes": source.size, **self.state.here}) + "\n")
         self._before, self._through = self._before + (source.size or self._through), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
         self.state.source, self.state.position = index + 1, Position()

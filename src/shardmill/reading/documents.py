@@ -21,8 +21,7 @@ class Position(NamedTuple):
     """A document begins before this position and goes on after it."""
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A description of a few megabytes of one source, to be read by a worker."""
 
     source: int

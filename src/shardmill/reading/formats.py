@@ -5,7 +5,8 @@ To add a format is one file with a reader class, one line in `FORMATS`, and its 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -15,7 +16,7 @@ from shardmill.reading.names import format_of
 from shardmill.reading.opening import open_source
 from shardmill.reading.options import Reading
 from shardmill.reading.sources import Source
-from shardmill.reading.storage import Feed, check_unchanged
+from shardmill.reading.storage import Feed, FileFeed, check_unchanged
 
 if TYPE_CHECKING:
     from shardmill.reading.text import TextReader
@@ -81,14 +82,22 @@ def reader_for(index: int, source: Source, reading: Reading) -> Reader:
     return _SourceReader(index, source, reading)
 
 
+@cache
+def _class_of(format: str) -> Callable[..., FormatReader]:
+    module, name, _ = FORMATS[format]
+    made: Callable[..., FormatReader] = getattr(import_module(f"shardmill.reading.{module}"), name)
+    return made
+
+
 class _SourceReader:
-    __slots__ = ("_index", "_reader", "_reading", "_source")
+    __slots__ = ("_index", "_reader", "_reading", "_source", "_whole")
 
     def __init__(self, index: int, source: Source, reading: Reading) -> None:
         self._index = index
         self._source = source
         self._reading = reading
         self._reader: FormatReader | None = None
+        self._whole = False
 
     @property
     def unit(self) -> str:
@@ -99,6 +108,7 @@ class _SourceReader:
 
     def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
         opened = open_source(self._source)
+        self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
         try:
             if self._reading.tail is not None and opened.format != "text":
                 raise UsageError(
@@ -106,9 +116,7 @@ class _SourceReader:
                     place=self._source.name,
                     hint="give `--val` a fraction or `first:N`",
                 )
-            module, name, _ = FORMATS[opened.format]
-            made = getattr(import_module(f"shardmill.reading.{module}"), name)
-            self._reader = made(self._index, self._source, self._reading, self._reopen, opened.head)
+            self._reader = _class_of(opened.format)(self._index, self._source, self._reading, self._reopen, opened.head)
             yield from self._reader.chunks(opened.feed, start, size)
         finally:
             opened.feed.close()
@@ -128,7 +136,8 @@ class _SourceReader:
         return cast("TextReader", self._opened()).pieces(chunk, size)
 
     def check(self) -> None:
-        check_unchanged(self._source)
+        if not self._whole:
+            check_unchanged(self._source)
 
     def place(self, record: int, byte: int) -> str:
         if self._reader is not None:

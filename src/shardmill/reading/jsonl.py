@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -58,7 +57,7 @@ class JsonLinesReader:
             room = thinned(feed.peek, position, size, b"\n")
             chunk = self._chunk(feed, position, room)
             if room < size:  # many tiny lines weigh more than their text
-                chunk = replace(chunk, cost=chunk.cost * size // room)
+                chunk = chunk._replace(cost=chunk.cost * size // room)
             yield chunk
             if feed.end_by(chunk.end) is not None:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 
 TEXT_ENDINGS = (
     "txt text md markdown rst tex log org adoc html htm xml svg yaml yml toml ini cfg conf srt vtt po "
@@ -38,6 +39,7 @@ COMPRESSION_ENDINGS: dict[str, str] = {
 }
 
 
+@lru_cache(4)  # a source's name is asked about three times in a row
 def endings(path: str) -> tuple[str, str]:
     """The ending that says the format and the one that says the compression; empty where there is none."""
     name = os.path.basename(path).lower()

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardmill.reading.documents import Documents
-from shardmill.reading.unicode import REPLACEMENT, is_valid, replaced
+from shardmill.reading.unicode import REPLACEMENT, SMALL, is_valid, replaced
 
 
 def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np.int64]]:
@@ -53,6 +53,8 @@ def _split(raw: bytes, separator: bytes) -> tuple[NDArray[np.uint8], NDArray[np.
 
 
 def _are_valid(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bool:
+    if len(offsets) == 2 and len(data) <= SMALL:
+        return is_valid(data.tobytes())
     rows = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
     try:
         rows.validate(full=True)

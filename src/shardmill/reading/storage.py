@@ -43,16 +43,29 @@ class Feed(Protocol):
 
 def open_raw(source: Source) -> int:
     """A file descriptor; SourceError when the file is not there any more or is not the one that was found."""
+    descriptor = _open(source)
     try:
-        descriptor = os.open(source.path, _FLAGS)
+        _check_open(source, descriptor)
+    except SourceError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open(source: Source) -> int:
+    try:
+        return os.open(source.path, _FLAGS)
     except OSError as error:
         raise _os_error(source, error) from error
-    if source.size is not None:
-        status = os.fstat(descriptor)
-        if status.st_size != source.size or str(status.st_mtime_ns) != source.version:
-            os.close(descriptor)
-            raise changed(source)
-    return descriptor
+
+
+def _check_open(source: Source, descriptor: int) -> None:
+    if source.size is not None and not _is_as_found(source, os.fstat(descriptor)):
+        raise changed(source)
+
+
+def _is_as_found(source: Source, status: os.stat_result) -> bool:
+    return status.st_size == source.size and str(status.st_mtime_ns) == source.version
 
 
 def read_range(source: Source, start: int, end: int) -> bytes:
@@ -72,7 +85,7 @@ def check_unchanged(source: Source) -> None:
         status = os.stat(source.path)
     except OSError as error:
         raise _os_error(source, error) from error
-    if status.st_size != source.size or str(status.st_mtime_ns) != source.version:
+    if not _is_as_found(source, status):
         raise changed(source)
 
 
@@ -125,13 +138,21 @@ class FileFeed:
         assert source.size is not None
         self._source = source
         self.size = source.size
-        self._descriptor = open_raw(source)
         self._whole: bytes | None = None
-        if self.size <= SMALL:
+        if self.size > SMALL:
+            self._descriptor = open_raw(source)
+        else:
+            self._descriptor = _open(source)
             try:
                 self._whole = _read_at(source, self._descriptor, 0, self.size) if self.size else b""
+                _check_open(source, self._descriptor)
             finally:
                 self.close()
+
+    @property
+    def whole(self) -> bool:
+        """All of it was read at once, and has not changed while it was: nothing more needs to be checked."""
+        return self._whole is not None
 
     def peek(self, offset: int, n: int) -> bytes:
         if self._whole is not None:

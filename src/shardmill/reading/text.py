@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,7 +51,7 @@ class TextReader:
             if stop is not None:
                 chunk = self._chunk(feed, position, inside, stop)
                 if room < size:  # many tiny documents weigh more than their text
-                    chunk = replace(chunk, cost=chunk.cost * size // room)
+                    chunk = chunk._replace(cost=chunk.cost * size // room)
             else:
                 chunk = self._giant(feed, position, inside, size)
             yield chunk
