@@ -165,7 +165,7 @@ def declared() -> tuple[set[str], set[str], set[str]]:
 def outside(paths: Iterable[Path]) -> set[str]:
     """The packages, neither ours nor Python's own, that these files import."""
     imported = {name.split(".")[0] for path in paths for name in imports(path)}
-    return imported - set(sys.stdlib_module_names) - {"shardmill", "__future__", ""}
+    return imported - set(sys.stdlib_module_names) - {"shardmill", "__future__", "", "tomllib"}  # of 3.11 and later
 
 
 def test_the_reasons_for_the_dependencies_are_written_down():

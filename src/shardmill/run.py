@@ -26,6 +26,7 @@ from shardmill.preflight import check_disk
 from shardmill.progress import Progress
 from shardmill.reading import Reading, find_sources, reader_for
 from shardmill.reading.documents import Position
+from shardmill.recipe_calls import apply_recipes
 from shardmill.splits import Val
 from shardmill.worker import Entry, Milling, Worker
 from shardmill.writer import REJECTS, Writer
@@ -62,10 +63,11 @@ def prepare(
 
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
-    specs = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     plan = Plan(
-        find_sources([os.fspath(spec) for spec in specs], chosen.input_format),
+        find_sources(specs, chosen.input_format),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )

@@ -22,6 +22,7 @@ from shardmill.inspecting.separators import Separator, find_separators
 from shardmill.inspecting.troubles import Trouble, find_troubles
 from shardmill.options import Options
 from shardmill.reading import Reading, Source, find_sources
+from shardmill.recipe_calls import apply_recipes
 
 _LARGEST = 8 << 20  # bytes of a record that are held at once
 _FOOTERS = 256  # parquet files of which the number of rows is asked
@@ -103,9 +104,10 @@ def inspect(
 
     UsageError for a call that is wrong. What is wrong with the sources stands in `troubles`.
     """
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
-    specs = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    found = find_sources([os.fspath(spec) for spec in specs], chosen.input_format)
+    found = find_sources(specs, chosen.input_format)
     for source in found:
         if source.size is None:
             raise UsageError(
