@@ -12,6 +12,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
+from shardmill.options import Options
 from shardmill.recipe_calls import apply_recipes, command
 from shardmill.recipes import find_recipe, list_recipes, read_recipe
 from tests.corpus import contents, documents, write_jsonl
@@ -55,10 +56,8 @@ def test_the_command_that_a_recipe_stands_for_gives_the_same_options(format):
     words = shlex.split(command(recipe, (format,)))
     assert words[:2] == ["shardmill", "prepare"] and words[2] == recipe.source[0]
     typed = {word[2:].replace("-", "_"): words[i + 1] for i, word in enumerate(words) if word.startswith("--")}
-    options = shardmill.options.Options.of({**typed, "format": format})
-    assert (
-        options.shaping() == shardmill.options.Options.of(apply_recipes([recipe.name], {"format": format})[1]).shaping()
-    )
+    _, options = apply_recipes([recipe.name], {"format": format})
+    assert Options.of({**typed, "format": format}).shaping() == Options.of(options).shaping()
 
 
 def test_what_was_given_counts_before_the_recipe():
@@ -93,11 +92,8 @@ def test_two_recipes_that_want_different_things_are_refused_until_one_is_chosen(
     ],
 )
 def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path, wrong, meant):
-    for run in (
-        metered("prepare", wrong, "-o", tmp_path / "out"),
-        metered("recipes", wrong),
-        metered("inspect", wrong),
-    ):
+    for call in (["prepare", wrong, "-o", tmp_path / "out"], ["recipes", wrong], ["inspect", wrong]):
+        run = metered(*call)
         assert run.code == 2
         assert f"did you mean `{meant}`?" in run.err and wrong in run.err
         assert "Traceback" not in run.err
