@@ -71,8 +71,8 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
 
     SOURCE is a file, a folder, a glob, or `-` for standard input: plain text, JSON Lines, parquet, Arrow or CSV, also
     compressed by gzip, zstd, bzip2 or xz. Or it is a recipe such as `fineweb-edu/sample-10BT` (`shardmill recipes` has
-    a list), which also brings settings, or a recipe of your own, a .toml file. A path that exists counts before a recipe
-    of that name. Kill it at any moment: the same command goes on from there.
+    a list), which also brings settings, or a recipe of your own, a .toml file. A path that exists counts before a
+    recipe of that name. Kill it at any moment: the same command goes on from there.
     """
     from shardmill.progress import choose_progress
     from shardmill.run import prepare as run
