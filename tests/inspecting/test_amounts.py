@@ -88,7 +88,6 @@ def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_three_percent(tmp_
 
 @pytest.mark.parametrize("kind", ["csv", "csv.gz", "feather"])
 def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(tmp_path, few_places, monkeypatch, kind):
-    monkeypatch.setattr("shardmill.inspecting.row_windows._BEGINNING", 1 << 20)
     made = [text for text in texts(24_000_000, 8) if text]
     path = tmp_path / f"a.{kind}"
     if kind == "feather":

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %.
 _T = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+_DOUBT_FREEDOM = 7  # degrees of freedom of a rate's error, which comes from eight groups
+_LEAST = 0.001  # of a number is the least margin: where windows begin and end costs as much
 _SHARED = 0.75  # of its own speed is what each of several workers has: they share caches, memory and the GIL
 _STARTING = 0.6  # seconds from the command to the first chunk, and from the last to the manifest
 
@@ -98,7 +100,10 @@ def _total(kind: Kind, values: Sequence[float]) -> Amount:
     rest = np.array(values) - ratio * stored
     n = len(kind.units)
     error = math.sqrt(float(rest @ rest) * n / (n - 1)) / covered * math.sqrt(max(0.0, 1 - covered / kind.stored))
-    margin = student(n - 1) * error * kind.stored
+    # What the excerpts stand for is itself an estimate where a stream is compressed.
+    doubt = math.sqrt(sum(off * off for _, off in kind.doubts)) / max(1.0, sum(stored for stored, _ in kind.doubts))
+    margin = math.hypot(student(n - 1) * error * kind.stored, student(_DOUBT_FREEDOM) * doubt * ratio * kind.stored)
+    margin = max(margin, _LEAST * ratio * kind.stored)
     # An estimate that happens to have no variance is still an estimate.
     return Amount(round(ratio * kind.stored), max(1, round(margin)) if found else 0)
 

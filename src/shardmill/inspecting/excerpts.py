@@ -51,6 +51,8 @@ class Look:
     """Why reading stopped; a run would stop there too."""
     whole: bool = False
     """Everything that the source holds is in the excerpts."""
+    doubt: float = 0.0
+    """The standard error, as a share, of the stored bytes that the excerpts are said to stand for."""
 
     @property
     def full(self) -> bool:
@@ -72,8 +74,9 @@ class Look:
         if self.excerpts:
             self.excerpts[-1].feeding += time.perf_counter() - started
 
-    def weigh(self, rate: float, passed: int) -> None:
+    def weigh(self, rate: float, passed: int, doubt: float = 0.0) -> None:
         """Say what each excerpt stands for: `rate` stored bytes for each of its span, after `passed` were passed."""
+        self.doubt = doubt
         seen = sum(excerpt.span for excerpt in self.excerpts)
         for excerpt in self.excerpts:
             excerpt.stored = excerpt.span * rate

@@ -1,4 +1,4 @@
-"""Excerpts of parquet, Arrow and CSV: row groups from all over a file, or every so many rows of a stream."""
+"""Excerpts of parquet and Arrow: row groups or batches from all over a file, or every so many rows of a stream."""
 
 from __future__ import annotations
 
@@ -11,65 +11,24 @@ import numpy as np
 
 from shardmill.errors import SourceError
 from shardmill.inspecting import excerpts
-from shardmill.inspecting.read_ahead import Marks
-from shardmill.reading import Position
+from shardmill.inspecting.read_ahead import UNKNOWN, Marks
+from shardmill.reading import Chunk, Position
+from shardmill.reading.arrow_ipc import first_line
+from shardmill.reading.batches import slices
+from shardmill.reading.columns import column_of, find_column, text_bytes
+from shardmill.reading.opening import ARROW_MARK
+from shardmill.reading.storage import FileFeed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.inspecting.excerpts import Look
-    from shardmill.reading import Chunk, Reading, Source
+    from shardmill.inspecting.excerpts import Excerpt, Look
+    from shardmill.reading import Reading, Source
     from shardmill.reading.formats import FormatReader
     from shardmill.reading.storage import Feed
 
 _JUMPS = 4  # batches that Arrow data is followed at the least, to see how many rows they hold
-_BEGINNING = 8 << 20  # bytes of CSV that are parsed at the least
 _REPETITIVE = 512  # bytes a row, encoded, below which a dictionary may be what makes the rows small
-
-
-class Beginning:
-    """A feed that ends early: CSV is read far ahead by its library, so only an end tells what its rows stand for."""
-
-    def __init__(self, feed: Feed, size: int, limit: int) -> None:
-        self._feed, self._limit = feed, limit
-        self._marks = Marks(size)
-        self.cut = False
-        """The source goes on after what was given."""
-
-    def peek(self, offset: int, n: int) -> bytes:
-        n = min(n, self._limit - offset)
-        if n <= 0:
-            self.cut = self.cut or self._feed.end_by(self._limit) is None
-            return b""
-        window = self._feed.peek(offset, n)
-        self._marks.add(offset + n, self._feed.stored(offset + n))
-        return window
-
-    @property
-    def stored_behind(self) -> float:
-        """Stored bytes of what was given."""
-        return self._marks.rate * self._limit
-
-    def take(self, start: int, end: int) -> bytes | None:
-        return self.peek(start, end - start)
-
-    def drop(self, offset: int) -> None:
-        self._feed.drop(min(offset, self._limit))
-
-    def end_by(self, limit: int) -> int | None:
-        end = self._feed.end_by(min(limit, self._limit))
-        return self._limit if end is None and limit >= self._limit else end
-
-    def stored(self, offset: int) -> int:
-        return self._feed.stored(offset)
-
-    def close(self) -> None:
-        self._feed.close()
-
-
-def beginning(feed: Feed, size: int, wanted: int) -> Beginning:
-    """As much of a CSV file of `size` stored bytes as gives so many excerpts, with as much again between them."""
-    return Beginning(feed, size, max(_BEGINNING, 2 * wanted * excerpts.UNIT))
 
 
 class RowVisit:
@@ -86,8 +45,8 @@ class RowVisit:
             self._everything()
         elif self._look.format == "parquet":
             self._row_groups(shares)
-        elif isinstance(self._feed, Beginning):
-            self._beginning(self._feed)
+        elif isinstance(self._feed, FileFeed) and self._feed.peek(0, len(ARROW_MARK)) == ARROW_MARK:
+            self._some_batches(shares)
         else:
             self._batches(len(shares))
 
@@ -110,26 +69,40 @@ class RowVisit:
                 started = time.perf_counter()
             else:
                 self._look.whole, through = True, self._source.size or 0
-        self._look.weigh(through / max(1, behind), behind)
+        self._look.weigh(through / max(1, behind), behind, 0.0 if self._look.whole else UNKNOWN)
 
-    def _beginning(self, feed: Beginning) -> None:
-        """Every second chunk of the beginning of a file."""
-        behind = 0
-        started = time.perf_counter()
+    def _some_batches(self, shares: list[float]) -> None:
+        """Of an Arrow file, whose footer says where its batches are: the beginnings of those that the shares fall into."""
+        import pyarrow as pa
+
+        size = self._source.size or 0
         try:
-            with self._chunks(0) as chunks:
-                for number, chunk in enumerate(chunks):
-                    behind += _weight(chunk)
-                    if number % 2 == 0 and not (self._ended() and number):
-                        self._take(chunk, started)
-                    else:
-                        self._look.passed(started)
+            with pa.OSFile(self._source.path) as stored, pa.ipc.open_file(stored) as file:
+                path = find_column(file.schema, self._field, self._source.name)
+                count = file.num_record_batches
+                hit, hits = np.unique((np.array(shares) * count).astype(np.int64), return_counts=True)
+                for number, wanted in zip(hit.tolist(), hits.tolist(), strict=True):
+                    if self._ended() and self._look.excerpts:
+                        break
                     started = time.perf_counter()
-        except SourceError:
-            if not (feed.cut and behind):
-                raise
-            # The last row was cut in two, and that by us.
-        self._look.weigh((feed.stored_behind if feed.cut else self._source.size or 0) / max(1, behind), behind)
+                    column = column_of(file.get_batch(number), path)
+                    self._some_rows(column, wanted * excerpts.UNIT, size / count, started)
+        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
+            raise SourceError(f"the Arrow data is damaged: {first_line(error)}", place=self._source.name) from error
+        # Batches are taken for equally large as they are stored, and lie side by side.
+        self._look.weigh(1.0, 0)
+
+    def _some_rows(self, column: Any, most: int, stored: float, started: float) -> None:
+        """The first rows of a batch that takes so many bytes as it is stored."""
+        weight = int(text_bytes(column).sum()) + len(column)
+        row = taken = 0
+        for rows in slices([column], excerpts.UNIT):
+            chunk = Chunk(0, row, row + rows.total, rows.cost, payload=rows)
+            self._look.take(self._reader, chunk, started).span = round(_weight(chunk) * stored / max(1, weight))
+            row, taken = row + rows.total, taken + rows.cost
+            if taken >= most:
+                break
+            started = time.perf_counter()
 
     def _batches(self, wanted: int) -> None:
         """Of Arrow data, from its start on: so many chunks, with others between them."""
@@ -152,7 +125,7 @@ class RowVisit:
                 started = time.perf_counter()
             else:
                 marks.total = marks.last
-        self._look.weigh(marks.rate, marks.last)
+        self._look.weigh(marks.rate, marks.last, marks.doubt)
 
     def _row_groups(self, shares: list[float]) -> None:
         """The beginnings of the groups that the shares fall into; where several fall into one, more of it."""
@@ -163,6 +136,7 @@ class RowVisit:
             if self._ended() and self._look.excerpts:
                 break
             end = int(starts[group + 1]) if group + 1 < len(starts) else total
+            first = len(self._look.excerpts)
             taken = 0
             started = time.perf_counter()
             with self._chunks(int(starts[group])) as chunks:
@@ -172,14 +146,23 @@ class RowVisit:
                     if taken >= hits * excerpts.UNIT or chunk.end >= end:
                         break
                     started = time.perf_counter()
-        size = self._source.size or 0
-        if encoded < _REPETITIVE * total:
-            self._look.weigh(size / max(1, total), 0)
-            return
-        # By the bytes of the column as it is encoded before it is compressed: a text takes four bytes more there.
-        for excerpt in self._look.excerpts:
-            excerpt.span = len(excerpt.documents.data) + 4 * excerpt.records
-        self._look.weigh(size / encoded, 0)
+            if encoded.sum() >= _REPETITIVE * total:
+                whole = int(encoded[group]) if chunk.end == end else None
+                _as_encoded(self._look.excerpts[first:], whole)
+        measured_by = int(encoded.sum()) if encoded.sum() >= _REPETITIVE * total else total
+        self._look.weigh((self._source.size or 0) / max(1, measured_by), 0)
+
+
+def _as_encoded(group: list[Excerpt], whole: int | None) -> None:
+    """Measure excerpts of a row group by the bytes of its column as they are encoded before they are compressed.
+
+    A text takes four bytes more there; `whole`: what the group takes, when all of it was read, with the heads of pages.
+    """
+    for excerpt in group:
+        excerpt.span = len(excerpt.documents.data) + 4 * excerpt.records
+    if whole is not None and (seen := sum(excerpt.span for excerpt in group)):
+        for excerpt in group:
+            excerpt.span = round(excerpt.span * whole / seen)
 
 
 def _weight(chunk: Chunk) -> int:
@@ -187,15 +170,15 @@ def _weight(chunk: Chunk) -> int:
     return chunk.cost + chunk.end - chunk.start
 
 
-def row_groups(source: Source, field: str) -> tuple[NDArray[np.int64], int, int]:
-    """The first row of each row group of a parquet file, the number of rows, and the encoded bytes of a column.
+def row_groups(source: Source, field: str) -> tuple[NDArray[np.int64], int, NDArray[np.int64]]:
+    """The first row of each row group of a parquet file, the number of rows, and the encoded bytes of a column in each.
 
     SourceError when the file cannot be read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    counts, encoded = [0], 0
+    counts, encoded = [0], []
     try:
         metadata = pq.read_metadata(source.path)
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
@@ -203,9 +186,9 @@ def row_groups(source: Source, field: str) -> tuple[NDArray[np.int64], int, int]
         for i in range(metadata.num_row_groups):
             group = metadata.row_group(i)
             counts.append(group.num_rows)
-            encoded += group.column(column).total_uncompressed_size if column >= 0 else 0
+            encoded.append(group.column(column).total_uncompressed_size if column >= 0 else 0)
     except (pa.ArrowException, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(f"the parquet file is damaged: {reason}", place=source.name) from error
     starts = np.cumsum(np.array(counts, np.int64))
-    return starts[:-1], int(starts[-1]), encoded
+    return starts[:-1], int(starts[-1]), np.array(encoded, np.int64)

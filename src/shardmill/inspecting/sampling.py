@@ -73,6 +73,8 @@ class Kind:
     """Sources that were opened."""
     whole: bool = False
     """All of it was read: what was counted is exact."""
+    doubts: list[tuple[float, float]] = field(default_factory=list)
+    """Of each source that was looked into: stored bytes that its excerpts stand for, and how far that may be off."""
     errors: list[SourceError] = field(default_factory=list)
 
     @property
@@ -150,6 +152,8 @@ def _sample_kind(
             if look.format:
                 formats[look.format] += int(kind.sizes[member])
                 compressions[look.compression] += int(kind.sizes[member])
+            stands_for = sum(excerpt.stored for excerpt in look.excerpts)
+            kind.doubts.append((stands_for, look.doubt * stands_for))
             for excerpt in look.excerpts:
                 held.append(excerpt)
                 if sum(len(one.documents.data) for one in held) >= UNIT // 2:

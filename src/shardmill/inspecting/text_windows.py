@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from shardmill.reading.formats import FormatReader
     from shardmill.reading.opening import Opened
 
-_NEAR = 1 << 16
-_FAR = 1 << 22  # how far to look for the end of a document before the place is given up
+NEAR = 1 << 16
+FAR = 1 << 22  # how far to look for the end of a document before the place is given up
 _WHOLE_FAR = 1 << 26  # the same where all of a source is read
 _PATIENCE = 3  # places at which one looks so far in vain
+_NEARLY = 0.7  # of a stream, from which on the rest is followed as well
 _WALK = 1 << 22  # bytes of text that a stream is followed at the least, to see how well it is compressed
 
 
@@ -64,9 +65,9 @@ class TextVisit:
             started = time.perf_counter()
             begin = self._begin(int(share * size))
             if begin is not None and begin < size:
-                self._window(begin, started, _FAR)
+                self._window(begin, started, FAR)
         if not self._look.excerpts:
-            self._window(0, time.perf_counter(), _FAR)
+            self._window(0, time.perf_counter(), FAR)
         self._look.weigh(1.0, 0)
 
     def _everything(self) -> None:
@@ -78,33 +79,36 @@ class TextVisit:
                 self._marks.total = self._feed.end_by(at)
                 self._marks.add(at, self._feed.stored(at))
         self._look.whole = self._marks.total is not None
-        self._look.weigh(self._marks.rate, self._marks.last)
+        self._look.weigh(self._marks.rate, self._marks.last, self._marks.doubt)
 
     def _now_and_then(self, wanted: int) -> None:
         """Of a stream, from its start on: so many windows, with more between them the longer it is."""
         at = 0
         while True:
             started = time.perf_counter()
-            self._advance(at + excerpts.UNIT + _NEAR)
+            self._advance(at + excerpts.UNIT + NEAR)
             begin = self._begin(at)
-            end = None if begin is None else self._window(begin, started, _FAR)
+            end = None if begin is None else self._window(begin, started, FAR)
             gap = self._marks.length / wanted / excerpts.UNIT - 1
-            at = (at + _FAR if end is None else end) + int(min(max(gap, 0.0), excerpts.SKIP - 1) * excerpts.UNIT)
+            at = (at + FAR if end is None else end) + int(min(max(gap, 0.0), excerpts.SKIP - 1) * excerpts.UNIT)
             started = time.perf_counter()
             enough = len(self._look.excerpts) >= wanted or at >= excerpts.SKIP * excerpts.UNIT * wanted
-            self._advance(max(at, _WALK) if enough else at, forget=True)
+            target = max(at, _WALK) if enough else at
+            if enough and self._marks.length < target / _NEARLY:
+                target = 1 << 62  # to the end, which makes the rate exact
+            self._advance(target, forget=True)
             self._look.passed(started)
             over = self._marks.total is not None and at >= self._marks.total
             if enough or over or self._ended():
                 break
             self._feed.drop(at)
-        self._look.weigh(self._marks.rate, self._marks.last)
+        self._look.weigh(self._marks.rate, self._marks.last, self._marks.doubt)
 
     def _advance(self, target: int, *, forget: bool = False) -> None:
         """Pull text up to the target step by step, so that it is seen when stored bytes are read."""
         at = self._marks.last
         while at < target and self._marks.total is None and not (forget and self._ended()):
-            at = min(at + _NEAR, target)
+            at = min(at + NEAR, target)
             self._marks.total = self._feed.end_by(at)
             self._marks.add(at if self._marks.total is None else self._marks.total, self._feed.stored(at))
             if forget and self._marks.total is None:
@@ -135,7 +139,7 @@ class TextVisit:
         """
         limit = begin + excerpts.UNIT
         last = max(begin, last_separator(self._feed.peek, begin, limit, separator))
-        width = limit - last + _NEAR
+        width = limit - last + NEAR
         while True:
             window = self._feed.peek(last, width)
             if (found := window.find(separator)) >= 0:
@@ -151,19 +155,19 @@ class TextVisit:
         self._inside = False
         if at == 0:
             return 0
-        width = _NEAR
+        width = NEAR
         while self._separator is not None:
             window = self._feed.peek(at, width)
             if (found := window.find(self._separator)) >= 0:
                 return at + found + len(self._separator)
-            if len(window) < width or width >= (_FAR if self._missed < _PATIENCE else _NEAR):
+            if len(window) < width or width >= (FAR if self._missed < _PATIENCE else NEAR):
                 self._missed += 1
                 break
             width *= 4
         if self._lines:
             return None
         self._inside = True
-        window = self._feed.peek(at, _NEAR)
+        window = self._feed.peek(at, NEAR)
         found = min((i for i in (window.find(b"\n"), window.find(b" ")) if i >= 0), default=0)
         while found < min(len(window), 4) and window[found] & 0xC0 == 0x80:
             found += 1
