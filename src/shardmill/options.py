@@ -94,6 +94,10 @@ class Options:
     workers: int | None = option(
         None, "--workers", metavar="N", help="threads that read and encode; all CPUs of this process by default"
     )
+    cache: str | None = option(
+        None, "--cache", metavar="DIR",
+        help="keep remote files there, whole, and read them from there in later runs; by default nothing is kept",
+    )  # fmt: skip
     overwrite: bool = option(False, "--overwrite", help="start anew, whatever stands in the output folder")
 
     @classmethod
