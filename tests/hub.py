@@ -301,10 +301,10 @@ class _Handler(BaseHTTPRequestHandler):
         etag = etag_of(content)
         about = {"X-Repo-Commit": commit, "X-Linked-Size": str(_size(content)), "X-Linked-Etag": f'"{etag}"'}
         if _size(content) < _LARGE:
-            self._file(content, {"X-Repo-Commit": commit})
+            self._file(content, {"X-Repo-Commit": commit}, etag[:40])
             return
-        where = f"/cdn/{etag}?{_SIGNATURE}&Expires={int(time.time()) + 3600}&path={quote(path)}"
-        self._answer(302, b"Found", {**about, "Location": hub.url + where, "ETag": f'"{etag}"'})
+        where = f"http://localhost:{self.server.server_port}/cdn/{etag}?{_SIGNATURE}&Expires={int(time.time()) + 3600}&path={quote(path)}"
+        self._answer(302, b"Found", {**about, "Location": where, "ETag": f'"{etag}"'})
 
     def _cdn(self, hub: Hub, etag: str, query: str) -> None:
         if _SIGNATURE not in query:
@@ -355,8 +355,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(length))
         self.end_headers()
 
-    def _file(self, content: Content, headers: dict[str, str]) -> None:
-        size, etag = _size(content), f'"{etag_of(content)}"'
+    def _file(self, content: Content, headers: dict[str, str], etag: str = "") -> None:
+        size, etag = _size(content), f'"{etag or etag_of(content)}"'
         about = {**headers, "ETag": etag, "Accept-Ranges": "bytes", "Last-Modified": formatdate(0, usegmt=True)}
         about["Content-Type"] = "application/octet-stream"
         wanted = self.headers.get("If-Match")
