@@ -97,6 +97,7 @@ class Options:
     recipe: str | None = option(
         None, "--recipe", metavar="NAME",
         help="take the settings of a recipe, for sources of your own such as a folder that was downloaded",
+    )  # fmt: skip
     cache: str | None = option(
         None, "--cache", metavar="DIR",
         help="keep remote files there, whole, and read them from there in later runs; by default nothing is kept",

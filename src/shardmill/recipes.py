@@ -30,7 +30,7 @@ _BUILT_IN = Path(__file__).with_name("recipes.toml")
 _KEYS = ("source", "about", "home", "license", "bytes", "documents", "tokens", "options", "formats")
 _PATTERN_KEYS = ("values", "example", "figures")
 # These belong to a machine or to one call, not to a dataset.
-_NOT_SET = ("memory", "workers", "overwrite", "recipe")
+_NOT_SET = ("memory", "workers", "cache", "overwrite", "recipe")
 _NUMBERS = ("val", "seed", "shard_tokens", "limit", "max_bad")
 
 
