@@ -72,36 +72,34 @@ class RowVisit:
         self._look.weigh(through / max(1, behind), behind, 0.0 if self._look.whole else UNKNOWN)
 
     def _some_batches(self, shares: list[float]) -> None:
-        """Of an Arrow file, whose footer says where its batches are: the beginnings of those that the shares fall into."""
+        """Of an Arrow file, whose footer says where its batches are: the same share of some from all over it."""
         import pyarrow as pa
 
-        size = self._source.size or 0
         try:
             with pa.OSFile(self._source.path) as stored, pa.ipc.open_file(stored) as file:
                 path = find_column(file.schema, self._field, self._source.name)
                 count = file.num_record_batches
-                hit, hits = np.unique((np.array(shares) * count).astype(np.int64), return_counts=True)
-                for number, wanted in zip(hit.tolist(), hits.tolist(), strict=True):
-                    if self._ended() and self._look.excerpts:
+                weights: list[int] = []
+                # Not in order, so that what time allows is from all over the file.
+                for number in np.random.default_rng(0).permutation(np.unique((np.array(shares) * count).astype(int))):
+                    if self._ended() and weights:
                         break
                     started = time.perf_counter()
-                    column = column_of(file.get_batch(number), path)
-                    self._some_rows(column, wanted * excerpts.UNIT, size / count, started)
+                    column = column_of(file.get_batch(int(number)), path)
+                    weights.append(int(text_bytes(column).sum()) + len(column))
+                    share = min(1.0, len(shares) * excerpts.UNIT / max(1, weights[0]) / min(count, len(shares)))
+                    self._some_rows(column.slice(0, max(1, int(share * len(column)))), started)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             raise SourceError(f"the Arrow data is damaged: {first_line(error)}", place=self._source.name) from error
-        # Batches are taken for equally large as they are stored, and lie side by side.
-        self._look.weigh(1.0, 0)
+        seen, mean = len(weights), max(1.0, float(np.mean(weights or [0])))
+        spread = float(np.std(weights, ddof=1)) / mean / seen**0.5 if seen > 1 else UNKNOWN
+        self._look.weigh((self._source.size or 0) / mean / count, 0, spread * max(0.0, 1 - seen / count) ** 0.5)
 
-    def _some_rows(self, column: Any, most: int, stored: float, started: float) -> None:
-        """The first rows of a batch that takes so many bytes as it is stored."""
-        weight = int(text_bytes(column).sum()) + len(column)
-        row = taken = 0
+    def _some_rows(self, column: Any, started: float) -> None:
+        row = 0
         for rows in slices([column], excerpts.UNIT):
-            chunk = Chunk(0, row, row + rows.total, rows.cost, payload=rows)
-            self._look.take(self._reader, chunk, started).span = round(_weight(chunk) * stored / max(1, weight))
-            row, taken = row + rows.total, taken + rows.cost
-            if taken >= most:
-                break
+            self._take(Chunk(0, row, row + rows.total, rows.cost, payload=rows), started)
+            row += rows.total
             started = time.perf_counter()
 
     def _batches(self, wanted: int) -> None:
