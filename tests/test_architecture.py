@@ -29,8 +29,9 @@ PYTHON = sorted(
 ROOMS = ("reading", "encoding", "writing")
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
-STARTS_THREADS = {"pipeline.py", "run.py", "conversion.py", "progress.py"}
-"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; and progress."""
+STARTS_THREADS = {"pipeline.py", "run.py", "conversion.py", "progress.py", "inspecting/at_once.py"}
+"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and looks into
+remote sources before a run."""
 
 
 def named(path: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -102,7 +101,7 @@ class CsvVisit(TextVisit):
         taken: list[tuple[Excerpt, int]] = []
         for chunk in reader.chunks(feed, Position(), len(raw)):
             taken.append((self._look.take(reader, chunk, started), chunk.cost + chunk.end - chunk.start))
-            started = time.perf_counter()
+            started = excerpts.clock()
         weight = sum(share for _, share in taken)
         for excerpt, share in taken:
             excerpt.span = round((end - begin) * share / weight)

@@ -16,6 +16,7 @@ from shardmill.inspecting.text_windows import TextVisit
 from shardmill.reading import FORMATS, Position, Reading, Source
 from shardmill.reading.compressed import compression_from
 from shardmill.reading.opening import open_source
+from shardmill.reading.ranges import RemoteFeed
 from shardmill.reading.storage import Feed, FileFeed, StreamFeed, read_range
 
 if TYPE_CHECKING:
@@ -31,17 +32,17 @@ def look_into(
     """
     look = Look(most)
     try:
-        opened = open_source(source)
+        opened = open_source(source, reading.fetcher)
         with closing(opened.feed):
             look.format = opened.format
-            if not isinstance(opened.feed, FileFeed):
+            if not isinstance(opened.feed, (FileFeed, RemoteFeed)):
                 look.compression = compression_from(read_range(source, 0, min(source.size or 0, 16)), "zstd")
             module, name, _ = FORMATS[opened.format]
             made = getattr(import_module(f"shardmill.reading.{module}"), name)
-            reader: FormatReader = made(index, source, reading, partial(_reopened, source), opened.head)
+            reader: FormatReader = made(index, source, reading, partial(_reopened, source, reading), opened.head)
             if opened.format == "jsonl" and b"\n" in opened.head:
                 # Asked for one byte, the reader finds the first line, and says if no record there has the field.
-                with closing(open_source(source).feed) as feed:
+                with closing(_reopened(source, reading)) as feed:
                     next(iter(reader.chunks(feed, Position(), 1)), None)
             if opened.format in ("text", "jsonl"):
                 TextVisit(index, source, reading, reader, opened, look, ended).go(shares)
@@ -62,5 +63,5 @@ def look_into(
     return look
 
 
-def _reopened(source: Source) -> Feed:
-    return open_source(source).feed
+def _reopened(source: Source, reading: Reading) -> Feed:
+    return open_source(source, reading.fetcher).feed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from shardmill.inspecting import excerpts
 from shardmill.inspecting.read_ahead import Marks
 from shardmill.reading import Chunk
 from shardmill.reading.places import last_separator
+from shardmill.reading.ranges import RemoteFeed
 from shardmill.reading.storage import FileFeed
 from shardmill.reading.unicode import cut_character
 
@@ -45,35 +45,46 @@ class TextVisit:
         self._lines = opened.format == "jsonl"
         self._separator = b"\n" if self._lines else reading.separator
         self._marks = Marks(source.size or 0)
-        self._missed = 0
+        self._missed = self._behind = 0
         self._inside = False
         """The last place that was looked for is inside a document."""
 
     def go(self, shares: list[float] | None) -> None:
         if shares is None:
             self._everything()
-        elif isinstance(self._feed, FileFeed):
+        elif isinstance(self._feed, (FileFeed, RemoteFeed)):
             self._places(self._feed.size, shares)
         else:
             self._now_and_then(len(shares))
 
     def _places(self, size: int, shares: list[float]) -> None:
-        """Of a plain file, which can be entered anywhere."""
-        for share in shares:
+        """Of a plain file, which can be entered anywhere; a remote one only from its beginning to its end."""
+        for share in shares if isinstance(self._feed, FileFeed) else sorted(shares):
             if self._ended() and self._look.excerpts:
                 break
-            started = time.perf_counter()
+            started = excerpts.clock()
+            if not self._enter(int(share * size)):
+                continue
             begin = self._begin(int(share * size))
             if begin is not None and begin < size:
                 self._window(begin, started, FAR)
-        if not self._look.excerpts:
-            self._window(0, time.perf_counter(), FAR)
+        if not self._look.excerpts and self._enter(0):
+            self._window(0, excerpts.clock(), FAR)
         self._look.weigh(1.0, 0)
+
+    def _enter(self, at: int) -> bool:
+        """Whether the feed can be entered there: a remote one does not go back."""
+        if isinstance(self._feed, RemoteFeed):
+            if at < self._behind:
+                return False
+            self._feed.drop(at)
+            self._behind = at
+        return True
 
     def _everything(self) -> None:
         at: int | None = 0
         while at is not None and self._marks.total is None and not self._ended() and not self._look.full:
-            at = self._window(at, time.perf_counter(), _WHOLE_FAR)
+            at = self._window(at, excerpts.clock(), _WHOLE_FAR)
             if at is not None:
                 self._feed.drop(at)
                 self._marks.total = self._feed.end_by(at)
@@ -85,13 +96,15 @@ class TextVisit:
         """Of a stream, from its start on: so many windows, with more between them the longer it is."""
         at = 0
         while True:
-            started = time.perf_counter()
+            started = excerpts.clock()
             self._advance(at + excerpts.UNIT + NEAR)
             begin = self._begin(at)
             end = None if begin is None else self._window(begin, started, FAR)
-            gap = self._marks.length / wanted / excerpts.UNIT - 1
+            # Over all that is still to come: how long the whole is becomes clear only on the way.
+            left = max(1, wanted - len(self._look.excerpts))
+            gap = (self._marks.length - (at if end is None else end)) / left / excerpts.UNIT - 1
             at = (at + FAR if end is None else end) + int(min(max(gap, 0.0), excerpts.SKIP - 1) * excerpts.UNIT)
-            started = time.perf_counter()
+            started = excerpts.clock()
             enough = len(self._look.excerpts) >= wanted or at >= excerpts.SKIP * excerpts.UNIT * wanted
             target = max(at, _WALK) if enough else at
             if enough and self._marks.length < target / _NEARLY:
