@@ -30,8 +30,8 @@ ROOMS = ("reading", "encoding", "writing")
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {"pipeline.py", "run.py", "conversion.py", "progress.py", "inspecting/at_once.py"}
-"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and looks into
-remote sources before a run."""
+"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and looks
+into remote sources before a run."""
 
 
 def named(path: Path) -> str:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from shardmill.inspecting.sampling import Kind
     from shardmill.reading import Source
 
-_WINDOW = 4 << 20  # bytes that looks may have on their way: what is read ahead of one is for nothing when it ends
-_PIECE = 1 << 20
-_SECONDS = 1.5  # of downloading, to see how fast it is
-_MOST = 64 << 20  # bytes, however fast it is
+_WINDOW = 2 << 20  # bytes that looks may have on their way: what is read ahead of one is for nothing when it ends
+_SMALLEST, _PIECE = 1 << 17, 1 << 20
+_SECONDS = 1.0  # of downloading, to see how fast it is
+_MOST = 32 << 20  # bytes, however fast it is
 _SHARES = 4  # parquet files of which the share of the text is asked
 
 
@@ -32,12 +32,13 @@ def looking_fetcher() -> Fetcher:
 def download_speed(sources: Sequence[Source], fetcher: Fetcher) -> float:
     """Bytes a second over as many connections as a run has; 0 where nothing is large enough to tell."""
     largest = max((source for source in sources if source.remote), key=lambda source: source.size or 0)
-    size = min(_MOST, (largest.size or 0) // _PIECE * _PIECE)
-    if size < CONNECTIONS * _PIECE:
+    size = min(_MOST, largest.size or 0)
+    piece = min(_PIECE, size // CONNECTIONS)
+    if piece < _SMALLEST:
         return 0.0
     began = time.monotonic()
     until = began + _SECONDS
-    asked = (range(at, min(at + _PIECE, size)) for at in range(0, size, _PIECE))
+    asked = (range(at, min(at + piece, size)) for at in range(0, size, piece))
     got = 0
     ended = began
 

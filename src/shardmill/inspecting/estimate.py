@@ -23,7 +23,7 @@ _DOUBT_FREEDOM = 7  # degrees of freedom of a rate's error, which comes from eig
 _LEAST = 0.001  # of a number is the least margin: where windows begin and end costs as much
 _BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
 _LOADING = 2  # units
-_DEALING = 5e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
+_DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
 _STARTING = 0.8  # seconds from the command to the first chunk, and from the last to the manifest
 
 
