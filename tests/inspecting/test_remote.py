@@ -16,7 +16,7 @@ from shardmill import preflight
 from shardmill.errors import OutputError
 from shardmill.inspecting import inspect
 from tests.hub import TOKEN, Fault, Hub
-from tests.inspecting.material import Disk, found, texts, true_tokens
+from tests.inspecting.material import Disk, corpus, found, true_tokens
 from tests.meter import SHARDMILL
 
 EDU = "HuggingFaceFW/fineweb-edu"
@@ -42,7 +42,7 @@ def told(hub: Hub, *arguments: object, code: int = 0, **environment: str) -> sub
 
 def sample_of_fineweb(hub: Hub, folder, size: int) -> list[str]:
     """Four files with columns beside the text, one of them larger than the text."""
-    made = [text for text in texts(size, 11) if text]
+    made = corpus(size, 11)
     files = {}
     for i in range(4):
         part = made[i::4]
@@ -107,7 +107,7 @@ def test_a_server_that_falls_silent_does_not_hold_it_up(tmp_path, hub):
 def test_a_file_on_the_web_is_entered_anywhere_or_read_from_its_start(tmp_path, hub, few_places, name):
     import gzip
 
-    made = [text.replace('"', "'") for text in texts(10_000_000, 3) if text]
+    made = corpus(6_000_000, 4)
     if "csv" in name:
         raw = b"id,text\n" + b"".join(f'{i},"{text}"\n'.encode() for i, text in enumerate(made))
     else:
@@ -121,7 +121,7 @@ def test_a_file_on_the_web_is_entered_anywhere_or_read_from_its_start(tmp_path, 
 
 
 def test_prepare_looks_at_remote_sources_too_before_it_begins(tmp_path, hub, monkeypatch):
-    made = [text for text in texts(400_000, 5) if text]
+    made = corpus(400_000, 5)
     hub.web["a.jsonl"] = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made)
     url = f"{hub.url}/web/a.jsonl"
     needed = 2 * true_tokens(made)
