@@ -65,8 +65,9 @@ def write(path, made, kind):
         path.write_text("\n\n".join(made))
         return {"separator": r"\n\n"}
     else:
-        with pa.CompressedOutputStream(str(path), "gzip") if kind.endswith("gz") else path.open("wb") as file:
-            pyarrow.csv.write_csv(table, file)
+        pyarrow.csv.write_csv(table, path)
+        if kind.endswith("gz"):
+            path.write_bytes(gzip.compress(path.read_bytes(), 1))
     return {}
 
 
