@@ -63,9 +63,12 @@ def test_small_pages_of_a_listing_are_all_read(hub):
     ("pattern", "expected"),
     [
         ("data/*.txt", ["data/a.txt", "data/b.txt"]),
-        ("data/**/*.txt", ["data/a.txt", "data/b.txt", "data/deep/c.txt", "data/deep/er/d.txt"]),
+        (
+            "data/**/*.txt",
+            ["data/_private/x.txt", "data/a.txt", "data/b.txt", "data/deep/c.txt", "data/deep/er/d.txt"],
+        ),
         ("data/[!a]*.txt", ["data/b.txt"]),
-        ("*/deep/?.txt", ["data/deep/c.txt"]),
+        ("*/deep/[c-d].txt", ["data/deep/c.txt"]),
         ("data/.*", ["data/.hidden.txt"]),
         ("data", ["data/a.txt", "data/b.txt", "data/deep/c.txt", "data/deep/er/d.txt"]),
         ("data/deep/", ["data/deep/c.txt", "data/deep/er/d.txt"]),
