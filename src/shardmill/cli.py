@@ -69,10 +69,11 @@ def _options(command: Callable[..., None], only: tuple[str, ...] = ()) -> Callab
 def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Turn text into token files.
 
-    SOURCE is a file, a folder, a glob, or `-` for standard input: plain text, JSON Lines, parquet, Arrow or CSV, also
-    compressed by gzip, zstd, bzip2 or xz. Or it is a recipe such as `fineweb-edu/sample-10BT` (`shardmill recipes` has
-    a list), which also brings settings, or a recipe of your own, a .toml file. A path that exists counts before a
-    recipe of that name. Kill it at any moment: the same command goes on from there.
+    SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input: plain
+    text, JSON Lines, parquet, Arrow or CSV, also compressed by gzip, zstd, bzip2 or xz. Or it is a recipe such as
+    `fineweb-edu/sample-10BT` (`shardmill recipes` has a list), which also brings settings, or a recipe of your own, a
+    .toml file. A path that exists counts before a recipe of that name. Kill it at any moment: the same command goes on
+    from there.
     """
     from shardmill.progress import choose_progress
     from shardmill.run import prepare as run

@@ -9,15 +9,8 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from shardmill.errors import UsageError
 
 WEB = ("http", "https")
-# Scheme → the library that reads it, and the extra that brings it.
-BUCKETS: dict[str, tuple[str, str]] = {
-    "s3": ("s3fs", "s3"),
-    "gs": ("gcsfs", "gcs"),
-    "gcs": ("gcsfs", "gcs"),
-    "az": ("adlfs", "azure"),
-    "abfs": ("adlfs", "azure"),
-    "abfss": ("adlfs", "azure"),
-}
+# Scheme → the kind of object store, which is also the extra that brings its library.
+BUCKETS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPECIAL_REF = re.compile(r"refs/(?:convert|pr)/[^/]+")
 

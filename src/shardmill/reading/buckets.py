@@ -15,9 +15,9 @@ from shardmill.reading.sources import Source
 from shardmill.reading.storage import changed
 
 _LOOK = {
-    "s3fs": "credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID …), bucket, region and AWS_ENDPOINT_URL",
-    "gcsfs": "credentials (`gcloud auth application-default login`, GOOGLE_APPLICATION_CREDENTIALS) and bucket",
-    "adlfs": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING …) and container",
+    "s3": "credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID …), bucket, region and AWS_ENDPOINT_URL",
+    "gcs": "credentials (`gcloud auth application-default login`, GOOGLE_APPLICATION_CREDENTIALS) and bucket",
+    "azure": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING …) and container",
 }
 
 
@@ -28,19 +28,18 @@ class BucketStore:
     """One kind of object store. Any thread may call it."""
 
     def __init__(self, scheme: str, patience: Patience) -> None:
-        self._library, extra = BUCKETS[scheme]
-        module = needs(self._library, extra, f"{scheme}:// sources")
+        self._kind = BUCKETS[scheme]
         self._patience = patience
-        timeout = patience.timeout
-        if self._library == "s3fs":
+        timeout, what = patience.timeout, f"{scheme}:// sources"
+        if self._kind == "s3":
             # The client's own retries would multiply with ours.
             config = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}
-            self._fs: Any = module.S3FileSystem(config_kwargs=config, **_FRESH)
+            self._fs: Any = needs("s3fs", "s3", what).S3FileSystem(config_kwargs=config, **_FRESH)
             self._fs.retries = 1
-        elif self._library == "gcsfs":
-            self._fs = module.GCSFileSystem(timeout=timeout, **_FRESH)
+        elif self._kind == "gcs":
+            self._fs = needs("gcsfs", "gcs", what).GCSFileSystem(timeout=timeout, **_FRESH)
         else:
-            self._fs = module.AzureBlobFileSystem(read_timeout=timeout, **_FRESH)
+            self._fs = needs("adlfs", "azure", what).AzureBlobFileSystem(read_timeout=timeout, **_FRESH)
 
     def list(self, url: str, depth: int | None) -> dict[str, dict[str, Any]]:
         """Every file below a URL, or the one that it names, as fsspec describes them; by name."""
@@ -55,10 +54,10 @@ class BucketStore:
 
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytes:
         """The bytes of a range; Transient when it may go better another time."""
-        read = self._s3_range if self._library == "s3fs" else self._any_range
+        read = self._s3_range if self._kind == "s3" else self._any_range
         data: bytes = self._call(source.path, lambda: read(source, start, end), source)
         if len(data) < end - start:
-            raise Transient(f"{self._library} gave {len(data):,} of {end - start:,} bytes")
+            raise Transient(f"{scheme_of(source.path)} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
             raise changed(source)
         if time.monotonic() > deadline:
@@ -70,7 +69,7 @@ class BucketStore:
 
     def check(self, source: Source) -> None:
         """SourceError when the object is not the one that was found; S3 has compared with each range."""
-        if self._library != "s3fs":
+        if self._kind != "s3":
             info = self._call(source.path, lambda: self._fs.info(source.path, refresh=True), source)
             if self.size_and_version(info) != (source.size, source.version):
                 raise changed(source)
@@ -107,7 +106,7 @@ class BucketStore:
         store = scheme_of(url)
         if status == 412 or "pre-conditions" in str(error):
             raise changed(source or Source(url, url, None, "")) from None
-        hint = f"check {_LOOK[self._library]}"
+        hint = f"check {_LOOK[self._kind]}"
         if isinstance(error, FileNotFoundError) or status == 404:
             raise SourceError("the source is not there", place=url, hint=hint) from None
         if isinstance(error, PermissionError) or status in (400, 401, 403) or "Credential" in name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.errors import SourceError, UsageError
@@ -51,7 +52,7 @@ def _at_hub(spec: str, input_format: str, pinned: Mapping[str, str]) -> Iterator
     if address.is_commit:
         sha = address.revision
     else:
-        sha = pinned.get(address.asked) or _asked(lambda: _hub_call(spec, hub, commit), spec)
+        sha = pinned.get(address.asked) or _asked(lambda: _hub_call(spec, commit), spec)
     root, _ = _parted(address.path)
     recursive = "**" in address.path or not _MAGIC.search(address.path)
 
@@ -70,11 +71,11 @@ def _at_hub(spec: str, input_format: str, pinned: Mapping[str, str]) -> Iterator
 
     entries = []
     if address.path and not _MAGIC.search(address.path):
-        entries = _asked(lambda: _hub_call(spec, hub, lambda: at([address.path])), spec)
+        entries = _asked(lambda: _hub_call(spec, lambda: at([address.path])), spec)
     single = bool(entries)
     if not single:
         deep = recursive or address.path[len(root) :].strip("/").count("/") > 0
-        entries = _asked(lambda: _hub_call(spec, hub, lambda: listed(root, deep)), spec)
+        entries = _asked(lambda: _hub_call(spec, lambda: listed(root, deep)), spec)
     found = [_Found(entry.path, int(entry.size), version(entry)) for entry in entries]
     if not _MAGIC.search(address.path):
         # The card at the root of a dataset is about the text, not part of it.
@@ -84,15 +85,16 @@ def _at_hub(spec: str, input_format: str, pinned: Mapping[str, str]) -> Iterator
         yield Source(name, name, one.size, one.version, input_format, address.asked)
 
 
-def _hub_call(spec: str, hub: Any, call: Callable[[], T]) -> T:
+def _hub_call(spec: str, call: Callable[[], T]) -> T:
     """One call of the hub's client, its errors told apart. Where the client tries again itself, that is one try."""
+    errors = import_module("huggingface_hub.errors")
     try:
         return call()
-    except hub.errors.HFValidationError:
+    except errors.HFValidationError:
         raise UsageError("the address names no dataset", place=spec, hint="a dataset is OWNER/NAME") from None
-    except hub.errors.HfHubHTTPError as error:
+    except errors.HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
-        if isinstance(error, hub.errors.GatedRepoError):
+        if isinstance(error, errors.GatedRepoError):
             refused(spec, 403, "GatedRepo")
         if status in (401, 403, 404):
             refused(spec, status, error.response.headers.get("x-error-code", ""))

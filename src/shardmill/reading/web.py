@@ -34,12 +34,14 @@ class WebStore:
     """Any thread may call it."""
 
     def __init__(self, patience: Patience) -> None:
-        hub = needs("huggingface_hub", "hub", "sources at the hub and on the web")
-        self._client: Any = hub.get_session()
+        needs("huggingface_hub", "hub", "sources at the hub and on the web")
+        # The package loads its modules when they are first imported, not when they are named.
+        utils = import_module("huggingface_hub.utils")
+        self._client: Any = utils.get_session()
         # httpx, or httpx2 with a later huggingface_hub.
         self._library = import_module(type(self._client).__module__.partition(".")[0])
-        self._endpoint: str = hub.constants.ENDPOINT.rstrip("/")
-        self._hub_headers: dict[str, str] = hub.utils.build_hf_headers(library_name="shardmill")
+        self._endpoint: str = import_module("huggingface_hub.constants").ENDPOINT.rstrip("/")
+        self._hub_headers: dict[str, str] = utils.build_hf_headers(library_name="shardmill")
         self._patience = patience
         self._led: dict[str, str] = {}
         """Where a source's last redirect led. At the hub each would cost a request of a limited number."""
