@@ -39,8 +39,8 @@ STARTS_THREADS = {
     "reading/remote.py",
     "inspecting/at_once.py",
 }
-"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and what asks
-servers: for ranges, for whole files, for lists of files, and for samples before a run."""
+"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and what
+asks servers: for ranges, for whole files, for lists of files, and for samples before a run."""
 
 
 def named(path: Path) -> str:

@@ -77,7 +77,7 @@ def _time(report: Inspection) -> Iterator[str]:
         yield f"{said}: the download bounds it"
     else:
         of = {"feeder": "one thread that reads the sources", "workers": "the workers", "cpus": "the CPUs"}[report.bound]
-        yield f"{said}, at the speed of the sample on this machine; what bounds it: {of}"
+        yield f"{said} at the speed of the sample, if nothing else is at work here; what bounds it: {of}"
     if report.fetched_per_second:
         rate = show_bytes(report.fetched_per_second)
         yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"
