@@ -153,6 +153,15 @@ def test_a_recipe_of_ones_own_is_a_file_beside_its_sources(tmp_path):
     assert "letters" in page and "--text-field body --val 0.1" in page
 
 
+def test_a_recipe_of_ones_own_may_name_files_urls_and_other_recipes(tmp_path):
+    (tmp_path / "mix.toml").write_text('source = ["more/", "https://example.org/a.jsonl", "openwebtext"]')
+    sources, options = apply_recipes([str(tmp_path / "mix.toml")], {})
+    assert sources == [
+        os.path.join(tmp_path, "more/"), "https://example.org/a.jsonl", "hf://datasets/Skylion007/openwebtext/plain_text/*.parquet",
+    ]  # fmt: skip
+    assert options == {}
+
+
 def test_a_toml_file_is_text_where_it_is_said_or_stands_in_a_folder(tmp_path):
     (tmp_path / "settings.toml").write_text("[tool]\nline-length = 120\n")
     assert shardmill.inspect(tmp_path).documents.value == 1

@@ -36,7 +36,7 @@ def look_into(
         with closing(opened.feed):
             look.format = opened.format
             if not isinstance(opened.feed, (FileFeed, RemoteFeed)):
-                look.compression = compression_from(read_range(source, 0, min(source.size or 0, 16)), "zstd")
+                look.compression = compression_from(_first_bytes(source, reading), "zstd")
             module, name, _ = FORMATS[opened.format]
             made = getattr(import_module(f"shardmill.reading.{module}"), name)
             reader: FormatReader = made(index, source, reading, partial(_reopened, source, reading), opened.head)
@@ -65,3 +65,10 @@ def look_into(
 
 def _reopened(source: Source, reading: Reading) -> Feed:
     return open_source(source, reading.fetcher).feed
+
+
+def _first_bytes(source: Source, reading: Reading) -> bytes:
+    end = min(source.size or 0, 16)
+    if source.remote and reading.fetcher is not None:
+        return bytes(reading.fetcher.read(source, 0, end))
+    return read_range(source, 0, end)
