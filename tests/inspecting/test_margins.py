@@ -83,6 +83,26 @@ def test_csv_is_entered_in_the_middle_of_texts_with_quotes_and_line_breaks(tmp_p
         assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03, name
 
 
+def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path, few_places):
+    made = corpus(4_000_000, 4)
+    rows = [f'{i},"{text}"' if i % 8 else f'{i},"{text}",and a field too many' for i, text in enumerate(made)]
+    (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(rows))
+    report = inspect(tmp_path / "a.csv")
+    assert not report.documents.exact
+    assert abs(report.documents.value - len(made)) <= report.documents.margin
+    (trouble,) = [trouble for trouble in report.troubles if trouble.what == "rejects"]
+    assert "3 fields where the header has 2" in trouble.message
+    assert 0.09 < float(trouble.message.split(" %")[0]) / 100 < 0.16
+
+
+def test_csv_whose_rows_end_with_carriage_returns_is_read_from_its_start(tmp_path, few_places):
+    made = corpus(4_000_000, 4)
+    (tmp_path / "a.csv").write_bytes(b"id,text\r" + b"".join(f"{i},{text}\r".encode() for i, text in enumerate(made)))
+    report = inspect(tmp_path / "a.csv")
+    assert not report.troubles
+    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.05
+
+
 def test_the_doubt_about_a_rate_is_nothing_once_the_end_was_seen_and_large_after_a_glance():
     marks = Marks(1_000_000)
     assert marks.doubt == UNKNOWN

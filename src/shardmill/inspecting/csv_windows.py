@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from shardmill.reading.opening import Opened
     from shardmill.reading.storage import Feed
 
-_TRIED = 24  # rows that have to parse
+_TRIED = 24  # rows that are parsed to tell the two apart
+_CLEARLY = 0.3  # more of the rows have to parse
 _QUOTE, _NEWLINE = 34, 10
 
 
@@ -48,7 +49,7 @@ class CsvVisit(TextVisit):
         self._delimiter = "\t" if opened.format == "tsv" else ","
         ends = _row_ends(opened.head, inside=False)
         self._header = opened.head[: int(ends[0]) + 1] if len(ends) else opened.head
-        self._columns = len(next(csv.reader(io.StringIO(_text(self._header)), delimiter=self._delimiter), []))
+        self._columns = len(self._parsed(self._header)[0])
         super().__init__(index, source, reading, read_with(b"")[0], opened, look, ended)
 
     def _begin(self, at: int) -> int | None:
@@ -58,27 +59,34 @@ class CsvVisit(TextVisit):
         width = NEAR
         while width <= FAR:
             window = self._feed.peek(at, width)
-            found = [ends for inside in (False, True) if self._parses(window, ends := _row_ends(window, inside))]
-            if len(found) == 1:
-                return at + int(found[0][0]) + 1
+            tried = [(self._fit(window, ends := _row_ends(window, inside)), ends) for inside in (False, True)]
+            (fit, ends), (other, _) = sorted(tried, key=lambda one: -one[0])
+            # Some rows of a file may be bad, but not as many as there are wherever quotes are taken for their opposite.
+            if (fit == 1 > other) or fit > other + _CLEARLY:
+                return at + int(ends[0]) + 1
             if len(window) < width:
                 break
             width *= 4
         return None
 
-    def _parses(self, window: bytes, ends: NDArray[np.int64]) -> bool:
-        """Whether the rows between these ends are rows, each of them alone."""
-        if len(ends) < 2:
-            return False
-        for start, end in zip(ends[:_TRIED].tolist(), ends[1 : _TRIED + 1].tolist(), strict=False):
-            row = io.StringIO(_text(window[start + 1 : end + 1]), newline="")
-            try:
-                rows = list(csv.reader(row, delimiter=self._delimiter, strict=True))
-            except csv.Error:
-                return False
-            if [len(fields) for fields in rows if fields] not in ([self._columns], []):
-                return False
-        return True
+    def _fit(self, window: bytes, ends: NDArray[np.int64]) -> float:
+        """The share of the rows between these ends that are rows, each of them alone."""
+        good = [
+            self._is_row(window[start + 1 : end + 1])
+            for start, end in zip(ends[:_TRIED].tolist(), ends[1 : _TRIED + 1].tolist(), strict=False)
+        ]
+        return sum(good) / len(good) if good else 0.0
+
+    def _is_row(self, raw: bytes) -> bool:
+        return [len(fields) for fields in self._parsed(raw) if fields] in ([self._columns], [])
+
+    def _parsed(self, raw: bytes) -> list[list[str]]:
+        """The rows; two empty ones, which no row is, where they cannot be told apart."""
+        text = io.StringIO(_text(raw), newline="")
+        try:
+            return list(csv.reader(text, delimiter=self._delimiter, strict=True)) or [[]]
+        except csv.Error:
+            return [[""], [""]]
 
     def _window(self, begin: int, started: float, far: int) -> int | None:
         """Take the rows from `begin` on as one excerpt; gives where it ends. None: a row has no end near."""

@@ -55,6 +55,10 @@ def look_into(
                     return made(index, source, reading, feed, opened.head), feed()
 
                 CsvVisit(index, source, reading, read_with, opened, look, ended).go(shares)
+                if not look.excerpts:
+                    # Rows that end with a carriage return alone, or that nothing tells apart but the start of the file.
+                    with closing(_reopened(source, reading)) as feed:
+                        RowVisit(source, reading, reader, feed, look, ended).go(None)
             else:
                 RowVisit(source, reading, reader, opened.feed, look, ended).go(shares)
     except SourceError as error:

@@ -84,7 +84,7 @@ class RowVisit:
         try:
             with pa.OSFile(self._source.path) as stored, pa.ipc.open_file(stored) as file:
                 path = find_column(file.schema, self._field, self._source.name)
-                count = file.num_record_batches
+                count = max(1, file.num_record_batches)
                 weights: list[int] = []
                 # Not in order, so that what time allows is from all over the file.
                 for number in np.random.default_rng(0).permutation(np.unique((np.array(shares) * count).astype(int))):
