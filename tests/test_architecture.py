@@ -38,8 +38,8 @@ STARTS_THREADS = {
     "reading/cache.py",
     "reading/remote.py",
 }
-"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and what asks
-servers: for ranges, for whole files, and for lists of files."""
+"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and
+what asks servers: for ranges, for whole files, and for lists of files."""
 
 
 def named(path: Path) -> str:
