@@ -23,7 +23,8 @@ def recorded(out: Path) -> dict[str, str]:
     """The commits of an unfinished run in a folder; empty where there is none."""
     try:
         commits: dict[str, str] = json.loads((out / FOLDER / _NAME).read_bytes())
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (OSError, ValueError):
+        # None was begun; or the folder cannot be read, which the journal, asked next, says better.
         return {}
     return commits
 
