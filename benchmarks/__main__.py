@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare | growth | tokenizers | table FILE`."""
+"""`python -m benchmarks compare | growth | tokenizers | remote | table FILE`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare, growth, plot, results
+from benchmarks import compare, growth, plot, remote, results
 from benchmarks.corpus import Corpus
 
 UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
@@ -20,7 +20,9 @@ def main() -> None:
     if arguments.command == "table":
         show(json.loads(arguments.file.read_text()), arguments.file)
         return
-    run = {"compare": run_compare, "growth": run_growth, "tokenizers": run_tokenizers}[arguments.command]
+    run = {"compare": run_compare, "growth": run_growth, "tokenizers": run_tokenizers, "remote": run_remote}[
+        arguments.command
+    ]
     result = run(arguments)
     path = results.save(result, arguments.results)
     show(result, path)
@@ -55,11 +57,25 @@ def run_tokenizers(arguments: argparse.Namespace) -> dict[str, Any]:
     return tokenizers.measure(Corpus("english", arguments.size, arguments.input), arguments.only)
 
 
+def run_remote(arguments: argparse.Namespace) -> dict[str, Any]:
+    return remote.measure(
+        Corpus("english", arguments.size, arguments.input),
+        latency=arguments.latency,
+        workers=arguments.workers,
+        memory=arguments.memory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
+    )
+
+
 def show(result: dict[str, Any], path: Path) -> None:
     """The Markdown to stdout, the plots beside the result."""
     if result["kind"] == "compare":
         print(compare.table(result))
         plots = {"": plot.bars(rows, "MB/s of text")} if (rows := compare.bars(result)) else {}
+    elif result["kind"] == "remote":
+        print(remote.table(result))
+        plots = {}
     elif result["kind"] == "tokenizers":
         from benchmarks import tokenizers
 
@@ -109,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
     tokens.add_argument("--size", type=size_of, default=size_of("40MB"), help="bytes of text")
     tokens.add_argument("--only", action="append", default=[], metavar="NAME")
     tokens.add_argument("--results", type=Path, default=results.FOLDER)
+
+    away = commands.add_parser("remote", parents=[both], help="parquet from a hub against the same on disk")
+    away.add_argument("--size", type=size_of, default=size_of("300MB"), help="bytes of text")
+    away.add_argument("--latency", type=float, default=0.05, help="seconds added to every request")
+    away.add_argument("--repeat", type=int, default=3)
 
     three = commands.add_parser("table", help="the tables of a result again")
     three.add_argument("file", type=Path)

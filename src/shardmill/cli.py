@@ -69,14 +69,18 @@ def _options(command: Callable[..., None], only: tuple[str, ...] = ()) -> Callab
 def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Turn text into token files.
 
-    SOURCE is a file, a folder, a glob, or `-` for standard input: plain text, JSON Lines, parquet, Arrow or CSV, also
-    compressed by gzip, zstd, bzip2 or xz. Kill it at any moment: the same command goes on from there.
+    SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input: plain
+    text, JSON Lines, parquet, Arrow or CSV, also compressed by gzip, zstd, bzip2 or xz. Or it is a recipe such as
+    `fineweb-edu/sample-10BT` (`shardmill recipes` has a list), which also brings settings, or a recipe of your own, a
+    .toml file. A path that exists counts before a recipe of that name. Kill it at any moment: the same command goes on
+    from there.
     """
     from shardmill.progress import choose_progress
     from shardmill.run import prepare as run
     from shardmill.summary import as_data, as_text
 
     options = {name: value for name, value in given.items() if value not in (None, ())}
+    _tell_shadowed(sources, quiet or as_json)
     result = run(list(sources), out, progress=choose_progress(quiet or as_json), **options)
     if as_json:
         click.echo(json.dumps(as_data(result)))
@@ -84,7 +88,14 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
         click.echo(as_text(result), err=True)
 
 
-_INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator", "memory", "workers")
+def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
+    from shardmill.recipe_calls import shadowed
+
+    for name in shadowed(sources) if not quiet else ():
+        click.echo(f"note: `{name}` is here, so it is read, and not the recipe of that name", err=True)
+
+
+_INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator", "memory", "workers", "recipe")
 
 
 @shardmill.command(short_help="before: what it will take, and what would go wrong")
@@ -95,9 +106,12 @@ _INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator",
 def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:
     """Look into sources before a run: documents, tokens, disk, memory and time to expect, from a sample of a few
     megabytes, and what would go wrong. Nothing is written. Exit code 1: `prepare` would stop with an error.
+
+    SOURCE is what `prepare` takes, recipes included.
     """
     from shardmill.inspecting import inspect as look
 
+    _tell_shadowed(sources, as_json)
     options = {name: value for name, value in given.items() if value is not None}
     report = look(list(sources), out, **options)
     click.echo(json.dumps(report.data()) if as_json else report.text())
@@ -189,6 +203,25 @@ def tokenizers(as_json: bool) -> None:
     for one in listed:
         here = one.source if one.available else f"{one.source} (not here yet)"
         click.echo(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
+
+
+@shardmill.command(short_help="datasets that have a name")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="print them as JSON")
+def recipes(name: str | None, as_json: bool) -> None:
+    """List the recipes: names that `prepare` and `inspect` take as a SOURCE. With NAME, or a recipe's file, all about
+    one, and the commands that it stands for.
+    """
+    from shardmill.recipe_calls import as_data, as_page, as_table
+    from shardmill.recipes import list_recipes, named_recipe
+
+    listed = list_recipes() if name is None else [named_recipe(name)]
+    if as_json:
+        data = [as_data(one) for one in listed]
+        click.echo(json.dumps(data if name is None else data[0]))
+        return
+    for line in as_table(listed) if name is None else as_page(listed[0]):
+        click.echo(line)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

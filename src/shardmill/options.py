@@ -94,6 +94,14 @@ class Options:
     workers: int | None = option(
         None, "--workers", metavar="N", help="threads that read and encode; all CPUs of this process by default"
     )
+    recipe: str | None = option(
+        None, "--recipe", metavar="NAME",
+        help="take the settings of a recipe, for sources of your own such as a folder that was downloaded",
+    )  # fmt: skip
+    cache: str | None = option(
+        None, "--cache", metavar="DIR",
+        help="keep remote files there, whole, and read them from there in later runs; by default nothing is kept",
+    )  # fmt: skip
     overwrite: bool = option(False, "--overwrite", help="start anew, whatever stands in the output folder")
 
     @classmethod

@@ -29,11 +29,15 @@ def check_disk(plan: Plan, reading: Reading, milling: Milling, out: Path, output
     if most < free or plan.options.limit is not None:
         return  # would fit at one token for every byte of text, at a compression of four
     # Only now: most runs come this far never, and these take a twentieth of a second to load.
+    from shardmill.inspecting.download import looking_fetcher
     from shardmill.inspecting.estimate import Expected, expected, output_sizes
     from shardmill.inspecting.sampling import take_sample
 
     engine = milling.engine()
-    kinds = take_sample(sized, replace(reading, spans=False, tail=None), engine, places=_PLACES, seconds=_SECONDS)
+    # With a fetcher of its own: that of the run expects the sources in their order.
+    with looking_fetcher() as fetcher:
+        looking = replace(reading, spans=False, tail=None, fetcher=fetcher)
+        kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
     milling.warm.append(engine)
     separated = reading.separator is not None
     tokenizer = plan.tokenizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -31,6 +32,9 @@ class Done:
 class Progress:
     """Says nothing; the others say the same things in their own way."""
 
+    trouble: Callable[[], str] = staticmethod(lambda: "")
+    """Words about what is being tried again just now; empty when all is well."""
+
     def begin(self, total: int | None, done: Done, budget: Budget) -> None:
         """`total`: bytes of all sources; None when that is unknown."""
 
@@ -44,7 +48,8 @@ class Progress:
 class _Meter:
     """Turns states into words."""
 
-    def __init__(self, total: int | None, done: Done, budget: Budget) -> None:
+    def __init__(self, total: int | None, done: Done, budget: Budget, trouble: Callable[[], str]) -> None:
+        self._trouble = trouble
         self.total, self.done, self._budget = total, done, budget
         self._past = [(time.monotonic(), done)]
 
@@ -76,6 +81,8 @@ class _Meter:
             parts.append(f"{self.done.rejected:,} rejected")
         if self.total is not None and speed > 0:
             parts.append(f"{show_seconds((self.total - self.done.bytes) / speed)} left")
+        if trouble := self._trouble():
+            parts.append(trouble)
         return " · ".join(parts)
 
 
@@ -88,7 +95,7 @@ class Lines(Progress):
         self._thread: threading.Thread | None = None
 
     def begin(self, total: int | None, done: Done, budget: Budget) -> None:
-        self._meter = _Meter(total, done, budget)
+        self._meter = _Meter(total, done, budget, self.trouble)
         self._thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
         self._thread.start()
 
@@ -113,7 +120,7 @@ class Bar(Progress):
         from rich.console import Console
         from rich.live import Live
 
-        self._meter = _Meter(total, done, budget)
+        self._meter = _Meter(total, done, budget, self.trouble)
         self._live = Live(console=Console(stderr=True), get_renderable=self._show, refresh_per_second=4, transient=True)
         self._live.start()
 

@@ -25,7 +25,11 @@ from shardmill.plan import Plan, fingerprint
 from shardmill.preflight import check_disk
 from shardmill.progress import Progress
 from shardmill.reading import Reading, find_sources, reader_for
+from shardmill.reading.cache import Cache
 from shardmill.reading.documents import Position
+from shardmill.reading.fetching import Fetcher
+from shardmill.recipe_calls import apply_recipes
+from shardmill.revisions import record, recorded
 from shardmill.splits import Val
 from shardmill.worker import Entry, Milling, Worker
 from shardmill.writer import REJECTS, Writer
@@ -49,6 +53,8 @@ class Result:
     already: bool = False
     """The dataset was complete before; nothing was done."""
     resumed: bool = False
+    retries: int = 0
+    """Requests for remote sources that had to be made again."""
 
 
 def prepare(
@@ -62,14 +68,15 @@ def prepare(
 
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
-    specs = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    folder = Path(out)
     plan = Plan(
-        find_sources([os.fspath(spec) for spec in specs], chosen.input_format),
+        find_sources(specs, chosen.input_format, None if chosen.overwrite else recorded(folder)),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
-    folder = Path(out)
     if (folder / NAME).exists() and not chosen.overwrite:
         return _already(plan, folder)
     run = Run(plan, folder, _outputs(plan, folder), progress or Progress())
@@ -100,8 +107,14 @@ class Run:
         settle_allocator()
         warm = plan.tokenizer.engine()  # so that the budget sees what the libraries take once they are at work
         self._budget = Budget(
-            options.memory_bytes, options.workers, plan.tokenizer.vocab_size, plan.tokenizer.dtype.itemsize
+            options.memory_bytes,
+            options.workers,
+            plan.tokenizer.vocab_size,
+            plan.tokenizer.dtype.itemsize,
+            remote=any(source.remote for source in plan.sources),
         )
+        cache = Cache(options.cache) if options.cache else None
+        self._fetcher = Fetcher(plan.sources, self._budget.ahead, cache=cache)
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
         spans = options.separator is None and not (self._val.nothing and options.limit is None)
         self._milling = Milling(
@@ -121,6 +134,7 @@ class Run:
             spans=spans,
             tail=self._val.tail or None,
             largest=self._budget.largest,
+            fetcher=self._fetcher,
         )
 
     def go(self, journal: Journal) -> Result:
@@ -130,11 +144,13 @@ class Run:
             remove_dataset(self._out, journal, self._outputs, REJECTS, REJECTS + PARTIAL)
         begun = journal.resume(self._facts)
         if begun is None:
+            record(journal.folder, self._plan.sources)
             check_disk(self._plan, self._reading, self._milling, self._out, self._outputs)
         with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
             writer = Writer(self._plan, self._out, journal, self._outputs, self._val, keeper)
             writer.begin(self._facts, begun)
             try:
+                self._progress.trouble = self._fetcher.retries.words
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
@@ -154,11 +170,13 @@ class Run:
             totals["fallbacks"],
             warn(self._outputs, manifest),
             resumed=begun is not None,
+            retries=self._fetcher.retries.count,
         )
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
-        with Pipeline(self._milling) as pipeline:
+        # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
+        with Pipeline(self._milling) as pipeline, self._fetcher:
             for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):

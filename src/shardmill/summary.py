@@ -32,6 +32,7 @@ def as_data(result: Result) -> dict[str, Any]:
         "peak_memory": result.peak_memory,
         "already": result.already,
         "resumed": result.resumed,
+        "retries": result.retries,
     }
 
 
@@ -62,6 +63,8 @@ def as_text(result: Result) -> str:
         lines.append(f"{data['replaced']:,} invalid UTF-8 sequences became U+FFFD")
     if result.fallbacks:
         lines.append(f"{result.fallbacks:,} documents were encoded by the tokenizer's own library")
+    if result.retries:
+        lines.append(f"{result.retries:,} requests had to be made again")
     if not data["splits"].get("val", {"tokens": 1})["tokens"]:
         lines.append("val is empty: too little text for its share; see `--val`")
     lines += [f"warning: {warning}" for warning in result.warnings]

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 # Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %.
 _T = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-_SHARED = 0.75  # of its own speed is what each of several workers has: they share caches, memory and the GIL
-_STARTING = 0.6  # seconds from the command to the first chunk, and from the last to the manifest
+_DOUBT_FREEDOM = 7  # degrees of freedom of a rate's error, which comes from eight groups
+_LEAST = 0.001  # of a number is the least margin: where windows begin and end costs as much
+_BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
+_LOADING = 2  # units
+_DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
+_STARTING = 0.8  # seconds from the command to the first chunk, and from the last to the manifest
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,10 @@ def _total(kind: Kind, values: Sequence[float]) -> Amount:
     rest = np.array(values) - ratio * stored
     n = len(kind.units)
     error = math.sqrt(float(rest @ rest) * n / (n - 1)) / covered * math.sqrt(max(0.0, 1 - covered / kind.stored))
-    margin = student(n - 1) * error * kind.stored
+    # What the excerpts stand for is itself an estimate where a stream is compressed.
+    doubt = math.sqrt(sum(off * off for _, off in kind.doubts)) / max(1.0, sum(stored for stored, _ in kind.doubts))
+    margin = math.hypot(student(n - 1) * error * kind.stored, student(_DOUBT_FREEDOM) * doubt * ratio * kind.stored)
+    margin = max(margin, _LEAST * ratio * kind.stored)
     # An estimate that happens to have no variance is still an estimate.
     return Amount(round(ratio * kind.stored), max(1, round(margin)) if found else 0)
 
@@ -143,23 +150,58 @@ def output_sizes(tokens: int, documents: int, width: int, vocab_size: int, shard
     return {name: size() for name, size in sizes.items()}
 
 
-def seconds_needed(kinds: list[Kind], expects: Expected, width: int, workers: int, cpus: int) -> float:
-    """The time of a run: one thread feeds, the workers read and encode, and every byte of output is hashed."""
-    feeding = working = 0.0
+@dataclass(frozen=True)
+class Pace:
+    """What a run takes, in seconds of one CPU but for the download."""
+
+    starting: float = 0.0
+    feeding: float = 0.0
+    """One thread's work."""
+    working: float = 0.0
+    """Of all workers together."""
+    keeping: float = 0.0
+    """One thread's: hashing what was written."""
+    download: float = 0.0
+    """On the clock."""
+
+    def seconds(self, workers: int, cpus: int) -> tuple[float, str]:
+        """The time on the clock, and what it is bound by: `workers`, `feeder`, `cpus` or `download`."""
+        ways = {
+            "download": self.download,
+            "feeder": self.feeding,
+            "workers": self.working / workers,
+            "cpus": (self.feeding + self.working + self.keeping) / (cpus * _BUSY if cpus > 1 else 1.0),
+        }
+        bound = max(ways, key=ways.__getitem__)
+        return self.starting + ways[bound], bound
+
+
+def pace(kinds: list[Kind], expects: Expected, width: int, workers: int, download: float) -> Pace:
+    """What a run takes at the speed of the sample."""
+    feeding = reading = encoding = 0.0
+    # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
+    # sample took more than the second is paid once for each.
+    units = [unit for kind in kinds for unit in kind.units]
+    late = units[len(units) // 2 :]
+    warm = sum(unit.encoding for unit in late) / max(1, sum(unit.text for unit in late))
+    sampled = sum(unit.text for unit in units)
+    cold = max(0.0, sum(unit.encoding for unit in units) - warm * sampled)
     for kind in kinds:
-        # A new engine is slower: its caches are empty. What the first quarter took is left out.
-        units = kind.units[len(kind.units) // 4 :]
-        covered = sum(unit.stored for unit in units)
+        # What comes first loads libraries.
+        steady = kind.units[_LOADING:] if len(kind.units) > 2 * _LOADING else kind.units
+        covered = sum(unit.stored for unit in steady)
         if covered:
-            feeding += sum(unit.feeding for unit in units) * kind.stored / covered
-            working += sum(unit.working for unit in units) * kind.stored / covered
+            feeding += sum(unit.feeding for unit in steady) * kind.stored / covered
+            reading += sum(unit.reading for unit in steady) * kind.stored / covered
+    text = expects.text.value
+    encoding = warm * text + cold * workers * min(1.0, text / workers / max(1, sampled))
+    dealing = _DEALING * expects.tokens.value
     hashing = expects.tokens.value * width / _hash_speed()
-    at_once = min(workers, cpus) * (_SHARED if workers > 1 else 1.0)
-    return _STARTING + max(feeding, working / at_once, hashing, (feeding + working + hashing) / cpus)
+    return Pace(_STARTING, feeding, reading + encoding + dealing, hashing, download)
 
 
 def _hash_speed() -> float:
     block = bytes(4 << 20)
-    started = time.perf_counter()
+    started = time.thread_time()
     hashlib.sha256(block).digest()
-    return len(block) / (time.perf_counter() - started)
+    return len(block) / max(1e-9, time.thread_time() - started)

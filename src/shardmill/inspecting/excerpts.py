@@ -5,8 +5,9 @@ Nothing here reads further than it was told to: a terabyte without a line break 
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from shardmill.errors import SourceError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 UNIT = 512 * 1024
 """Bytes of an excerpt, about."""
+clock = time.thread_time
+"""Work is measured by the CPU time of the thread: other programs on the machine, or a slow server, do not count."""
 SKIP = 8
 """Of a stream that only goes forward at most so many times what is looked at is passed over."""
 
@@ -51,6 +54,8 @@ class Look:
     """Why reading stopped; a run would stop there too."""
     whole: bool = False
     """Everything that the source holds is in the excerpts."""
+    doubt: float = 0.0
+    """The standard error, as a share, of the stored bytes that the excerpts are said to stand for."""
 
     @property
     def full(self) -> bool:
@@ -58,10 +63,10 @@ class Look:
         return sum(len(excerpt.documents.data) for excerpt in self.excerpts) >= self.most
 
     def take(self, reader: FormatReader, chunk: Chunk, started: float) -> Excerpt:
-        """Read a chunk; what has passed since `started` was the feeder's work."""
-        between = time.perf_counter()
+        """Read a chunk; what this thread has worked since `started` was the feeder's work."""
+        between = clock()
         documents = reader.read(chunk)
-        read = time.perf_counter() - between
+        read = clock() - between
         records = len(documents) + len(documents.rejects)
         excerpt = Excerpt(documents, chunk.end - chunk.start, records, feeding=between - started, reading=read)
         self.excerpts.append(excerpt)
@@ -70,10 +75,34 @@ class Look:
     def passed(self, started: float) -> None:
         """Passing over what is not looked at is the feeder's work as well."""
         if self.excerpts:
-            self.excerpts[-1].feeding += time.perf_counter() - started
+            self.excerpts[-1].feeding += clock() - started
 
-    def weigh(self, rate: float, passed: int) -> None:
+    def shorten(self, excerpt: Excerpt, most: int) -> float:
+        """Keep so many bytes of an excerpt's documents, about, from its first on; gives the share that was kept."""
+        documents = excerpt.documents
+        rows, size = len(documents), len(documents.data)
+        # A share of the rows, whatever their size: up to a number of bytes, long ones would be left out more often.
+        kept = max(1, math.ceil(rows * most / size)) if size > most else rows
+        if kept >= rows:
+            return 1.0
+        end, last = int(documents.offsets[kept]), documents.record(kept)
+        excerpt.documents = replace(
+            documents,
+            data=documents.data[:end],
+            offsets=documents.offsets[: kept + 1],
+            records=None if documents.records is None else documents.records[:kept],
+            rejects=[reject for reject in documents.rejects if reject.record < last],
+            lines=last,
+        )
+        share = end / size
+        excerpt.records = kept + len(excerpt.documents.rejects)
+        excerpt.feeding *= share
+        excerpt.reading *= share
+        return share
+
+    def weigh(self, rate: float, passed: int, doubt: float = 0.0) -> None:
         """Say what each excerpt stands for: `rate` stored bytes for each of its span, after `passed` were passed."""
+        self.doubt = doubt
         seen = sum(excerpt.span for excerpt in self.excerpts)
         for excerpt in self.excerpts:
             excerpt.stored = excerpt.span * rate

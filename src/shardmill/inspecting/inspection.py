@@ -12,20 +12,24 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.budget import Budget, default_memory, usable_cpus, usable_memory
+from shardmill.budget import Budget, default_memory, settle_allocator, usable_cpus, usable_memory
 from shardmill.encoding import Tokenizer, load_tokenizer
 from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspecting.estimate import NOTHING, Amount, Expected, expected, histogram, output_sizes, seconds_needed
-from shardmill.inspecting.row_windows import row_groups
+from shardmill.inspecting.download import bytes_to_fetch, count_rows, download_speed, looking_fetcher
+from shardmill.inspecting.estimate import NOTHING, Amount, Expected, expected, histogram, output_sizes, pace
 from shardmill.inspecting.sampling import BUCKETS, Kind, take_sample
 from shardmill.inspecting.separators import Separator, find_separators
 from shardmill.inspecting.troubles import Trouble, find_troubles
 from shardmill.options import Options
 from shardmill.reading import Reading, Source, find_sources
+from shardmill.reading.fetching import Fetcher
+from shardmill.recipe_calls import apply_recipes
 
 _LARGEST = 8 << 20  # bytes of a record that are held at once
 _FOOTERS = 256  # parquet files of which the number of rows is asked
 _FOOTERS_TIME = 2.0  # seconds
+_FOOTERS_AFAR, _FOOTERS_AFAR_TIME = 64, 3.0
+_SECONDS, _AFAR_SECONDS = 5.0, 8.0  # that a sample may take
 # What a token takes in a Python list of ints, as it grows: 8 bytes for the pointer, 28 for the int, and the slack.
 _NAIVE = 41
 
@@ -70,6 +74,11 @@ class Inspection:
     workers: int = 1
     seconds: float = 0.0
     """That `prepare` will take, at the speed of the sample."""
+    bound: str = ""
+    """What bounds it: `workers`, `feeder`, `cpus` or `download`."""
+    fetched_bytes: int = 0
+    """That will be downloaded, at `fetched_per_second` as measured; 0 where that could not be told."""
+    fetched_per_second: int = 0
     naive_bytes: int = 0
     """What a script needs that holds the text and collects tokens in a list."""
     machine_bytes: int = 0
@@ -103,36 +112,60 @@ def inspect(
 
     UsageError for a call that is wrong. What is wrong with the sources stands in `troubles`.
     """
+    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
+    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
-    specs = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    found = find_sources([os.fspath(spec) for spec in specs], chosen.input_format)
+    found = find_sources(specs, chosen.input_format)
     for source in found:
         if source.size is None:
             raise UsageError(
                 "a stream can be read only once", place=source.name, hint="store it in a file, and inspect that"
             )
     tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
-    reading = Reading(chosen.text_field, chosen.separator_bytes, tokenizer.cut, largest=_LARGEST)
     report = Inspection(
         len(found), sum(source.size or 0 for source in found), tokenizer.name, tokenizer.vocab_size,
         tokenizer.dtype.itemsize, out=os.fspath(out) if out is not None else ".",
     )  # fmt: skip
+    settle_allocator()  # as in a run, or the sample would be slower
     engine = tokenizer.engine()
-    memory_error = _machine(report, chosen)
-    started = time.monotonic()
-    kinds = take_sample(found, reading, engine)
-    report.sampled_seconds = time.monotonic() - started
-    all_of_it = _describe(report, kinds, found, chosen, tokenizer)
+    remote = any(source.remote for source in found)
+    memory_error = _machine(report, chosen, remote)
+    with looking_fetcher() as fetcher:
+        reading = Reading(
+            chosen.text_field,
+            chosen.separator_bytes,
+            tokenizer.cut,
+            largest=_LARGEST,
+            fetcher=fetcher if remote else None,
+        )
+        started = time.monotonic()
+        kinds = take_sample(found, reading, engine, seconds=_AFAR_SECONDS if remote else _SECONDS)
+        report.sampled_seconds = time.monotonic() - started
+        all_of_it = _describe(report, kinds, found, chosen, tokenizer, fetcher)
+        download = _download(report, kinds, found, chosen, fetcher) if remote else 0.0
     report.output_bytes = output_sizes(
         report.tokens.value, all_of_it.written, report.token_bytes, report.vocab_size, chosen.tokens_per_shard
     )
     report.naive_bytes = _NAIVE * report.tokens.value + report.text_bytes.value
-    report.seconds = seconds_needed(kinds, all_of_it, report.token_bytes, report.workers, usable_cpus())
+    needed = pace(kinds, all_of_it, report.token_bytes, report.workers, download)
+    report.seconds, report.bound = needed.seconds(report.workers, usable_cpus())
     report.troubles = find_troubles(report, kinds, found, chosen, memory_error)
     return report
 
 
-def _machine(report: Inspection, options: Options) -> BudgetError | None:
+def _download(
+    report: Inspection, kinds: list[Kind], sources: list[Source], options: Options, fetcher: Fetcher
+) -> float:
+    """Put how much is to be fetched, and how fast it comes, into the report; gives the seconds."""
+    try:
+        report.fetched_bytes = bytes_to_fetch(kinds, sources, options.text_field, fetcher)
+        report.fetched_per_second = round(download_speed(sources, fetcher))
+    except SourceError as error:
+        kinds[0].errors.append(error)
+    return report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
+
+
+def _machine(report: Inspection, options: Options, remote: bool) -> BudgetError | None:
     """What this machine has; gives why the memory would not do."""
     folder = Path(report.out).absolute()
     while not folder.exists() and folder != folder.parent:
@@ -140,7 +173,7 @@ def _machine(report: Inspection, options: Options) -> BudgetError | None:
     report.free_bytes = shutil.disk_usage(folder).free
     report.machine_bytes = usable_memory()
     try:
-        budget = Budget(options.memory_bytes, options.workers)
+        budget = Budget(options.memory_bytes, options.workers, remote=remote)
     except BudgetError as error:
         report.workers = options.workers or usable_cpus()
         report.memory_bytes = options.memory_bytes or default_memory(report.workers)
@@ -151,7 +184,12 @@ def _machine(report: Inspection, options: Options) -> BudgetError | None:
 
 
 def _describe(
-    report: Inspection, kinds: list[Kind], sources: list[Source], options: Options, tokenizer: Tokenizer
+    report: Inspection,
+    kinds: list[Kind],
+    sources: list[Source],
+    options: Options,
+    tokenizer: Tokenizer,
+    fetcher: Fetcher,
 ) -> Expected:
     """Put what the kinds hold into the report; gives the sum."""
     separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
@@ -160,7 +198,9 @@ def _describe(
     plain: list[bytes] = []
     plain_bytes = 0
     for kind in kinds:
-        holds = expected(kind, separated=separated, eot=eot, rows=_rows(kind, sources, options.text_field))
+        most, seconds = (_FOOTERS_AFAR, _FOOTERS_AFAR_TIME) if kind.remote else (_FOOTERS, _FOOTERS_TIME)
+        rows = count_rows(kind, sources, fetcher, most, seconds)
+        holds = expected(kind, separated=separated, eot=eot, rows=rows)
         total += holds
         sizes += histogram(kind, holds, separated=separated)
         report.kinds.append(
@@ -181,20 +221,3 @@ def _describe(
     without_eot = report.tokens.value - total.written * eot
     report.bytes_per_token = report.text_bytes.value / without_eot if without_eot > 0 else 0.0
     return total
-
-
-def _rows(kind: Kind, sources: list[Source], field: str) -> int | None:
-    """The rows of parquet files, from their footers; None: there are too many, or one cannot be read."""
-    if kind.format != "parquet" or len(kind.members) > _FOOTERS or kind.errors:
-        return None
-    rows = 0
-    started = time.monotonic()
-    for member in kind.members:
-        if time.monotonic() - started > _FOOTERS_TIME:
-            return None
-        try:
-            rows += row_groups(sources[member], field)[1]
-        except SourceError as error:
-            kind.errors.append(error)
-            return None
-    return rows

@@ -48,8 +48,7 @@ def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
     yield "disk", [f"{show_bytes(report.free_bytes)} free in {report.out}"]
     yield "memory", [f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"]
     if report.tokens.value:
-        speed = show_bytes(report.stored_bytes / report.seconds)
-        yield "time", [f"about {show_seconds(report.seconds)}, at the speed of the sample on this machine ({speed}/s)"]
+        yield "time", list(_time(report))
         yield (
             "naive",
             [
@@ -69,6 +68,21 @@ def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
         said += [f"place: {trouble.place}"] if trouble.place else []
         said += [f"hint:  {trouble.hint}"] if trouble.hint else []
         yield "would stop:" if trouble.stops else "warning:", said
+
+
+def _time(report: Inspection) -> Iterator[str]:
+    speed = show_bytes(report.stored_bytes / report.seconds)
+    said = f"about {show_seconds(report.seconds)} ({speed}/s)"
+    if report.bound == "download":
+        yield f"{said}: the download bounds it"
+    else:
+        of = {"feeder": "one thread that reads the sources", "workers": "the workers", "cpus": "the CPUs"}[report.bound]
+        yield f"{said} at the speed of the sample, if nothing else is at work here; what bounds it: {of}"
+    if report.fetched_per_second:
+        rate = show_bytes(report.fetched_per_second)
+        yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"
+    elif report.fetched_bytes:
+        yield f"{show_bytes(report.fetched_bytes)} to download, too little to tell how fast"
 
 
 def _kinds(report: Inspection) -> Iterator[str]:

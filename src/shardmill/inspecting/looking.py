@@ -9,13 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from shardmill.errors import SourceError
+from shardmill.inspecting.csv_windows import CsvVisit, Held
 from shardmill.inspecting.excerpts import Look
-from shardmill.inspecting.row_windows import RowVisit, beginning
+from shardmill.inspecting.row_windows import RowVisit
 from shardmill.inspecting.text_windows import TextVisit
 from shardmill.reading import FORMATS, Position, Reading, Source
 from shardmill.reading.compressed import compression_from
-from shardmill.reading.opening import Opened, open_source
-from shardmill.reading.storage import Feed, FileFeed, read_range
+from shardmill.reading.opening import open_source
+from shardmill.reading.ranges import RemoteFeed
+from shardmill.reading.storage import Feed, FileFeed, StreamFeed, read_range
 
 if TYPE_CHECKING:
     from shardmill.reading.formats import FormatReader
@@ -30,34 +32,47 @@ def look_into(
     """
     look = Look(most)
     try:
-        opened = open_source(source)
+        opened = open_source(source, reading.fetcher)
         with closing(opened.feed):
             look.format = opened.format
-            if not isinstance(opened.feed, FileFeed):
-                look.compression = compression_from(read_range(source, 0, min(source.size or 0, 16)), "zstd")
-            reopen = partial(_reopened, source, shares)
+            if not isinstance(opened.feed, (FileFeed, RemoteFeed)):
+                look.compression = compression_from(_first_bytes(source, reading), "zstd")
             module, name, _ = FORMATS[opened.format]
             made = getattr(import_module(f"shardmill.reading.{module}"), name)
-            reader: FormatReader = made(index, source, reading, reopen, opened.head)
+            reader: FormatReader = made(index, source, reading, partial(_reopened, source, reading), opened.head)
             if opened.format == "jsonl" and b"\n" in opened.head:
                 # Asked for one byte, the reader finds the first line, and says if no record there has the field.
-                with closing(open_source(source).feed) as feed:
+                with closing(_reopened(source, reading)) as feed:
                     next(iter(reader.chunks(feed, Position(), 1)), None)
             if opened.format in ("text", "jsonl"):
                 TextVisit(index, source, reading, reader, opened, look, ended).go(shares)
+            elif opened.format in ("csv", "tsv") and shares is not None:
+
+                def read_with(raw: bytes) -> tuple[FormatReader, Feed]:
+                    def feed() -> Feed:
+                        return StreamFeed(Held(raw), source.name)
+
+                    return made(index, source, reading, feed, opened.head), feed()
+
+                CsvVisit(index, source, reading, read_with, opened, look, ended).go(shares)
+                if not look.excerpts:
+                    # Rows that end with a carriage return alone, or that nothing tells apart but the start of the file.
+                    with closing(_reopened(source, reading)) as feed:
+                        RowVisit(source, reading, reader, feed, look, ended).go(None)
             else:
-                RowVisit(source, reading, reader, _bounded(source, opened, shares), look, ended).go(shares)
+                RowVisit(source, reading, reader, opened.feed, look, ended).go(shares)
     except SourceError as error:
         look.error = error
         look.excerpts = [excerpt for excerpt in look.excerpts if excerpt.stored]
     return look
 
 
-def _bounded(source: Source, opened: Opened, shares: list[float] | None) -> Feed:
-    """All of the source's bytes, or of CSV only the beginning."""
-    csv = opened.format in ("csv", "tsv") and shares is not None
-    return beginning(opened.feed, source.size or 0, len(shares or ())) if csv else opened.feed
+def _reopened(source: Source, reading: Reading) -> Feed:
+    return open_source(source, reading.fetcher).feed
 
 
-def _reopened(source: Source, shares: list[float] | None) -> Feed:
-    return _bounded(source, open_source(source), shares)
+def _first_bytes(source: Source, reading: Reading) -> bytes:
+    end = min(source.size or 0, 16)
+    if source.remote and reading.fetcher is not None:
+        return bytes(reading.fetcher.read(source, 0, end))
+    return read_range(source, 0, end)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+_MOST = 64  # steps that are remembered; when there are more, neighbours are joined
+UNKNOWN = 0.05
+"""The doubt where too little was read to tell."""
+_GROUPS = 8  # that the error of the rate comes from: neighbours are alike, so single steps would make it too small
+
 
 class Marks:
     """Pairs of (text or rows, stored bytes) along a stream, and the rate that they give.
@@ -13,7 +20,8 @@ class Marks:
     def __init__(self, size: int) -> None:
         self._size = size
         self._stored = -1
-        self._first = self._latest = (0, 0)
+        self._jumps: list[tuple[int, int]] = []
+        """From the second on: what came first had no block before it."""
         self.jumps = -1
         """Blocks that were pulled after the first."""
         self.last = 0
@@ -25,19 +33,34 @@ class Marks:
         if stored != self._stored:
             self._stored = stored
             self.jumps += 1
-            self._latest = (at, stored)
-            # What came first had no block before it.
-            if self.jumps <= 1:
-                self._first = self._latest
+            if self.jumps > 0:
+                self._jumps.append((at, stored))
+            if len(self._jumps) > _MOST:
+                del self._jumps[1:-1:2]
 
     @property
     def rate(self) -> float:
         """Stored bytes for each byte of text, or for each row."""
         if self.total is not None:
             return self._size / max(1, self.total)
-        if self.jumps > 1 and self._latest[0] > self._first[0]:
-            return (self._latest[1] - self._first[1]) / (self._latest[0] - self._first[0])
+        if len(self._jumps) > 1 and self._jumps[-1][0] > self._jumps[0][0]:
+            (at, stored), (last_at, last_stored) = self._jumps[0], self._jumps[-1]
+            return (last_stored - stored) / (last_at - at)
         return min(self._size, max(1, self._stored)) / max(1, self.last)
+
+    @property
+    def doubt(self) -> float:
+        """The standard error of the rate, as a share of it: what follows may be compressed less well, or better."""
+        if self.total is not None:
+            return 0.0
+        steps = np.diff(np.array(self._jumps, float).reshape(-1, 2), axis=0)
+        if len(steps) < 3:
+            return UNKNOWN
+        groups = min(_GROUPS, len(steps))
+        text, stored = np.array([part.sum(axis=0) for part in np.array_split(steps, groups)]).T
+        rest = stored - self.rate * text
+        error = float(np.sqrt(rest @ rest * groups / (groups - 1))) / max(1.0, float(stored.sum()))
+        return float(error * np.sqrt(max(0.0, 1 - self._stored / max(1, self._size))))
 
     @property
     def length(self) -> float:

@@ -17,7 +17,8 @@ import numpy as np
 
 from shardmill.dealing import join
 from shardmill.errors import SourceError
-from shardmill.inspecting.excerpts import UNIT, Excerpt
+from shardmill.inspecting.at_once import at_once
+from shardmill.inspecting.excerpts import UNIT, Excerpt, Look, clock
 from shardmill.inspecting.looking import look_into
 from shardmill.reading import Reading, Source
 from shardmill.reading.names import compression_of, format_of
@@ -29,11 +30,16 @@ if TYPE_CHECKING:
 
 BUCKETS = 24
 """Of document sizes: bucket i holds those of up to 4 ** i bytes, and more than fit in the one before."""
-_TOGETHER = 64  # small sources at one place
+_TOGETHER, _TOGETHER_AFAR = 64, 8  # small sources at one place
+_AFAR = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
 _FEWEST = 6  # places for a kind, however small its share
 _EXPANDS = 3  # times that compressed text is larger than it is stored, about
 _MANY = 2000  # sources: beyond that not all of them are opened, however small they are
 _RAW = 64 * 1024  # bytes of an excerpt that are kept to look for separators
+
+
+Visit = tuple[list[int], list[float] | None]
+"""Sources, and the shares of each at which to look; None: all of it is read."""
 
 
 @dataclass
@@ -50,8 +56,9 @@ class Unit:
     replaced: int = 0
     fallbacks: int = 0
     feeding: float = 0.0
-    working: float = 0.0
-    """Seconds to read and encode it."""
+    """Seconds of work to find where documents end, or to decompress; `reading` and `encoding` are the workers'."""
+    reading: float = 0.0
+    encoding: float = 0.0
 
 
 @dataclass
@@ -63,6 +70,7 @@ class Kind:
     members: list[int]
     """Indices in the plan."""
     sizes: NDArray[np.int64]
+    remote: bool = False
     units: list[Unit] = field(default_factory=list)
     sizes_seen: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     """Documents of the sample in each bucket."""
@@ -73,6 +81,8 @@ class Kind:
     """Sources that were opened."""
     whole: bool = False
     """All of it was read: what was counted is exact."""
+    doubts: list[tuple[float, float]] = field(default_factory=list)
+    """Of each source that was looked into: stored bytes that its excerpts stand for, and how far that may be off."""
     errors: list[SourceError] = field(default_factory=list)
 
     @property
@@ -83,6 +93,11 @@ class Kind:
     def weight(self) -> int:
         """Bytes of text, roughly."""
         return self.stored * self.expands
+
+    @property
+    def together(self) -> int:
+        """Small sources that one look takes."""
+        return _TOGETHER_AFAR if self.remote else _TOGETHER
 
     @property
     def expands(self) -> int:
@@ -104,7 +119,8 @@ def take_sample(
         spent += kind.weight
         # Kinds share the time as they share the bytes, and what one leaves over goes to the next.
         until = started + seconds * max(spent / total, 0.1)
-        _sample_kind(kind, sources, reading, engine, max(_FEWEST, places * kind.weight // total), until)
+        wanted = max(_FEWEST, places * kind.weight // total)
+        _sample_kind(kind, sources, reading, engine, min(wanted, _AFAR) if kind.remote else wanted, until)
     return kinds
 
 
@@ -117,7 +133,7 @@ def _kinds(sources: list[Source]) -> list[Kind]:
     kinds = []
     for (format, compression), members in found.items():
         sizes = np.array([sources[i].size or 0 for i in members], np.int64)
-        kinds.append(Kind(format, compression, members, sizes))
+        kinds.append(Kind(format, compression, members, sizes, any(sources[i].remote for i in members)))
     return sorted(kinds, key=lambda kind: -kind.weight)
 
 
@@ -135,22 +151,31 @@ def _sample_kind(
     def ended() -> bool:
         return time.monotonic() > until
 
-    for members, shares in visits:
-        if ended() and kind.units:
+    def look(visit: Visit) -> list[tuple[int, Look]]:
+        members, shares = visit
+        if ended() and kind.looked:
+            return []
+        return [
+            (member, look_into(kind.members[member], sources[kind.members[member]], reading, shares, ended, most))
+            for member in members
+        ]
+
+    for looks in at_once(look, visits, kind.remote):
+        if not looks or (ended() and kind.units):
             complete = False
             break
         held: list[Excerpt] = []
-        for member in members:
-            index = kind.members[member]
-            look = look_into(index, sources[index], reading, shares, ended, most)
+        for member, look_at in looks:
             kind.looked += 1
-            complete = complete and look.whole
-            if look.error is not None:
-                kind.errors.append(look.error)
-            if look.format:
-                formats[look.format] += int(kind.sizes[member])
-                compressions[look.compression] += int(kind.sizes[member])
-            for excerpt in look.excerpts:
+            complete = complete and look_at.whole
+            if look_at.error is not None:
+                kind.errors.append(look_at.error)
+            if look_at.format:
+                formats[look_at.format] += int(kind.sizes[member])
+                compressions[look_at.compression] += int(kind.sizes[member])
+            stands_for = sum(excerpt.stored for excerpt in look_at.excerpts)
+            kind.doubts.append((stands_for, look_at.doubt * stands_for))
+            for excerpt in look_at.excerpts:
                 held.append(excerpt)
                 if sum(len(one.documents.data) for one in held) >= UNIT // 2:
                     kind.units.append(_unit(kind, held, engine))
@@ -163,12 +188,12 @@ def _sample_kind(
         kind.compression = max(compressions, key=compressions.__getitem__)
 
 
-def _everything(kind: Kind) -> list[tuple[list[int], list[float] | None]]:
+def _everything(kind: Kind) -> list[Visit]:
     """All sources, small neighbours together."""
-    visits: list[tuple[list[int], list[float] | None]] = []
+    visits: list[Visit] = []
     size = 0
     for member, more in enumerate(kind.sizes.tolist()):
-        if not visits or size + more > UNIT or len(visits[-1][0]) >= _TOGETHER:
+        if not visits or size + more > UNIT or len(visits[-1][0]) >= kind.together:
             visits.append(([], None))
             size = 0
         visits[-1][0].append(member)
@@ -176,7 +201,7 @@ def _everything(kind: Kind) -> list[tuple[list[int], list[float] | None]]:
     return visits
 
 
-def _places(kind: Kind, places: int) -> list[tuple[list[int], list[float] | None]]:
+def _places(kind: Kind, places: int) -> list[Visit]:
     """Sources with the shares of them at which to look, or small neighbours of which all is read."""
     draw = random.Random(len(kind.members))
     ends = np.cumsum(kind.sizes)
@@ -187,14 +212,14 @@ def _places(kind: Kind, places: int) -> list[tuple[list[int], list[float] | None
         size = int(kind.sizes[member])
         hit.setdefault(member, []).append((target - (int(ends[member]) - size)) / max(1, size))
     small = UNIT // kind.expands
-    visits: list[tuple[list[int], list[float] | None]] = []
+    visits: list[Visit] = []
     chosen = sorted(hit)
     for member, following in zip(chosen, [*chosen[1:], len(ends)], strict=True):
         if kind.sizes[member] > small:
             draw.shuffle(hit[member])
             visits.append(([member], hit[member]))
         else:
-            most = min(following, member + _TOGETHER)
+            most = min(following, member + kind.together)
             last = int(np.searchsorted(ends, int(ends[member]) + small))
             visits.append((list(range(member, max(member + 1, min(most, last)))), None))
     return visits
@@ -202,16 +227,16 @@ def _places(kind: Kind, places: int) -> list[tuple[list[int], list[float] | None
 
 def _unit(kind: Kind, held: list[Excerpt], engine: Engine) -> Unit:
     """Encode some excerpts together, and count."""
-    started = time.perf_counter()
+    started = clock()
     documents = join([excerpt.documents for excerpt in held])
     encoded = engine.encode(documents.data, documents.offsets)
-    unit = Unit(working=time.perf_counter() - started, fallbacks=encoded.fallbacks)
+    unit = Unit(encoding=clock() - started, fallbacks=encoded.fallbacks)
     unit.tokens, unit.text = int(encoded.lengths.sum()), int(documents.offsets[-1] - documents.offsets[0])
     for excerpt in held:
         found = excerpt.documents
         unit.stored += excerpt.stored
         unit.feeding += excerpt.feeding
-        unit.working += excerpt.reading
+        unit.reading += excerpt.reading
         unit.replaced += found.replaced
         kind.reasons.update(_plain(reject.reason) for reject in found.rejects)
         if excerpt.records:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from shardmill.inspecting import excerpts
 from shardmill.inspecting.read_ahead import Marks
 from shardmill.reading import Chunk
 from shardmill.reading.places import last_separator
+from shardmill.reading.ranges import RemoteFeed
 from shardmill.reading.storage import FileFeed
 from shardmill.reading.unicode import cut_character
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from shardmill.reading.formats import FormatReader
     from shardmill.reading.opening import Opened
 
-_NEAR = 1 << 16
-_FAR = 1 << 22  # how far to look for the end of a document before the place is given up
+NEAR = 1 << 16
+FAR = 1 << 22  # how far to look for the end of a document before the place is given up
 _WHOLE_FAR = 1 << 26  # the same where all of a source is read
 _PATIENCE = 3  # places at which one looks so far in vain
+_NEARLY = 0.7  # of a stream, from which on the rest is followed as well
 _WALK = 1 << 22  # bytes of text that a stream is followed at the least, to see how well it is compressed
 
 
@@ -44,67 +45,83 @@ class TextVisit:
         self._lines = opened.format == "jsonl"
         self._separator = b"\n" if self._lines else reading.separator
         self._marks = Marks(source.size or 0)
-        self._missed = 0
+        self._missed = self._behind = 0
         self._inside = False
         """The last place that was looked for is inside a document."""
 
     def go(self, shares: list[float] | None) -> None:
         if shares is None:
             self._everything()
-        elif isinstance(self._feed, FileFeed):
+        elif isinstance(self._feed, (FileFeed, RemoteFeed)):
             self._places(self._feed.size, shares)
         else:
             self._now_and_then(len(shares))
 
     def _places(self, size: int, shares: list[float]) -> None:
-        """Of a plain file, which can be entered anywhere."""
-        for share in shares:
+        """Of a plain file, which can be entered anywhere; a remote one only from its beginning to its end."""
+        for share in shares if isinstance(self._feed, FileFeed) else sorted(shares):
             if self._ended() and self._look.excerpts:
                 break
-            started = time.perf_counter()
+            started = excerpts.clock()
+            if not self._enter(int(share * size)):
+                continue
             begin = self._begin(int(share * size))
             if begin is not None and begin < size:
-                self._window(begin, started, _FAR)
-        if not self._look.excerpts:
-            self._window(0, time.perf_counter(), _FAR)
+                self._window(begin, started, FAR)
+        if not self._look.excerpts and self._enter(0):
+            self._window(0, excerpts.clock(), FAR)
         self._look.weigh(1.0, 0)
+
+    def _enter(self, at: int) -> bool:
+        """Whether the feed can be entered there: a remote one does not go back."""
+        if isinstance(self._feed, RemoteFeed):
+            if at < self._behind:
+                return False
+            self._feed.drop(at)
+            self._behind = at
+        return True
 
     def _everything(self) -> None:
         at: int | None = 0
         while at is not None and self._marks.total is None and not self._ended() and not self._look.full:
-            at = self._window(at, time.perf_counter(), _WHOLE_FAR)
+            at = self._window(at, excerpts.clock(), _WHOLE_FAR)
             if at is not None:
                 self._feed.drop(at)
                 self._marks.total = self._feed.end_by(at)
                 self._marks.add(at, self._feed.stored(at))
         self._look.whole = self._marks.total is not None
-        self._look.weigh(self._marks.rate, self._marks.last)
+        self._look.weigh(self._marks.rate, self._marks.last, self._marks.doubt)
 
     def _now_and_then(self, wanted: int) -> None:
         """Of a stream, from its start on: so many windows, with more between them the longer it is."""
         at = 0
         while True:
-            started = time.perf_counter()
-            self._advance(at + excerpts.UNIT + _NEAR)
+            started = excerpts.clock()
+            self._advance(at + excerpts.UNIT + NEAR)
             begin = self._begin(at)
-            end = None if begin is None else self._window(begin, started, _FAR)
-            gap = self._marks.length / wanted / excerpts.UNIT - 1
-            at = (at + _FAR if end is None else end) + int(min(max(gap, 0.0), excerpts.SKIP - 1) * excerpts.UNIT)
-            started = time.perf_counter()
+            end = None if begin is None else self._window(begin, started, FAR)
+            # Over all that is still to come: how long the whole is becomes clear only on the way.
+            left = max(1, wanted - len(self._look.excerpts))
+            gap = (self._marks.length - (at if end is None else end)) / left / excerpts.UNIT - 1
+            at = (at + FAR if end is None else end) + int(min(max(gap, 0.0), excerpts.SKIP - 1) * excerpts.UNIT)
+            started = excerpts.clock()
             enough = len(self._look.excerpts) >= wanted or at >= excerpts.SKIP * excerpts.UNIT * wanted
-            self._advance(max(at, _WALK) if enough else at, forget=True)
+            target = max(at, _WALK) if enough else at
+            if enough and self._marks.length < target / _NEARLY:
+                target = 1 << 62  # to the end, which makes the rate exact
+            self._advance(target, forget=True)
             self._look.passed(started)
             over = self._marks.total is not None and at >= self._marks.total
             if enough or over or self._ended():
                 break
             self._feed.drop(at)
-        self._look.weigh(self._marks.rate, self._marks.last)
+        self._look.weigh(self._marks.rate, self._marks.last, self._marks.doubt)
 
     def _advance(self, target: int, *, forget: bool = False) -> None:
         """Pull text up to the target step by step, so that it is seen when stored bytes are read."""
         at = self._marks.last
         while at < target and self._marks.total is None and not (forget and self._ended()):
-            at = min(at + _NEAR, target)
+            at = min(at + NEAR, target)
             self._marks.total = self._feed.end_by(at)
             self._marks.add(at if self._marks.total is None else self._marks.total, self._feed.stored(at))
             if forget and self._marks.total is None:
@@ -135,7 +152,7 @@ class TextVisit:
         """
         limit = begin + excerpts.UNIT
         last = max(begin, last_separator(self._feed.peek, begin, limit, separator))
-        width = limit - last + _NEAR
+        width = limit - last + NEAR
         while True:
             window = self._feed.peek(last, width)
             if (found := window.find(separator)) >= 0:
@@ -151,19 +168,19 @@ class TextVisit:
         self._inside = False
         if at == 0:
             return 0
-        width = _NEAR
+        width = NEAR
         while self._separator is not None:
             window = self._feed.peek(at, width)
             if (found := window.find(self._separator)) >= 0:
                 return at + found + len(self._separator)
-            if len(window) < width or width >= (_FAR if self._missed < _PATIENCE else _NEAR):
+            if len(window) < width or width >= (FAR if self._missed < _PATIENCE else NEAR):
                 self._missed += 1
                 break
             width *= 4
         if self._lines:
             return None
         self._inside = True
-        window = self._feed.peek(at, _NEAR)
+        window = self._feed.peek(at, NEAR)
         found = min((i for i in (window.find(b"\n"), window.find(b" ")) if i >= 0), default=0)
         while found < min(len(window), 4) and window[found] & 0xC0 == 0x80:
             found += 1

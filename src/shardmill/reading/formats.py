@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from shardmill.errors import SourceError, UsageError
 from shardmill.reading.documents import Chunk, Documents, Position
+from shardmill.reading.fetching import shared_fetcher
 from shardmill.reading.names import format_of
 from shardmill.reading.opening import open_source
 from shardmill.reading.options import Reading
@@ -107,7 +108,10 @@ class _SourceReader:
         return FORMATS[(format_of(self._source.path) or "text") if promised == "auto" else promised][2]
 
     def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
-        opened = open_source(self._source)
+        fetcher = self._reading.fetcher
+        if self._source.remote and fetcher is not None and fetcher.cache is not None:
+            self._source = fetcher.cache.local(self._source, fetcher)
+        opened = open_source(self._source, fetcher)
         self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
         try:
             if self._reading.tail is not None and opened.format != "text":
@@ -122,7 +126,7 @@ class _SourceReader:
             opened.feed.close()
 
     def _reopen(self) -> Feed:
-        return open_source(self._source).feed
+        return open_source(self._source, self._reading.fetcher).feed
 
     def _opened(self) -> FormatReader:
         if self._reader is None:
@@ -136,7 +140,9 @@ class _SourceReader:
         return cast("TextReader", self._opened()).pieces(chunk, size)
 
     def check(self) -> None:
-        if not self._whole:
+        if self._source.remote:
+            (self._reading.fetcher or shared_fetcher()).check(self._source)
+        elif not self._whole:
             check_unchanged(self._source)
 
     def place(self, record: int, byte: int) -> str:

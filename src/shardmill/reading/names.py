@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
+from shardmill.reading.addresses import path_in
+
 TEXT_ENDINGS = (
     "txt text md markdown rst tex log org adoc html htm xml svg yaml yml toml ini cfg conf srt vtt po "
     "py pyi ipynb c h cc cpp cxx hpp hh cu cuh java kt scala go rs js mjs ts jsx tsx css scss rb php pl pm lua r jl m "
@@ -42,7 +44,7 @@ COMPRESSION_ENDINGS: dict[str, str] = {
 @lru_cache(4)  # a source's name is asked about three times in a row
 def endings(path: str) -> tuple[str, str]:
     """The ending that says the format and the one that says the compression; empty where there is none."""
-    name = os.path.basename(path).lower()
+    name = os.path.basename(path_in(path)).lower()
     stem, _, ending = name.rpartition(".")
     compression = ""
     if stem and ending in COMPRESSION_ENDINGS:

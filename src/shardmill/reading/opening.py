@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from shardmill.errors import SourceError
 from shardmill.reading.compressed import compression_from, decompressed
+from shardmill.reading.fetching import Fetcher, shared_fetcher
 from shardmill.reading.names import compression_of, format_of
+from shardmill.reading.ranges import RemoteFeed
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import SMALL, Feed, FeedPull, FileFeed, RawFile, StreamFeed
 from shardmill.reading.unicode import BOM, Transcoded, wide_encoding
@@ -37,9 +39,12 @@ class Opened:
     head: bytes
 
 
-def open_source(source: Source) -> Opened:
-    """Open a source; SourceError when it is not what its name or the user says."""
-    feed: Feed = FileFeed(source) if source.size is not None else StreamFeed(RawFile(source), source.name)
+def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
+    """Open a source, with a fetcher of the run if it is remote.
+
+    SourceError when it is not what its name or the user says.
+    """
+    feed = _feed(source, fetcher)
     try:
         head = feed.peek(0, SMALL)
         promised = compression_of(source.path)
@@ -64,6 +69,12 @@ def open_source(source: Source) -> Opened:
     except BaseException:
         feed.close()
         raise
+
+
+def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
+    if source.size is None:
+        return StreamFeed(RawFile(source), source.name)
+    return RemoteFeed(fetcher or shared_fetcher(), source) if source.remote else FileFeed(source)
 
 
 def guess(head: bytes) -> str:

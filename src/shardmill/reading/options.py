@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardmill.reading.fetching import Fetcher
 
 SPAN = 65536
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The options that reading needs; of these, only `largest` must not change a dataset's bytes."""
+    """The options that reading needs; of these, `largest` and `fetcher` must not change a dataset's bytes."""
 
     text_field: str = "text"
     separator: bytes | None = None
@@ -23,3 +27,5 @@ class Reading:
     """Rows that begin in this last share of a plain text file are flagged."""
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
+    fetcher: Fetcher | None = None
+    """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -16,6 +16,7 @@ from shardmill.reading.columns import as_binary, column_of, find_column, text_by
 from shardmill.reading.documents import Chunk, Documents, Position
 from shardmill.reading.opening import PARQUET_MARK
 from shardmill.reading.options import Reading
+from shardmill.reading.ranges import RangeFile, Ranges, RemoteFeed
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import Feed, FileFeed, check_unchanged
 
@@ -42,6 +43,8 @@ class RowGroup(NamedTuple):
     """Bytes of the text column, encoded but not compressed."""
     dictionary: bool
     suspect: bool
+    span: tuple[int, int]
+    """The bytes of the file that hold the text column."""
 
 
 class ParquetReader(RowsReader):
@@ -51,9 +54,22 @@ class ParquetReader(RowsReader):
         super().__init__(index, source, reading)
         self._metadata: pq.FileMetaData | None = None
         self._path: tuple[str, ...] = ()
+        self._ranges: Ranges | None = None
+        """Of a remote file; None: the file is read as it lies on this machine."""
+        self._groups: list[RowGroup] = []
 
     def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
-        groups = self._open(feed)
+        groups = self._groups = self._open(feed)
+        if self._ranges is not None:
+            self._ranges.expect([group.span for group in groups if group.start + group.rows > start.offset])
+        try:
+            yield from self._chunks(groups, start, size)
+        except GeneratorExit:
+            if self._ranges is not None:  # nobody will read what was fetched ahead
+                self._ranges.close()
+            raise
+
+    def _chunks(self, groups: list[RowGroup], start: Position, size: int) -> Iterator[Chunk]:
         total = groups[-1].start + groups[-1].rows if groups else 0
         stored = self._source.size or 0
         size = max(1, size)
@@ -106,28 +122,37 @@ class ParquetReader(RowsReader):
         return documents_of_rows(Rows(whole, found, len(whole)), self._field)
 
     def _open(self, feed: Feed) -> list[RowGroup]:
-        if not isinstance(feed, FileFeed):
+        if isinstance(feed, RemoteFeed):
+            self._ranges = feed.ranges()
+        elif not isinstance(feed, FileFeed):
             raise SourceError(
                 "parquet cannot be read from a stream or inside another compression",
                 place=self._source.name,
                 hint="store it as a plain file; it is compressed inside already",
             )
         size = feed.size
-        if size < 12 or feed.peek(0, 4) != PARQUET_MARK or feed.peek(size - 4, 4) != PARQUET_MARK:
+        end = self._ranges.read(size - 4, size) if self._ranges is not None else feed.peek(size - 4, 4)
+        if size < 12 or feed.peek(0, 4) != PARQUET_MARK or end != PARQUET_MARK:
             whole = "the file is not parquet, or was cut short"
             raise SourceError(whole, place=self._source.name, hint="is the download complete?")
         try:
-            with self._file() as file:
+            with self._file(None) as file:
                 self._metadata = file.metadata
                 self._path = find_column(file.schema_arrow, self._field, self._source.name)
         except ERRORS as error:
             raise SourceError(f"the parquet file is damaged: {first_line(error)}", place=self._source.name) from error
         return self._row_groups(size)
 
-    def _file(self, **options: Any) -> pq.ParquetFile:
-        return pq.ParquetFile(
-            self._source.path, metadata=self._metadata, pre_buffer=False, buffer_size=1 << 20, **options
-        )
+    @contextmanager
+    def _file(self, span: tuple[int, int] | None, **options: Any) -> Iterator[pq.ParquetFile]:
+        """The file, for one reader; `span`: what it will read of a remote one, and nobody after it."""
+        options = {"metadata": self._metadata, "pre_buffer": False, "buffer_size": 1 << 20, **options}
+        if self._ranges is None:
+            with pq.ParquetFile(self._source.path, **options) as file:
+                yield file
+        else:
+            with RangeFile(self._ranges, span) as raw, pq.ParquetFile(raw, **options) as file:
+                yield file
 
     def _row_groups(self, file_size: int) -> list[RowGroup]:
         """The row groups as the footer describes them; what cannot be true is an error before anything is allocated."""
@@ -155,7 +180,8 @@ class ParquetReader(RowsReader):
                 size = column.total_uncompressed_size
                 dictionary = bool(column.has_dictionary_page)
                 suspect = dictionary and size < DICTIONARY_SUSPECT * group.num_rows
-                groups.append(RowGroup(start, group.num_rows, size, dictionary, suspect))
+                span = (begin, begin + column.total_compressed_size)
+                groups.append(RowGroup(start, group.num_rows, size, dictionary, suspect, span))
                 start += group.num_rows
         except ERRORS as error:
             raise self._damaged(first_line(error), start) from error
@@ -195,19 +221,26 @@ class ParquetReader(RowsReader):
 
     def _longest(self, number: int) -> int:
         """Bytes of the longest value in a row group's dictionary, which comes whole with the first row."""
-        with closing(self._columns(range(number, number + 1), 1, True)) as columns:
+        with closing(self._columns(range(number, number + 1), 1, True, again=True)) as columns:
             column = next(columns, None)
         if column is None or not pa.types.is_dictionary(column.type) or not len(column.dictionary):
             return 0
         return int(text_bytes(column.dictionary).max())
 
-    def _columns(self, groups: range, rows: int, dictionary: bool) -> Generator[pa.Array, None, None]:
-        """The text column in batches. Where there is a dictionary the rows stay numbers into it."""
+    def _columns(
+        self, groups: range, rows: int, dictionary: bool, again: bool = False
+    ) -> Generator[pa.Array, None, None]:
+        """The text column in batches. Where there is a dictionary the rows stay numbers into it.
+
+        `again`: the same will be read once more.
+        """
         dotted = ".".join(self._path)
-        check_unchanged(self._source)
+        if self._ranges is None:
+            check_unchanged(self._source)
+        span = None if again else (self._groups[groups.start].span[0], self._groups[groups.stop - 1].span[1])
         options: dict[str, Any] = {"read_dictionary": [dotted]} if dictionary else {}
         try:
-            with self._file(**options) as file:
+            with self._file(span, **options) as file:
                 batches = file.iter_batches(
                     batch_size=max(1, rows), row_groups=list(groups), columns=[dotted], use_threads=False
                 )

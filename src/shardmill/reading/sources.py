@@ -1,14 +1,15 @@
-"""Which sources a call names: files, folders, globs and `-`, in a fixed order."""
+"""Which sources a call names: files, folders, globs, URLs and `-`, in a fixed order."""
 
 from __future__ import annotations
 
 import glob
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardmill.errors import SourceError, UsageError
+from shardmill.reading.addresses import scheme_of
 from shardmill.reading.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
 
 STDIN = "-"
@@ -19,19 +20,29 @@ class Source:
     """One file or stream to be read, as it stood when it was found."""
 
     name: str
-    """As the user recognises it: the path as it was given or found."""
+    """As the user recognises it: the path as it was given or found, a URL without what may be a secret."""
     path: str
+    """What is opened; of a URL it may hold a secret, and is never written."""
     size: int | None
     """Bytes on disk; None: a stream whose length nobody knows."""
     version: str
-    """Nanoseconds of the last change, as text; empty for a stream."""
+    """Nanoseconds of the last change, as text, or what a server tells its versions apart by; empty for a stream."""
     input_format: str = "auto"
+    asked: str = ""
+    """At the hub: the repository and the revision that were asked for, of which `name` has the commit."""
+
+    @property
+    def remote(self) -> bool:
+        return bool(scheme_of(self.path))
 
 
-def find_sources(specs: Sequence[str], input_format: str = "auto") -> list[Source]:
+def find_sources(
+    specs: Sequence[str], input_format: str = "auto", pinned: Mapping[str, str] | None = None
+) -> list[Source]:
     """Return the sources in the order of `specs`, each folder and glob sorted.
 
-    Raises UsageError when a spec names nothing that can be read.
+    `pinned`: commits that a run in progress has recorded for what was asked for at the hub.
+    Raises UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
     if not specs:
         raise UsageError("no source was given", hint="name a file, a folder, a glob, or `-` for standard input")
@@ -39,7 +50,12 @@ def find_sources(specs: Sequence[str], input_format: str = "auto") -> list[Sourc
         raise UsageError("standard input can be read only once", hint="give `-` once")
     found: list[Source] = []
     for spec in specs:
-        found.extend(_expand(spec, input_format))
+        if scheme_of(spec):
+            from shardmill.reading.remote import find_remote
+
+            found.extend(find_remote(spec, input_format, pinned or {}))
+        else:
+            found.extend(_expand(spec, input_format))
     return found
 
 
@@ -68,12 +84,16 @@ def _folder(folder: str, input_format: str) -> Iterator[Source]:
         empty = False
         yield _file(path, input_format)
     if empty:
-        raise UsageError(
-            "the folder holds nothing that can be read" + (f" ({skipped:,} files of other kinds)" if skipped else ""),
-            place=folder,
-            hint="text, JSON Lines, parquet, Arrow and CSV files are taken, also as .gz .zst .bz2 .xz; "
-            "files and folders whose names begin with `.` or `_` are skipped",
-        )
+        raise nothing_in(folder, skipped)
+
+
+def nothing_in(folder: str, skipped: int) -> UsageError:
+    return UsageError(
+        "the folder holds nothing that can be read" + (f" ({skipped:,} files of other kinds)" if skipped else ""),
+        place=folder,
+        hint="text, JSON Lines, parquet, Arrow and CSV files are taken, also as .gz .zst .bz2 .xz; "
+        "files and folders whose names begin with `.` or `_` are skipped",
+    )
 
 
 def _walk(folder: str) -> Iterator[str]:

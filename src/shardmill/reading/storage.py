@@ -1,6 +1,6 @@
 """A source's bytes, from a file that can be entered anywhere or from a stream that only goes forward.
 
-A feed is what the one feeder thread looks through to find where chunks end. Remote files will be one more kind.
+A feed is what the one feeder thread looks through to find where chunks end. That of a remote file is in ranges.py.
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ def _is_as_found(source: Source, status: os.stat_result) -> bool:
 
 def read_range(source: Source, start: int, end: int) -> bytes:
     """The bytes from start to end of a plain file, read by any thread."""
+    if source.remote:
+        from shardmill.reading.fetching import shared_fetcher
+
+        return bytes(shared_fetcher().read(source, start, end))
     descriptor = open_raw(source)
     try:
         return _read_at(source, descriptor, start, end - start)

@@ -14,6 +14,7 @@ from shardmill.reading.documents import Chunk, Documents, Position
 from shardmill.reading.options import SPAN, Reading
 from shardmill.reading.oversize import Oversize
 from shardmill.reading.places import Stop, last_separator, next_stop, thinned
+from shardmill.reading.ranges import RemoteFeed
 from shardmill.reading.sources import Source
 from shardmill.reading.splitting import rows_between, split_documents
 from shardmill.reading.storage import BLOCK, CONTEXT, Feed, FileFeed, read_range
@@ -60,7 +61,7 @@ class TextReader:
             position, inside = chunk.end, not chunk.ends
 
     def _tail(self, feed: Feed, tail: float) -> int:
-        if not isinstance(feed, FileFeed):
+        if not isinstance(feed, (FileFeed, RemoteFeed)):
             raise UsageError(
                 "the end of the text cannot be told from a stream", place=self._source.name, hint="decompress it first"
             )

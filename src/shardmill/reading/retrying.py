@@ -1,0 +1,112 @@
+"""Trying again: what may pass is tried a bounded number of times, for a bounded time, with growing pauses."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import TypeVar
+
+from shardmill.errors import SourceError
+
+T = TypeVar("T")
+
+
+class Transient(Exception):
+    """A request failed in a way that may pass: a time-out, too many requests, a connection that was cut."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = after
+        """Seconds that the server asks to wait."""
+
+
+class Stopped(Exception):
+    """Nobody waits for the answer any more: the run has ended."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on. Each can be set by an environment variable: SHARDMILL_TRIES, SHARDMILL_RETRY_SECONDS, …"""
+
+    tries: int = 8
+    retry_seconds: float = 300.0
+    """All tries of one request together, with the pauses between them."""
+    pause: float = 0.5
+    """Before the second try; doubled before each further one, up to `longest_pause`."""
+    longest_pause: float = 30.0
+    timeout: float = 20.0
+    """Seconds without a byte."""
+
+    @classmethod
+    def from_environment(cls) -> Patience:
+        given = {}
+        for field in fields(cls):
+            written = os.environ.get(f"SHARDMILL_{field.name.upper()}", "")
+            if written.replace(".", "", 1).isdigit():
+                given[field.name] = int(float(written)) if field.name == "tries" else float(written)
+        return cls(**given)  # type: ignore[arg-type]
+
+
+class Retries:
+    """How often something was tried again in a run, and what is being tried again now."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._now: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, words: str) -> None:
+        with self._lock:
+            self.count += 1
+            self._now[threading.get_ident()] = words
+
+    def end(self) -> None:
+        with self._lock:
+            self._now.pop(threading.get_ident(), None)
+
+    def words(self) -> str:
+        """What the progress line says; empty when all is well."""
+        with self._lock:
+            return f"retrying: {next(iter(self._now.values()))}" if self._now else ""
+
+
+def patiently(
+    call: Callable[[float], T], place: str, patience: Patience, retries: Retries, stopped: threading.Event
+) -> T:
+    """What `call(deadline)` returns, tried again while it raises Transient.
+
+    SourceError after the last try, Stopped when the run ended meanwhile.
+    """
+    deadline = time.monotonic() + patience.retry_seconds
+    number = 1
+    try:
+        while True:
+            if stopped.is_set():
+                raise Stopped
+            try:
+                return call(deadline)
+            except Transient as trouble:
+                # Half of it by chance: a thousand clients that failed together must not come back together.
+                pause = min(patience.longest_pause, patience.pause * 2 ** (number - 1)) * random.uniform(0.5, 1.0)
+                wait = max(pause, trouble.after or 0.0)
+                left = deadline - time.monotonic()
+                if number >= patience.tries or wait > left:
+                    raise SourceError(_gave_up(trouble, number), place=place, hint=_HINT) from None
+                number += 1
+                retries.begin(f"{trouble.reason}, try {number} of {patience.tries}")
+            stopped.wait(wait)
+    finally:
+        retries.end()
+
+
+_HINT = "the same command goes on from there when the server answers again"
+
+
+def _gave_up(trouble: Transient, tries: int) -> str:
+    asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
+    return f"the source cannot be read: {trouble.reason} ({tries} {'try' if tries == 1 else 'tries'}{asked})"

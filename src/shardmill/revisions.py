@@ -1,0 +1,36 @@
+"""Which commits a run in progress reads: what `main` was when it began, though the branch may have moved since.
+
+DIR/.shardmill/revisions.json   repository and revision as asked for → commit
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardmill.journal import FOLDER
+from shardmill.writing import write_whole
+
+if TYPE_CHECKING:
+    from shardmill.reading import Source
+
+_NAME = "revisions.json"
+
+
+def recorded(out: Path) -> dict[str, str]:
+    """The commits of an unfinished run in a folder; empty where there is none."""
+    try:
+        commits: dict[str, str] = json.loads((out / FOLDER / _NAME).read_bytes())
+    except (OSError, ValueError):
+        # None was begun; or the folder cannot be read, which the journal, asked next, says better.
+        return {}
+    return commits
+
+
+def record(folder: Path, sources: Sequence[Source]) -> None:
+    """Write them down, before the plan is: a run that has a plan must find its commits again."""
+    commits = {source.asked: source.name.partition("@")[2].partition("/")[0] for source in sources if source.asked}
+    if commits:
+        write_whole(folder / _NAME, json.dumps(commits).encode())
