@@ -38,8 +38,19 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's 
 class Budget:
     """Leases of bytes, granted in the order in which they are asked for; one thread asks."""
 
-    def __init__(self, memory: int | None, workers: int | None, vocab_size: int = 50257, token_bytes: int = 2) -> None:
-        """BudgetError when `memory` is below the least that works; it names it."""
+    def __init__(
+        self,
+        memory: int | None,
+        workers: int | None,
+        vocab_size: int = 50257,
+        token_bytes: int = 2,
+        *,
+        beside: int = 0,
+    ) -> None:
+        """BudgetError when `memory` is below the least that works; it names it.
+
+        `beside`: bytes that are buffered on the way out, whatever the chunks are.
+        """
         self._process = psutil.Process()
         self._closed = False
         self._held = 0
@@ -48,11 +59,12 @@ class Budget:
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes
-        base = self.peak = self.resident()
+        self.peak = self.resident()
+        base = self.peak + beside
         cpus = usable_cpus()
         self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
-        self.memory = memory or default_memory(self.workers) + max(0, base - _FRESH)
+        self.memory = memory or default_memory(self.workers) + max(0, self.peak - _FRESH)
         least = int((base + _FEEDER + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
         if self.memory < least:
             several = workers is not None and workers > 1
