@@ -121,6 +121,9 @@ def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.05)
 
 
+LOSE = -1
+
+
 class Fault(BaseException):
     """Raised by a rule: the connection is cut here."""
 
@@ -128,7 +131,8 @@ class Fault(BaseException):
 class FaultyWay:
     """A server before the server: every request goes through `rule`, which may answer it in the server's place.
 
-    `rule(method, path)` gives None (pass it on), a number (answer with that status) or raises Fault (cut the line).
+    `rule(method, path)` gives None (pass it on), a status to answer with, or LOSE (do it and cut the line before the
+    answer); or it raises Fault (cut the line at once).
     """
 
     def __init__(self, server: Server, rule: Callable[[str, str], int | None]) -> None:
@@ -163,7 +167,7 @@ class FaultyWay:
             length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
             left = int(length[1]) if length else 0
             answer = self.rule(method.decode(), path.decode())
-            if answer is not None:
+            if answer not in (None, LOSE):
                 _exactly(near, left, lambda data: None)
                 near.sendall(b"HTTP/1.1 %d Fault\r\nContent-Length: 0\r\n\r\n" % answer)
                 continue
@@ -173,7 +177,8 @@ class FaultyWay:
                     near.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 _exactly(near, left, far.sendall)
                 while data := far.recv(1 << 16):
-                    near.sendall(data)
+                    if answer != LOSE:
+                        near.sendall(data)
             return
 
 
