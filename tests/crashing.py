@@ -52,7 +52,9 @@ def crash_everywhere(
         return left
 
 
-def crash_everywhere_in_store(source: Path, bucket: Any, machines: Path, *, every: int = 1, **options: Any) -> int:
+def crash_everywhere_in_store(
+    source: Path, bucket: Any, machines: Path, *, every: int = 1, chunk: int = 1 << 16, **options: Any
+) -> int:
     """The same with an output in an object store, where each run is another machine's: it finds nothing on its disk.
 
     Kills are between any two requests, and within uploads. Gives how many there were.
@@ -62,16 +64,14 @@ def crash_everywhere_in_store(source: Path, bucket: Any, machines: Path, *, ever
         expected = contents(machines / "whole")
         for step in range(1, _STEPS, every):
             url, prefix = bucket.url(f"step{step}"), f"step{step}/"
-            code = helper.run(source, url, step, False, cache=machines / f"{step}a", workers=2, **options)
+            code = helper.run(source, url, step, False, chunk, machines / f"{step}a", workers=2, **options)
             if code == 0:
                 assert step > 1, "not one step was counted"
                 return step // every
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
-            helper.run(source, url, 4 + step % 7, False, cache=machines / f"{step}b", chunk=1 << 17, **options)
-            assert (
-                helper.run(source, url, 0, False, cache=machines / f"{step}c", workers=3, memory="700MB", **options)
-                == 0
-            )
+            helper.run(source, url, 4 + step % 7, False, 2 * chunk, machines / f"{step}b", workers=1, **options)
+            last = {"workers": 3, "memory": "1GB", **options}
+            assert helper.run(source, url, 0, False, chunk, machines / f"{step}c", **last) == 0
             assert bucket.contents(prefix) == expected, f"other bytes after a death at step {step}"
             assert [name for name in bucket.names(prefix) if name[0] == "."] == [".shardmill/plan.json"]
             assert bucket.uploads() == []
