@@ -66,7 +66,7 @@ def test_killed_between_requests_every_format_is_resumed_by_other_machines_with_
     source = write_jsonl(tmp_path / "a.jsonl", documents(120))
     with source.open("a") as file:
         file.write("not json\n")
-    kills = crash_everywhere_in_store(source, bucket, tmp_path, every=53, format=form, shard_tokens=5_000, val=0.3)
+    kills = crash_everywhere_in_store(source, bucket, tmp_path, every=31, format=form, shard_tokens=5_000, val=0.3)
     assert kills > 1
 
 
