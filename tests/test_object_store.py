@@ -12,8 +12,10 @@ import time
 import pytest
 
 import shardmill
+from shardmill.conversion import convert
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
+from shardmill.verify import verify
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import crash_everywhere_in_store
 from tests.meter import SHARDMILL, metered
@@ -410,6 +412,36 @@ def test_without_the_library_the_extra_is_named(words, monkeypatch):
         with pytest.raises(UsageError, match="obstore") as error:
             shardmill.prepare(words, url)
         assert f"shardmill[{extra}]" in error.value.hint
+
+
+def test_verify_reads_a_dataset_in_a_store_and_finds_damage(tmp_path, bucket):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(200))
+    with source.open("a") as file:
+        file.write("not json\n")
+    shardmill.prepare(source, bucket.url(), format=FORMATS, val=0.2, shard_tokens=5_000)
+    report = verify(bucket.url())
+    assert report.damage == []
+    assert report.files == len(bucket.contents()) - 1
+    data = bucket.read("train.bin")
+    bucket.put("train.bin", data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    bucket.put("val.bin", b"")
+    bucket.delete("rejects.jsonl")
+    damage = " ".join(verify(bucket.url()).damage)
+    assert "train.bin: its sha256" in damage
+    assert "val.bin: 0 bytes" in damage
+    assert "rejects.jsonl: no such file" in damage
+
+
+def test_verify_of_what_is_no_dataset_says_so(bucket):
+    with pytest.raises(UsageError, match=r"has no manifest\.json"):
+        verify(bucket.url())
+
+
+def test_what_reads_folders_only_says_so_of_a_url(tmp_path, bucket):
+    for call in (shardmill.open, lambda url: convert(url, tmp_path / "x"), lambda url: convert(tmp_path, url)):
+        with pytest.raises(UsageError) as error:
+            call(bucket.url())
+        assert "copy the dataset down" in error.value.hint
 
 
 def _interrupt_after(monkeypatch, source, out, chunks):

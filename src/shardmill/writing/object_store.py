@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -94,6 +96,15 @@ class ObjectStore:
                 return _version(self._library.head(self._store, name))
             except FileNotFoundError:
                 return None
+
+    def size(self, name: str) -> int:
+        """Bytes of an object; FileNotFoundError when there is none."""
+        with self._asking(name):
+            try:
+                return int(self._library.head(self._store, name)["size"])
+            except FileNotFoundError:
+                missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        raise missing
 
     def put(self, name: str, data: bytes) -> None:
         """A small object, whatever stood there."""
