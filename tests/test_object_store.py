@@ -16,6 +16,7 @@ from shardmill.conversion import convert
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.verify import verify
+from shardmill.writing.object_store import refusal
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import crash_everywhere_in_store
 from tests.meter import SHARDMILL, metered
@@ -256,9 +257,7 @@ def test_a_complete_dataset_is_left_alone(tmp_path, bucket, words, monkeypatch):
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
         again = shardmill.prepare(words, bucket.url(), **{**WORDS, "workers": 1})
     assert again.already and again.out == bucket.url()
-    assert {method for method, path in way.requests} <= {"GET", "HEAD"} or [
-        path for method, path in way.requests if method not in ("GET", "HEAD")
-    ] == [f"/{bucket.name}?delete"]
+    assert {method for method, path in way.requests} <= {"GET", "HEAD"}
 
 
 @pytest.mark.parametrize("finished", [True, False])
@@ -322,11 +321,10 @@ def test_a_bucket_that_is_not_there_is_named_at_once(s3_server, words):
     assert "create it" in error.value.hint
 
 
-@pytest.mark.parametrize("name", ["", "s3://", "s3://bucket//a", "ftp://host/a"])
+@pytest.mark.parametrize("name", ["s3://", "s3:///a", "s3://bucket//a", "s3://bucket/a?b=c", "ftp://host/a"])
 def test_a_url_that_is_none_is_refused(words, name):
-    if name:
-        with pytest.raises(UsageError):
-            shardmill.prepare(words, name)
+    with pytest.raises(UsageError):
+        shardmill.prepare(words, name)
 
 
 def test_a_refusal_is_told_with_what_to_do_and_tried_once(bucket, words, monkeypatch):
@@ -375,6 +373,37 @@ def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, m
     assert len(everything) > MB
     assert SECRET.encode() not in everything and KEY.encode() not in everything
     assert b"Signature" not in everything and b"X-Amz" not in everything
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        ("403 Forbidden", "InvalidAccessKeyId", "does not accept the credentials (InvalidAccessKeyId)"),
+        ("403 Forbidden", "SignatureDoesNotMatch", "does not accept the credentials (SignatureDoesNotMatch)"),
+        ("403 Forbidden", "AccessDenied", "does not allow it (AccessDenied)"),
+        ("404 Not Found", "NoSuchBucket", "there is no bucket `b`"),
+        ("301 Moved Permanently", "PermanentRedirect", "is in another region"),
+        ("503 Service Unavailable", "SlowDown", "did not do it: SlowDown, tried 9 times"),
+    ],
+)
+def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status, code, told):
+    said = (
+        f"Generic S3 error: Error performing PUT https://b.s3/x?X-Amz-Signature=abc in 3ms, after 8 retries "
+        f"- Server returned non-2xx status code: {status}: <Error><Code>{code}</Code><Message>no</Message>"
+        f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId><StringToSign>AWS4</StringToSign></Error>"
+    )
+    error = str(refusal(said, "b", "s3://b/x"))
+    assert told in error
+    assert KEY not in error and "Amz" not in error and "AWS4" not in error
+
+
+def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_call(bucket, words, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr("shardmill.mirror.Mirror.tidy", lambda self, facts=None: None)
+        shardmill.prepare(words, bucket.url(), **WORDS)
+    assert ".shardmill/journal.json" in _working(bucket)
+    assert shardmill.prepare(words, bucket.url(), **WORDS).already
+    assert _working(bucket) == [".shardmill/plan.json"]
 
 
 def test_memory_stays_within_the_limit(tmp_path, bucket):

@@ -36,7 +36,7 @@ _ATTEMPTS = 4  # to replace the journal, when the store's answer does not tell w
 
 
 class Mirror:
-    """The store's side of a run. All but `begin`, `adopt` and `complete` runs in the keeper's thread."""
+    """The store's side of a run. `upload` and `push` run in the keeper's thread, the rest while that one is idle."""
 
     def __init__(self, url: str, cache: Path | None = None) -> None:
         """`cache`: where the workplace may be made; the user's cache by default."""
@@ -160,6 +160,7 @@ class Mirror:
     def complete(self, left: Iterable[str]) -> None:
         """Bring what stands beside the outputs to the store, then the manifest; then end what was for the work only."""
         self._sealed = True
+        self._check_owner()
         for path in sorted(self.staging.iterdir()):
             if path.is_file() and path.name != NAME and not path.name.endswith(PARTIAL):
                 size = path.stat().st_size
@@ -170,8 +171,13 @@ class Mirror:
         self._store.delete(left)
         self.tidy()
 
-    def tidy(self) -> None:
-        """Only the plan remains: for a dataset that is complete."""
+    def tidy(self, facts: dict[str, Any] | None = None) -> None:
+        """Only the plan remains of the work, for a dataset that is complete.
+
+        With `facts` only what a run of that plan has left that was killed after it had written the manifest.
+        """
+        if self._record is None or facts not in (None, self._record["plan"]):
+            return
         self._parts.table = {}
         self._parts.sweep(keep=(_JOURNAL, _PLAN))
         self._store.delete([_JOURNAL])

@@ -81,7 +81,7 @@ def prepare(
     with at_work(folder, mirror, overwrite=chosen.overwrite) as journal:
         if mirror and (folder / NAME).exists() and not chosen.overwrite:
             already = _already(plan, folder)
-            mirror.tidy()
+            mirror.tidy(plan.facts())
             return replace(already, out=mirror.url)
         return run.go(journal)
 

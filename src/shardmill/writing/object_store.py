@@ -212,14 +212,14 @@ def refusal(said: str, bucket: str, place: str) -> OutputError:
         return OutputError(f"there is no bucket `{bucket}`", place=place, hint="create it, or correct its name")
     if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed"):
         return _unknown(f"the store does not accept the credentials{told}", place)
-    if "401" in code or "credential" in lower or "metadata.google" in lower or "169.254" in lower:
-        return _unknown(f"the store wants credentials{told}", place)
-    if "403" in said[:2000] and (code == "AccessDenied" or "403" in code or not code):
+    if code == "AccessDenied" or "403" in code:
         return OutputError(
             f"the store does not allow it{told}",
             place=place,
             hint="the credentials must allow to list, read, write and delete below the URL",
         )
+    if "401" in code or "credential" in lower or "metadata.google" in lower or "169.254" in lower:
+        return _unknown(f"the store wants credentials{told}", place)
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or "301" in code:
         return OutputError(
             f"the bucket `{bucket}` is in another region{told}", place=place, hint="set AWS_REGION to the bucket's own"
