@@ -333,6 +333,7 @@ def test_a_refusal_is_told_with_what_to_do_and_tried_once(bucket, words, monkeyp
         with pytest.raises(OutputError, match="does not allow it") as error:
             shardmill.prepare(words, bucket.url(), **WORDS)
     assert "list, read, write and delete" in error.value.hint
+    assert [method for method, path in way.requests].count("PUT") == 1
 
 
 def test_without_credentials_it_says_where_they_are_looked_for(bucket, words, monkeypatch):

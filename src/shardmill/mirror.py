@@ -28,11 +28,22 @@ from shardmill.errors import OutputError
 from shardmill.journal import FOLDER, Journal
 from shardmill.manifest import NAME
 from shardmill.parts import Parts, blocks
-from shardmill.writing import PARTIAL, SPLITS, ObjectStore, Output, PartialFile, Version, Written, is_url, writing_to
+from shardmill.writing import (
+    PARTIAL,
+    SPLITS,
+    ObjectStore,
+    Output,
+    PartialFile,
+    Unanswered,
+    Version,
+    Written,
+    is_url,
+    writing_to,
+)
 
 _JOURNAL, _PLAN = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json"
 _EVERY = 5.0  # seconds between pushes: what a killed run costs at the most, beside what it had in hand
-_ATTEMPTS = 4  # to replace the journal, when the store's answer does not tell whether it was
+_ATTEMPTS = 2  # to replace the journal: a request that may have been done is not tried again by the store's library
 
 
 class Mirror:
@@ -188,11 +199,10 @@ class Mirror:
         self._record = {**record, "run": self._run, "serial": self._serial}
         data = json.dumps(self._record, separators=(",", ":")).encode()
         for attempt in range(_ATTEMPTS):
-            time.sleep(attempt)
             failed, version = None, None
             try:
                 version = self._store.exchange(_JOURNAL, data, self._version)
-            except OutputError as why:
+            except Unanswered as why:
                 failed = why
             if version is None:
                 # It may have been done and only the answer lost: what stands there now tells.
@@ -250,9 +260,11 @@ def at_work(folder: Path, mirror: Mirror | None, *, overwrite: bool) -> Iterator
             mirror.stage(overwrite=overwrite)
         yield journal
     finally:
-        if mirror:
-            mirror.clean()
-        journal.close()
+        try:
+            if mirror:
+                mirror.clean()
+        finally:
+            journal.close()
         if mirror and folder.exists() and not any(folder.iterdir()):
             folder.rmdir()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shardmill.writing.files import PARTIAL, PartialFile, Written, sync_folder, take_back, write_whole, writing_to
 from shardmill.writing.formats import open_output
-from shardmill.writing.object_store import LARGEST, ROOM, ObjectStore, Version, check_size, is_url
+from shardmill.writing.object_store import LARGEST, ROOM, ObjectStore, Unanswered, Version, check_size, is_url
 from shardmill.writing.output import SPLITS, Output
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "ObjectStore",
     "Output",
     "PartialFile",
+    "Unanswered",
     "Version",
     "Written",
     "check_size",

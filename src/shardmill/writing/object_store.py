@@ -33,6 +33,10 @@ Version = dict[str, str]
 """What tells one state of an object from the next."""
 
 
+class Unanswered(OutputError):
+    """The store may have done it, or not: it did not say."""
+
+
 def is_url(out: object) -> bool:
     """Whether an output is an object store's; UsageError for a URL that is none."""
     scheme = re.match(r"([A-Za-z][\w+.-]+)://", str(out))
@@ -226,7 +230,7 @@ def refusal(said: str, bucket: str, place: str) -> OutputError:
         )
     tried = re.search(r"after (\d+) retries", said)
     reason = code or ("no answer in time" if "timed out" in lower or "timeout" in lower else "no connection")
-    return OutputError(
+    return Unanswered(
         f"the store did not do it: {reason}" + (f", tried {int(tried[1]) + 1} times" if tried else ""),
         place=place,
         hint="run the same command again when the store can be reached",
