@@ -52,6 +52,32 @@ def crash_everywhere(
         return left
 
 
+def crash_everywhere_in_store(
+    source: Path, bucket: Any, machines: Path, *, every: int = 1, chunk: int = 1 << 16, **options: Any
+) -> int:
+    """The same with an output in an object store, where each run is another machine's: it finds nothing on its disk.
+
+    Kills are between any two requests, and within uploads. Gives how many there were.
+    """
+    with _Helper() as helper:
+        assert helper.run(source, machines / "whole", 0, False, **options) == 0
+        expected = contents(machines / "whole")
+        for step in range(1, _STEPS, every):
+            url, prefix = bucket.url(f"step{step}"), f"step{step}/"
+            code = helper.run(source, url, step, False, chunk, machines / f"{step}a", workers=2, **options)
+            if code == 0:
+                assert step > 1, "not one step was counted"
+                return step // every
+            assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
+            helper.run(source, url, 4 + step % 7, False, 2 * chunk, machines / f"{step}b", workers=1, **options)
+            last = {"workers": 3, "memory": "1GB", **options}
+            assert helper.run(source, url, 0, False, chunk, machines / f"{step}c", **last) == 0
+            assert bucket.contents(prefix) == expected, f"other bytes after a death at step {step}"
+            assert [name for name in bucket.names(prefix) if name[0] == "."] == [".shardmill/plan.json"]
+            assert bucket.uploads() == []
+        raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
+
+
 class _Helper:
     """A process without threads that forks a child for each run."""
 
@@ -64,7 +90,16 @@ class _Helper:
     def __exit__(self, *_: object) -> None:
         self._process.communicate()
 
-    def run(self, source: Path, out: Path, step: int, power: bool, chunk: int = 1 << 16, **options: Any) -> int:
+    def run(
+        self,
+        source: Path,
+        out: Path | str,
+        step: int,
+        power: bool,
+        chunk: int = 1 << 16,
+        cache: Path | None = None,
+        **options: Any,
+    ) -> int:
         """The exit code of a run that dies at `step`; 0: it came to its end."""
         order = {
             "source": str(source),
@@ -72,6 +107,7 @@ class _Helper:
             "step": step,
             "power": power,
             "chunk": chunk,
+            "cache": str(cache) if cache else None,
             "options": options,
         }
         assert self._process.stdin is not None
@@ -100,13 +136,18 @@ def _serve() -> None:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201 - the answer
 
 
-def _die_at_a_step(source: str, out: str, step: int, power: bool, chunk: int, options: dict[str, Any]) -> None:
+def _die_at_a_step(
+    source: str, out: str, step: int, power: bool, chunk: int, cache: str | None, options: dict[str, Any]
+) -> None:
     import shardmill
-    from shardmill import budget, checkpoints
-    from shardmill.writing import files
+    from shardmill import budget, checkpoints, mirror
+    from shardmill.writing import files, object_store
 
     budget.LARGEST = budget.SMALLEST = chunk
     checkpoints._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between
+    mirror._EVERY = 0.0
+    if cache:
+        os.environ["XDG_CACHE_HOME"] = cache
     if step:
         steps = iter(range(step))
         # What is there before the run has survived a failure already.
@@ -118,7 +159,10 @@ def _die_at_a_step(source: str, out: str, step: int, power: bool, chunk: int, op
                     _lose(Path(out), synced)
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        _count_steps(files, count, synced)
+        if cache:
+            _count_requests(object_store.ObjectStore, count)
+        else:
+            _count_steps(files, count, synced)
     shardmill.prepare(source, out, **{"memory": "600MB", **options})
 
 
@@ -153,6 +197,29 @@ def _count_steps(files: Any, count: Any, synced: dict[str, int]) -> None:
     os.replace = counted_replace
     os.fsync = counted_sync(fsync)
     files._sync_data = counted_sync(sync_data)
+
+
+def _count_requests(store: Any, count: Any) -> None:
+    """Make every request that changes something a step, and every block of an upload."""
+
+    def counted(method: Any) -> Any:
+        def counting(self: Any, *arguments: Any) -> Any:
+            count()
+            answer = method(self, *arguments)
+            count()
+            return answer
+
+        return counting
+
+    def counted_blocks(self: Any, blocks: Any) -> Iterator[bytes]:
+        for i, block in enumerate(blocks):
+            if i % 4 == 0:
+                count()
+            yield block
+
+    for name in ("put", "exchange", "upload", "delete"):
+        setattr(store, name, counted(getattr(store, name)))
+    store._counted = counted_blocks
 
 
 def _lose(out: Path, synced: dict[str, int]) -> None:

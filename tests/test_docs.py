@@ -12,7 +12,11 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 
 def options_table() -> str:
     """Every option, as the README shows it."""
-    rows = ["| option | default | |", "|---|---|---|", "| `-o, --out DIR` | | folder of the dataset |"]
+    rows = [
+        "| option | default | |",
+        "|---|---|---|",
+        "| `-o, --out DIR` | | folder of the dataset, or a URL: s3://, gs://, az:// |",
+    ]
     for option in dataclasses.fields(Options):
         meta, default = option.metadata, option.default
         flags = ", ".join(meta["flags"]) + (f" {meta['metavar']}" if meta["metavar"] else "")

@@ -48,9 +48,14 @@ class Budget:
         workers: int | None,
         vocab_size: int = 50257,
         token_bytes: int = 2,
+        *,
         remote: bool = False,
+        beside: int = 0,
     ) -> None:
-        """BudgetError when `memory` is below the least that works; it names it. `remote`: bytes are read ahead."""
+        """BudgetError when `memory` is below the least that works; it names it.
+
+        `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
+        """
         self._process = psutil.Process()
         self._closed = False
         self._held = 0
@@ -59,11 +64,12 @@ class Budget:
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes
-        base = self.peak = self.resident()
+        self.peak = self.resident()
+        base = self.peak + beside
         cpus = usable_cpus()
         self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
-        self.memory = memory or default_memory(self.workers) + max(0, base - _FRESH)
+        self.memory = memory or default_memory(self.workers) + max(0, self.peak - _FRESH)
         self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 16)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)

@@ -62,7 +62,7 @@ def _options(command: Callable[..., None], only: tuple[str, ...] = ()) -> Callab
 
 @shardmill.command(short_help="text in, token files out")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the dataset")
+@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL: s3://, gs://, az://")
 @_options
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")

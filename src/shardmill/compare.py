@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
 class Comparison:
     """Stands where an output would, and compares what comes with the files that are there."""
 
-    full = 0
+    full = file_tokens = 0
 
     def __init__(self, dataset: Dataset) -> None:
         self.format, self.eot, self.dtype = dataset.format, dataset.eot, dataset.dtype
@@ -76,10 +76,10 @@ class Comparison:
             if self._at[split] < len(self._dataset[split]):
                 raise DamageError("the sources give fewer tokens than there are", place=split)
 
-    def foreign(self) -> list[str]:
+    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
         return []
 
-    def restore(self, position: dict[str, list[int]], complete: set[str]) -> None: ...
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None: ...
 
     def end_document(self) -> None: ...
 

@@ -18,7 +18,7 @@ from shardmill.budget import Budget
 from shardmill.checkpoints import Checkpoints, describe_outputs, remove_dataset, warn
 from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.journal import Journal, read_plan, refuse
-from shardmill.manifest import NAME, manifest_bytes, read_manifest
+from shardmill.manifest import NAME, dataset_folder, manifest_bytes, read_manifest
 from shardmill.options import Options
 from shardmill.origin import Origin, find_origin
 from shardmill.plan import fingerprint
@@ -56,8 +56,8 @@ def convert(
     options = Options.of(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite}
     )
-    folder = Path(out)
-    origin = find_origin(Path(source), tokenizer)
+    folder = dataset_folder(out)
+    origin = find_origin(dataset_folder(source), tokenizer)
     if folder.resolve() == origin.path.resolve():
         raise UsageError("a dataset cannot be converted into its own folder", hint="choose another `--out`")
     conversion = _Conversion(origin, folder, options, progress or Progress())

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.document_index import DocumentIndex, EndOfText, Ends, Megatron
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.manifest import read_manifest
+from shardmill.manifest import dataset_folder, read_manifest
 from shardmill.token_files import MdsFiles, TokenFile, TokenFiles
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> D
     UsageError when the folder is not a dataset, DamageError when a file is not as large as the manifest says.
     `shardmill verify` looks at every byte.
     """
-    return Dataset(Path(folder), format)
+    return Dataset(dataset_folder(folder), format)
 
 
 class Dataset:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """UsageError when there is none, DamageError when it cannot be read."""
     path = folder / NAME
     try:
-        manifest = json.loads(path.read_bytes())
+        data = path.read_bytes()
     except FileNotFoundError:
         unfinished = (folder / ".shardmill").is_dir()
         raise UsageError(
@@ -24,11 +25,28 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             if unfinished
             else "make one with `shardmill prepare SOURCE -o DIR`",
         ) from None
+    return parse_manifest(data, str(path))
+
+
+def parse_manifest(data: bytes, place: str) -> dict[str, Any]:
+    """What a manifest says; DamageError when it cannot be read."""
+    try:
+        manifest = json.loads(data)
     except ValueError as why:
-        raise DamageError(f"{NAME} cannot be read: {why}", place=str(path)) from None
+        raise DamageError(f"{NAME} cannot be read: {why}", place=place) from None
     if not isinstance(manifest, dict) or "fingerprint" not in manifest or "splits" not in manifest:
-        raise DamageError(f"{NAME} is not one of shardmill's", place=str(path))
+        raise DamageError(f"{NAME} is not one of shardmill's", place=place)
     return manifest
+
+
+def dataset_folder(named: str | os.PathLike[str]) -> Path:
+    """The folder of a dataset; UsageError for the URL of one, which has to be copied first."""
+    if "://" in str(named):
+        raise UsageError(
+            f"`{named}` is not a folder, and this works on folders only",
+            hint="copy the dataset down first, with `aws s3 cp --recursive` for example",
+        )
+    return Path(named)
 
 
 def manifest_bytes(manifest: dict[str, Any]) -> bytes:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from shardmill.errors import OutputError
 from shardmill.quantities import show_bytes
+from shardmill.writing import LARGEST, check_size
 
 if TYPE_CHECKING:
+    from shardmill.mirror import Mirror
     from shardmill.plan import Plan
     from shardmill.reading import Reading
     from shardmill.worker import Milling
@@ -18,15 +20,21 @@ if TYPE_CHECKING:
 
 _PLACES = 12
 _SECONDS = 1.0
+_SHARDS_HERE = 6  # of each format: open ones, those that wait, and those that are being sent
 
 
-def check_disk(plan: Plan, reading: Reading, milling: Milling, out: Path, outputs: list[Output]) -> None:
-    """OutputError when the output would clearly not fit on the disk."""
+def check_disk(
+    plan: Plan, reading: Reading, milling: Milling, out: Path, outputs: list[Output], mirror: Mirror | None = None
+) -> None:
+    """OutputError when the output would clearly not fit on the disk.
+
+    What goes to a `mirror` needs space here only until a file is whole, and must not be too large for one object.
+    """
     sized = [source for source in plan.sources if source.size]
     total = sum(source.size or 0 for source in sized)
     free = shutil.disk_usage(out).free
     most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
-    if most < free or plan.options.limit is not None:
+    if most < (min(free, LARGEST) if mirror else free) or plan.options.limit is not None:
         return  # would fit at one token for every byte of text, at a compression of four
     # Only now: most runs come this far never, and these take a twentieth of a second to load.
     from shardmill.inspecting.download import looking_fetcher
@@ -49,12 +57,19 @@ def check_disk(plan: Plan, reading: Reading, milling: Milling, out: Path, output
         sizes = output_sizes(
             tokens.value, all_of_it.written, width, tokenizer.vocab_size, plan.options.tokens_per_shard
         )
-        need += sizes[output.format]
-        doubt += tokens.margin * width
+        size, margin = sizes[output.format], tokens.margin * width
+        if mirror and output.file_tokens:
+            size, margin = min(size, _SHARDS_HERE * output.file_tokens * width), 0
+        elif mirror:
+            check_size(f"the {output.format} file", int(size - margin), mirror.url)
+        need += size
+        doubt += margin
     # Stopping a run that would have fitted is worse than a late "no space".
     if need - doubt > free:
         raise OutputError(
             f"the output would take about {show_bytes(need)}, and {show_bytes(free)} are free",
             place=str(out),
-            hint="choose another folder, or prepare a part of it with `--limit`",
+            hint="a format with shards needs little space here, such as `-f shards`"
+            if mirror
+            else "choose another folder, or prepare a part of it with `--limit`",
         )

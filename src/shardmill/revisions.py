@@ -29,8 +29,12 @@ def recorded(out: Path) -> dict[str, str]:
     return commits
 
 
+def commits_of(sources: Sequence[Source]) -> dict[str, str]:
+    """Repository and revision as asked for → commit."""
+    return {source.asked: source.name.partition("@")[2].partition("/")[0] for source in sources if source.asked}
+
+
 def record(folder: Path, sources: Sequence[Source]) -> None:
     """Write them down, before the plan is: a run that has a plan must find its commits again."""
-    commits = {source.asked: source.name.partition("@")[2].partition("/")[0] for source in sources if source.asked}
-    if commits:
+    if commits := commits_of(sources):
         write_whole(folder / _NAME, json.dumps(commits).encode())

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from shardmill.encoding import load_tokenizer
 from shardmill.errors import UsageError
 from shardmill.journal import Journal, read_plan, refuse
 from shardmill.manifest import NAME, manifest_bytes, read_manifest
+from shardmill.mirror import Mirror, at_work
 from shardmill.options import Options
 from shardmill.pipeline import Pipeline
 from shardmill.plan import Plan, fingerprint
@@ -29,18 +30,21 @@ from shardmill.reading.cache import Cache
 from shardmill.reading.documents import Position
 from shardmill.reading.fetching import Fetcher
 from shardmill.recipe_calls import apply_recipes
-from shardmill.revisions import record, recorded
+from shardmill.revisions import commits_of, record, recorded
 from shardmill.splits import Val
 from shardmill.worker import Entry, Milling, Worker
 from shardmill.writer import REJECTS, Writer
-from shardmill.writing import PARTIAL, SPLITS, Output, open_output, write_whole
+from shardmill.writing import PARTIAL, ROOM, SPLITS, Output, open_output, write_whole
+
+_LEFT = REJECTS + PARTIAL
 
 
 @dataclass(frozen=True)
 class Result:
     """What `prepare` has made."""
 
-    out: Path
+    out: Path | str
+    """The folder, or the URL."""
     manifest: dict[str, Any]
     seconds: float = 0.0
     peak_memory: int = 0
@@ -64,27 +68,32 @@ def prepare(
     progress: Progress | None = None,
     **options: Any,
 ) -> Result:
-    """Turn `sources` into token files in the folder `out`; the keywords are the options of `shardmill prepare`.
+    """Turn `sources` into token files in the folder `out`, or below a URL; the keywords are the command's options.
 
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
-    folder = Path(out)
+    mirror = Mirror.of(out, Path(chosen.cache) if chosen.cache else None)
+    folder = mirror.staging if mirror else Path(out)
+    known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, None if chosen.overwrite else recorded(folder)),
+        find_sources(specs, chosen.input_format, known),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
-    if (folder / NAME).exists() and not chosen.overwrite:
+    if mirror:
+        mirror.commits = commits_of(plan.sources)
+    elif (folder / NAME).exists() and not chosen.overwrite:
         return _already(plan, folder)
-    run = Run(plan, folder, _outputs(plan, folder), progress or Progress())
-    journal = Journal(folder)
-    try:
+    run = Run(plan, folder, _outputs(plan, folder), progress or Progress(), mirror)
+    with at_work(folder, mirror, overwrite=chosen.overwrite) as journal:
+        if mirror and (folder / NAME).exists() and not chosen.overwrite:
+            already = _already(plan, folder)
+            mirror.tidy(plan.facts())
+            return replace(already, out=mirror.url)
         return run.go(journal)
-    finally:
-        journal.close()
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -97,10 +106,15 @@ prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 class Run:
     """One run, from where the journal stands to the manifest."""
 
-    def __init__(self, plan: Plan, out: Path, outputs: list[Output], progress: Progress) -> None:
-        """UsageError or BudgetError when it cannot be done as it is asked for; nothing is touched before `go`."""
+    def __init__(
+        self, plan: Plan, out: Path, outputs: list[Output], progress: Progress, mirror: Mirror | None = None
+    ) -> None:
+        """UsageError or BudgetError when it cannot be done as it is asked for; nothing is touched before `go`.
+
+        With a `mirror`, `out` is its workplace.
+        """
         options = plan.options
-        self._plan, self._out, self._progress = plan, out, progress
+        self._plan, self._out, self._progress, self._mirror = plan, out, progress, mirror
         self._facts = plan.facts()
         self._val = Val.parse(options.val)
         self._outputs = outputs
@@ -112,6 +126,7 @@ class Run:
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
             remote=any(source.remote for source in plan.sources),
+            beside=ROOM if mirror else 0,
         )
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self._budget.ahead, cache=cache)
@@ -141,13 +156,13 @@ class Run:
         started = time.monotonic()
         own = Worker(self._milling)
         if self._plan.options.overwrite:
-            remove_dataset(self._out, journal, self._outputs, REJECTS, REJECTS + PARTIAL)
+            remove_dataset(self._out, journal, self._outputs, REJECTS, _LEFT, mirror=self._mirror, facts=self._facts)
         begun = journal.resume(self._facts)
         if begun is None:
             record(journal.folder, self._plan.sources)
-            check_disk(self._plan, self._reading, self._milling, self._out, self._outputs)
+            check_disk(self._plan, self._reading, self._milling, self._out, self._outputs, self._mirror)
         with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
-            writer = Writer(self._plan, self._out, journal, self._outputs, self._val, keeper)
+            writer = Writer(self._plan, self._out, journal, self._outputs, self._val, keeper, self._mirror)
             writer.begin(self._facts, begun)
             try:
                 self._progress.trouble = self._fetcher.retries.words
@@ -162,7 +177,7 @@ class Run:
                 writer.close()
         totals = writer.state.totals
         return Result(
-            self._out,
+            self._mirror.url if self._mirror else self._out,
             manifest,
             time.monotonic() - started,
             self._budget.peak,
@@ -216,6 +231,8 @@ class Run:
             **({"also": described[1:]} if described[1:] else {}),
         }
         write_whole(self._out / NAME, manifest_bytes(manifest))
+        if self._mirror:
+            self._mirror.complete([_LEFT])
         journal.clear(plan=True)
         return manifest
 

@@ -44,7 +44,7 @@ def as_text(result: Result) -> str:
     tokens, text = data["tokens"], data["text_bytes"]
     counts = [f"{data['documents']:,} documents"]
     counts += [f"{data['empty']:,} empty"] if data["empty"] else []
-    counts += [f"{data['rejected']:,} rejected (see {result.out / 'rejects.jsonl'})"] if data["rejected"] else []
+    counts += [f"{data['rejected']:,} rejected (see {result.out}/rejects.jsonl)"] if data["rejected"] else []
     lines = [
         ", ".join(counts),
         f"{tokens:,} tokens from {show_bytes(text)} of text"

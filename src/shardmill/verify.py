@@ -17,8 +17,10 @@ from shardmill.compare import compare_sources
 from shardmill.dataset import Dataset, Split, open_dataset
 from shardmill.encoding import Tokenizer, load_tokenizer
 from shardmill.errors import DamageError, UsageError
-from shardmill.manifest import read_manifest
+from shardmill.manifest import NAME as MANIFEST
+from shardmill.manifest import parse_manifest, read_manifest
 from shardmill.quantities import show_bytes, show_seconds
+from shardmill.writing import ObjectStore, is_url
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,22 +70,28 @@ def verify(
 ) -> Report:
     """Check a dataset: sizes, sha256, counts, ids, EOT; `sample` documents encoded again; with `source` all of them.
 
+    One in an object store is read once, and no document is encoded again.
     Gives a report, whose `damage` is empty when all is well. UsageError when there is no dataset.
     """
     started = time.monotonic()
-    out = Path(folder)
-    manifest = read_manifest(out)
+    out = ObjectStore(os.fspath(folder)) if is_url(folder) else Path(folder)
+    manifest = _manifest_of(out) if isinstance(out, ObjectStore) else read_manifest(out)
     report = Report(str(folder))
-    tokenizer = _tokenizer(manifest, report)
+    tokenizer = None
+    if isinstance(out, Path):
+        tokenizer = _tokenizer(manifest, report)
+    elif source:
+        raise UsageError("sources can be compared with a folder only", hint="copy the dataset down first")
+    else:
+        report.notes.append("no document was encoded again: copy the dataset down for that")
     for described in (manifest, *manifest.get("also", ())):
         _check_output(out, manifest, described, tokenizer, sample, report, tell)
     if "rejects" in manifest:
-        _check_file(out, manifest["rejects"], report, lambda block: None)
         _check_rejects(out, manifest, report)
     written = sum(split["documents"] for split in manifest["splits"].values())
     if written != manifest["documents"]:
         report.damage.append(f"manifest.json: splits hold {written:,} documents, not {manifest['documents']:,}")
-    if source and not report.damage:
+    if source and isinstance(out, Path) and not report.damage:
         tell("reading the sources again")
         try:
             compare_sources(out, manifest)
@@ -92,6 +100,13 @@ def verify(
             report.damage.append(f"{why.place}: {why.message}")
     report.seconds = time.monotonic() - started
     return report
+
+
+def _manifest_of(store: ObjectStore) -> dict[str, Any]:
+    found = store.read(MANIFEST)
+    if found is None:
+        raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")
+    return parse_manifest(found[0], f"{store.url}/{MANIFEST}")
 
 
 def _tokenizer(manifest: dict[str, Any], report: Report) -> Tokenizer | None:
@@ -108,7 +123,7 @@ def _tokenizer(manifest: dict[str, Any], report: Report) -> Tokenizer | None:
 
 
 def _check_output(
-    out: Path,
+    out: Path | ObjectStore,
     manifest: dict[str, Any],
     described: dict[str, Any],
     tokenizer: Tokenizer | None,
@@ -132,7 +147,10 @@ def _check_output(
             if len(report.damage) == before:
                 report.damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
             scan.problems.clear()
-        if described["format"] == "mds" and not report.damage:
+        if described["format"] == "mds" and not isinstance(out, Path):
+            report.notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
+            scan.tokens, scan.marks = split["tokens"], split["documents"]
+        elif described["format"] == "mds" and not report.damage and isinstance(out, Path):
             _scan_samples(open_dataset(out, "mds")[name], scan, report)
         report.tokens += scan.tokens
         if scan.tokens != split["tokens"] and not report.damage:
@@ -144,7 +162,7 @@ def _check_output(
         return
     if seen_documents != expected:
         report.damage.append(f"{described['format']}: {seen_documents:,} EOT for {expected:,} documents")
-    elif tokenizer is not None and sample:
+    elif tokenizer is not None and sample and isinstance(out, Path):
         _sample(out, manifest, described, tokenizer, sample, report)
 
 
@@ -155,20 +173,19 @@ def _scan_samples(split: Split, scan: _Scan, report: Report) -> None:
     report.damage += [f"{split.name}: {problem}" for problem in scan.problems]
 
 
-def _check_file(out: Path, entry: dict[str, Any], report: Report, take: Callable[[memoryview], None]) -> None:
+def _check_file(
+    out: Path | ObjectStore, entry: dict[str, Any], report: Report, take: Callable[[memoryview], None]
+) -> None:
     """Size and sha256 of one file; each block goes to `take` on the way."""
-    path = out / entry["name"]
     digest = hashlib.sha256()
     try:
-        size = path.stat().st_size
+        size = (out / entry["name"]).stat().st_size if isinstance(out, Path) else out.size(entry["name"])
         if size != entry["bytes"]:
             report.damage.append(f"{entry['name']}: {size:,} bytes, not {entry['bytes']:,}")
             return
-        with open(path, "rb", buffering=0) as file:
-            block = memoryview(bytearray(_BLOCK))
-            while got := file.readinto(block):
-                digest.update(block[:got])
-                take(block[:got])
+        for block in _read(out / entry["name"]) if isinstance(out, Path) else out.download(entry["name"]):
+            digest.update(block)
+            take(memoryview(block))
     except OSError as why:
         report.damage.append(f"{entry['name']}: {(why.strerror or str(why)).lower()}")
         return
@@ -178,9 +195,21 @@ def _check_file(out: Path, entry: dict[str, Any], report: Report, take: Callable
         report.damage.append(f"{entry['name']}: its sha256 is not that of the manifest")
 
 
-def _check_rejects(out: Path, manifest: dict[str, Any], report: Report) -> None:
-    with open(out / manifest["rejects"]["name"], "rb") as file:
-        lines = sum(1 for _ in file)
+def _read(path: Path) -> Iterator[memoryview]:
+    with open(path, "rb", buffering=0) as file:
+        block = memoryview(bytearray(_BLOCK))
+        while got := file.readinto(block):
+            yield block[:got]
+
+
+def _check_rejects(out: Path | ObjectStore, manifest: dict[str, Any], report: Report) -> None:
+    counted = [0]
+
+    def count(block: memoryview) -> None:
+        counted[0] += bytes(block).count(b"\n")
+
+    _check_file(out, manifest["rejects"], report, count)
+    lines = counted[0]
     if lines != manifest["rejected"]:
         report.damage.append(f"{manifest['rejects']['name']}: {lines:,} lines for {manifest['rejected']:,} rejects")
 

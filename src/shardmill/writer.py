@@ -20,6 +20,7 @@ from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile
 
 if TYPE_CHECKING:
     from shardmill.journal import Begun, Journal
+    from shardmill.mirror import Mirror
     from shardmill.plan import Plan
     from shardmill.reading.documents import Chunk
     from shardmill.splits import Val
@@ -55,9 +56,16 @@ class Writer:
     """Appends results to all outputs. One thread uses it; `keeper` runs its checkpoints in another."""
 
     def __init__(
-        self, plan: Plan, out: Path, journal: Journal, outputs: list[Output], val: Val, keeper: Executor
+        self,
+        plan: Plan,
+        out: Path,
+        journal: Journal,
+        outputs: list[Output],
+        val: Val,
+        keeper: Executor,
+        mirror: Mirror | None = None,
     ) -> None:
-        self._plan, self._out, self._outputs = plan, out, outputs
+        self._plan, self._out, self._outputs, self._mirror = plan, out, outputs, mirror
         self._working = journal.folder
         self._first = val.first
         self._allowed = plan.options.bad_allowed
@@ -65,7 +73,7 @@ class Writer:
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.checkpoints = Checkpoints(out, journal, outputs, keeper, lambda: asdict(self.state))
+        self.checkpoints = Checkpoints(out, journal, outputs, keeper, lambda: asdict(self.state), mirror)
         self._before = self._through = 0
         self._left: list[str] = []
 
@@ -77,6 +85,8 @@ class Writer:
         self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
+        if self._mirror:
+            self._mirror.adopt()
 
     def take(self, milled: Milled) -> None:
         """Append the next result in plan order, and checkpoint when it is time."""
@@ -112,6 +122,7 @@ class Writer:
             for output in self._outputs:
                 output.finish(self.wanted)
         self.checkpoints.keep(now=True)
+        self.checkpoints.beside = [self._sources]
         if self.state.rejects_bytes:
             written = self._rejects.finish(0)
             return {"rejects": {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}}
@@ -185,7 +196,7 @@ class Writer:
             read = state.totals["documents"] + state.totals["empty"] + state.totals["rejected"]
             check_rejects(
                 state.totals["rejected"], read, self._allowed, f"{source.name}, {where}", last.reason,
-                str(self._out / (REJECTS + PARTIAL)),
+                f"{self._mirror.url if self._mirror else self._out}/{REJECTS}{PARTIAL}",
             )  # fmt: skip
 
     def leave_source(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -111,14 +111,20 @@ class DocumentOutput(ABC):
         """What the format's readers will trip over."""
         return []
 
-    def foreign(self) -> list[str]:
-        """Files in the folder that bear names this output would use."""
-        owned = self.owns()
-        return sorted(name for name in names_under(self.folder) if owned.fullmatch(name.removesuffix(PARTIAL)))
+    @property
+    def file_tokens(self) -> int:
+        """Tokens after which a file ends; 0: there is one file a split."""
+        return self.limit
 
-    def restore(self, position: dict[str, list[int]], complete: set[str]) -> None:
+    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+        """Which of these names, or of those in the folder, this output would use."""
+        owned = self.owns()
+        names = names_under(self.folder) if names is None else names
+        return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
+
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         """Go on from a recorded position: files are cut back to it, and what came after is removed."""
-        keep = set(complete)
+        keep = {written.name for written in complete}
         for split, numbers in position.items():
             stand = self._stands[split] = Stand(*numbers)
             if stand.tokens:

@@ -29,9 +29,11 @@ class Written:
     sha256: str
     role: str = ""
     """What it is when it does not hold tokens: `index` or `metadata`."""
+    documents: int = 0
+    """For formats whose index counts them."""
 
     def entry(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key != "role" or value}
+        return {key: value for key, value in asdict(self).items() if key not in ("role", "documents") or value}
 
 
 class PartialFile:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.writing.documents import DocumentOutput, Pair
-from shardmill.writing.files import PartialFile, Written, writing_to
+from shardmill.writing.files import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,6 +35,7 @@ class MdsOutput(DocumentOutput):
         self.limit = min(limit, _SIZE_LIMIT // dtype.itemsize)
         self.per_document = -(-(_HEADER + 4) // dtype.itemsize)
         self.longest = ((1 << 32) - 2 * _SIZE_LIMIT) // dtype.itemsize
+        self._shards: list[Written] = []
         self._config = {
             "column_encodings": [f"ndarray:{dtype.name}"],
             "column_names": ["tokens"],
@@ -53,6 +55,11 @@ class MdsOutput(DocumentOutput):
         """The shards, what they are made of, and the index."""
         return re.compile(r"(?:train|val)/(?:shard\.\d{5,}\.(?:mds|tokens|tokens\.lengths)|index\.json)")
 
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
+        """The same, and what is known of the shards that are complete."""
+        super().restore(position, complete)
+        self._shards = [written for written in complete if written.role != "index"]
+
     def complete(self, pair: Pair) -> list[Written]:
         """The shard takes the place of the pair."""
         if not pair.document_count:
@@ -61,22 +68,21 @@ class MdsOutput(DocumentOutput):
             name = f"{pair.split}/shard.{pair.index:05}.mds"
             with closing(PartialFile(self.folder / name, name=name)) as shard:
                 self._write_shard(shard, pair)
-                written = [shard.finish(pair.token_count)]
+                written = [replace(shard.finish(pair.token_count), documents=pair.document_count)]
+        self._shards += written
         self.obsolete(pair.tokens)
         self.obsolete(pair.lengths)
         return written
 
     def complete_split(self, split: str) -> list[Written]:
-        """The index. It is made from the shards themselves, so it needs no memory of those of an earlier run."""
+        """The index, from what was said of the shards when they became whole: they may be elsewhere by now."""
         name = f"{split}/index.json"
-        shards = [path for path in (self.folder / split).iterdir() if re.fullmatch(r"shard\.\d{5,}\.mds", path.name)]
+        shards = [shard for shard in self._shards if shard.name.startswith(f"{split}/")]
         with closing(PartialFile(self.folder / name, name=name)) as index:
             index.append(b'{"shards": [')
-            for i, path in enumerate(sorted(shards, key=lambda path: int(path.name.split(".")[1]))):
-                with writing_to(path), open(path, "rb") as file:
-                    samples = int.from_bytes(file.read(4), "little")
-                raw = {"basename": path.name, "bytes": path.stat().st_size, "hashes": {}}
-                entry = {**self._config, "samples": samples, "raw_data": raw, "zip_data": None}
+            for i, shard in enumerate(shards):
+                raw = {"basename": shard.name.partition("/")[2], "bytes": shard.bytes, "hashes": {}}
+                entry = {**self._config, "samples": shard.documents, "raw_data": raw, "zip_data": None}
                 index.append((", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode())
             index.append(b'], "version": 2}')
             return [index.finish(0, role="index")]

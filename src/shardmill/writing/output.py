@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,14 +25,21 @@ class Output(Protocol):
     dtype: np.dtype[Any]
 
     @property
+    def file_tokens(self) -> int:
+        """Tokens after which a file ends; 0: there is one file a split."""
+
+    @property
     def full(self) -> int:
         """Files that wait for their names."""
 
-    def foreign(self) -> list[str]:
-        """Files in the folder that bear names this output would use."""
+    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+        """Which of these names, or of those in the folder, this output would use."""
 
-    def restore(self, position: dict[str, list[int]], complete: set[str]) -> None:
-        """Go on from a recorded position: cut files back to it, remove what came after. All zeros: start."""
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
+        """Go on from a recorded position: cut files back to it, remove what came after. All zeros: start.
+
+        The files that are `complete` need not be in the folder.
+        """
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Put tokens at the end of a split. `ends`: where documents end, counted from the start of `tokens`."""

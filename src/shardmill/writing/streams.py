@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ class StreamOutput:
         """UsageError when the format's readers cannot take such files."""
         self.folder, self.layout, self.name, self.dtype = folder, layout, name, dtype.newbyteorder("<")
         self.format, self.eot = layout.format, eot or layout.eot
-        self._shard_tokens = shard_tokens if layout.sharded else 0
+        self._shard_tokens = self.file_tokens = shard_tokens if layout.sharded else 0
         self._tail = tail if layout.sharded else "keep"
         if layout.sharded:
             layout.check(2 * shard_tokens - 1 if tail == "merge" else shard_tokens, dtype)
@@ -82,14 +82,15 @@ class StreamOutput:
         self._left: list[PartialFile] = []
         self._obsolete: list[PartialFile] = []
 
-    def foreign(self) -> list[str]:
-        """Files in the folder that bear names this output would use."""
+    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+        """Which of these names, or of those in the folder, this output would use."""
         owned = self.layout.owns(self.name)
-        return sorted(name for name in names_under(self.folder) if owned.fullmatch(name.removesuffix(PARTIAL)))
+        names = names_under(self.folder) if names is None else names
+        return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
-    def restore(self, position: dict[str, list[int]], complete: set[str]) -> None:
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         """Go on from a recorded position: files are cut back to it, and what came after is removed."""
-        keep = set(complete)
+        keep = {written.name for written in complete}
         for split, (index, tokens, waits, dropped) in position.items():
             self._index[split], self._tokens[split], self._dropped[split] = index, tokens, dropped
             if waits:
