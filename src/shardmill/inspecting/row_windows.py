@@ -13,6 +13,7 @@ from shardmill.errors import SourceError
 from shardmill.inspecting import excerpts
 from shardmill.inspecting.read_ahead import Marks
 from shardmill.reading import Position
+from shardmill.reading.ranges import open_ranges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -197,7 +198,7 @@ def row_groups(source: Source, field: str) -> tuple[NDArray[np.int64], int, int]
 
     counts, encoded = [0], 0
     try:
-        metadata = pq.read_metadata(source.path)
+        metadata = pq.read_metadata(open_ranges(source) if source.remote else source.path)
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         column = names.index(field) if field in names else -1
         for i in range(metadata.num_row_groups):

@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import TracebackType
 
 from shardmill.errors import SourceError
-from shardmill.reading.fetching import Bytes, Fetch, Fetcher
+from shardmill.reading.fetching import Bytes, Fetch, Fetcher, shared_fetcher
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import CONTEXT, StreamFeed
 
@@ -239,6 +239,12 @@ class Ranges:
     def close(self) -> None:
         if self._ahead is not None:
             self._ahead.close()
+
+
+def open_ranges(source: Source) -> RangeFile:
+    """A remote file to be entered anywhere, outside of a run: nothing is read ahead."""
+    fetcher = shared_fetcher()
+    return RangeFile(Ranges(fetcher, source, b"", fetcher.tail(source)))
 
 
 class RangeFile:
