@@ -127,7 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     tokens.add_argument("--results", type=Path, default=results.FOLDER)
 
     away = commands.add_parser("remote", parents=[both], help="parquet from a hub against the same on disk")
-    away.add_argument("--size", type=size_of, default=size_of("300MB"), help="bytes of text")
+    away.add_argument("--size", type=size_of, default=size_of("500MB"), help="bytes of text")
     away.add_argument("--latency", type=float, default=0.05, help="seconds added to every request")
     away.add_argument("--repeat", type=int, default=3)
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +27,7 @@ from benchmarks.measure import run
 ROOT = Path(__file__).parent.parent
 FILES = 4
 TIGHT = "400MB"
+"""Less than the row group of the larger file holds; once only, since what matters here is memory."""
 
 
 def measure(
@@ -46,7 +46,7 @@ def measure(
                 where: {"data": name, "where": where, "memory": allowed, "seconds": [], "peaks": [], "others": []}
                 for where in there
             }
-            for _ in range(repeat):
+            for _ in range(1 if allowed == TIGHT else repeat):
                 for where, source in there.items():
                     _measure(source, made[where], environment, workers, timeout)
             for row in made.values():
@@ -121,7 +121,7 @@ def _hub(folder: Path, latency: float) -> Iterator[str]:
 
 
 def _speed(row: dict[str, Any]) -> float:
-    return float(row["bytes"] / 1e6 / median(row["seconds"]))
+    return float(row["bytes"] / 1e6 / min(row["seconds"]))
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -134,7 +134,7 @@ def table(result: dict[str, Any]) -> str:
     parts = [
         results.heading(result),
         f"Every request is answered after {result['latency'] * 1000:.0f} ms. Time is that of the whole process, the "
-        "median of the repeats; the hub runs on the same cores.",
+        "fastest of the repeats; the hub runs on the same cores.",
         "",
         "| parquet | budget | from | time | MB/s | of disk | peak memory |",
         "|---|---:|---|---:|---:|---:|---:|",
@@ -144,7 +144,7 @@ def table(result: dict[str, Any]) -> str:
     for row in result["rows"]:
         disk = row if row["where"] == "disk" else disk
         parts.append(
-            f"| {names[row['data']]} | {row['memory']} | {row['where']} | {median(row['seconds']):.2f} s "
+            f"| {names[row['data']]} | {row['memory']} | {row['where']} | {min(row['seconds']):.2f} s "
             f"| {_speed(row):,.0f} | {_speed(row) / _speed(disk):.2f} | {max(row['peaks']) / 1e6:,.0f} MB |"
         )
     return "\n".join(parts)

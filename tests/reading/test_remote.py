@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pyarrow.parquet as pq
 import pytest
 
 import shardmill
-from shardmill.errors import MismatchError, SourceError, UsageError
+from shardmill.errors import MismatchError, OutputError, SourceError, UsageError
 from shardmill.reading import find_sources
 from tests.corpus import documents
 from tests.hub import Fault, Hub
@@ -227,3 +228,15 @@ def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(local, hu
     hub.latency = 0.03
     prepared(f"hf://datasets/{REPO}", tmp_path / "out", workers=3)
     assert made_of(tmp_path / "out") == made["all"]
+
+
+def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(local, hub, tmp_path, monkeypatch):
+    _, files, made = local
+    hub.add(REPO, {"g.parquet": files["g.parquet"], "a.jsonl": files["a.jsonl"]})
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr("shardmill.preflight.shutil.disk_usage", lambda _: usage(1 << 30, 0, 6 << 20))
+    assert prepared(f"hf://datasets/{REPO}/g.parquet", tmp_path / "out") == made["g.parquet"]
+    monkeypatch.setattr("shardmill.preflight.shutil.disk_usage", lambda _: usage(1 << 30, 0, 1 << 16))
+    for name in ("g.parquet", "a.jsonl"):
+        with pytest.raises(OutputError, match="the output would take about"):
+            prepared(f"hf://datasets/{REPO}/{name}", tmp_path / name)

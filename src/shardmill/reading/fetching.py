@@ -29,6 +29,7 @@ FOOTER = 1 << 16
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 18, 4 << 20
 _LARGEST_FOOTER = 16 << 20
 _OPEN_AHEAD = 8  # files whose beginnings are fetched before their turn, at the most
+_FOOTERS_AHEAD = 2
 _TICK = 0.5  # seconds
 Bytes = bytes | bytearray
 
@@ -175,8 +176,12 @@ class Fetcher:
         with self.changed:
             opened = self._open(source)
             self._move_to(source)
-            for following in self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD]:
-                if self.cache is None and self._spare > 0 and scheme_of(following.path) and following.size is not None:
+            after = self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD] if self.cache is None else ()
+            for number, following in enumerate(after):
+                # The footers of large parquet files are megabytes, so fewer of these.
+                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
+                    break
+                if following.remote and following.size is not None:
                     self._open(following)
             return opened
 
@@ -190,7 +195,7 @@ class Fetcher:
             end = size if size <= WHOLE else SMALL
             whole = self.begin(source, 0, end)
             footer = None
-            if end < size and (format_of(source.path) or source.input_format) == "parquet":
+            if end < size and _is_parquet(source):
                 footer = self._begin(lambda: self._footer(source), FOOTER)
             self._heads[source.path] = whole, footer
             self._spare -= sum(fetch.size for fetch in (whole, footer) if fetch is not None)
@@ -252,6 +257,10 @@ class Fetcher:
         if len(last) < length < min(size, _LARGEST_FOOTER):
             return bytes(self._range(source, size - length, size - len(last))) + bytes(last)
         return last
+
+
+def _is_parquet(source: Source) -> bool:
+    return (format_of(source.path) or source.input_format) == "parquet"
 
 
 def store_for(scheme: str, patience: Patience) -> Store:

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 from urllib.parse import urljoin, urlsplit
 
-from shardmill.errors import SourceError
+from shardmill.errors import OutputError, SourceError
 from shardmill.reading.addresses import HubAddress, hub_url, scheme_of, shown
 from shardmill.reading.extras import needs
 from shardmill.reading.retrying import Patience, Transient
@@ -81,7 +81,10 @@ class WebStore:
         filled = 0
         with self._open(source, {}) as answer:
             for block in self._blocks(source, answer, deadline):
-                write(block)
+                try:
+                    write(block)
+                except OSError as error:  # not the connection's fault
+                    raise OutputError(f"the file cannot be kept: {error.strerror}", place=source.name) from None
                 filled += len(block)
         if filled != source.size:
             raise Transient(f"{_host(source)} sent {filled:,} of {source.size or 0:,} bytes")
