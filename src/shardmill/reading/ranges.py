@@ -9,7 +9,7 @@ from itertools import pairwise
 from types import TracebackType
 
 from shardmill.errors import SourceError
-from shardmill.reading.fetching import Bytes, Fetch, Fetcher, shared_fetcher
+from shardmill.reading.fetching import Bytes, Fetch, Fetcher
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import CONTEXT, StreamFeed
 
