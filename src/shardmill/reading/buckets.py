@@ -37,7 +37,7 @@ class BucketStore:
             self._fs: Any = needs("s3fs", "s3", what).S3FileSystem(config_kwargs=config, **_FRESH)
             self._fs.retries = 1
         elif self._kind == "gcs":
-            self._fs = needs("gcsfs", "gcs", what).GCSFileSystem(timeout=timeout, **_FRESH)
+            self._fs = needs("gcsfs", "gcs", what).GCSFileSystem(requests_timeout=timeout, **_FRESH)
         else:
             self._fs = needs("adlfs", "azure", what).AzureBlobFileSystem(read_timeout=timeout, **_FRESH)
 
