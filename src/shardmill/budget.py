@@ -34,6 +34,9 @@ _CLIENT = 12 * MB
 _ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
 # What an engine's caches grow by while it encodes one chunk of words never seen before, when a table doubles.
 _GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
+# What caches take for a moment, of what they took before, while their tables double; they may all do so at once. With
+# words never seen before 119 MB became 185, then 202: 335, 375: 637, 690: 1,215.
+_DOUBLING = 1.8
 # What a task takes whatever its size: a few calls' worth of small arrays.
 _TASK = 4 * MB
 SMALLEST, LARGEST = 256 * 1024, 4 * 1024 * 1024
@@ -88,8 +91,10 @@ class Budget:
         self.chunk_bytes = LARGEST
         while self.chunk_bytes > SMALLEST and room < self.workers * self._worker_needs(self.chunk_bytes):
             self.chunk_bytes //= 2
-        self._soft = int(self.memory * _CEILING) - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
-        spare = self._soft - base - feeder - self.workers * self._engine
+        ceiling, fixed = int(self.memory * _CEILING), base + feeder + self.workers * self._engine
+        calm = ceiling - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
+        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING))
+        spare = calm - fixed
         self.capacity = max(self.workers * self.lease_for(self.chunk_bytes), spare // 2)
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
