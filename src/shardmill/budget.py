@@ -25,8 +25,8 @@ _CEILING = 0.86
 _FRESH = 200 * MB
 # What the feeder buffers: windows of decompressors, pages of parquet.
 _FEEDER = 12 * MB
-# What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s. Where memory is tight it is worth
-# more as room for the engines' caches: with 25 of 400 MB set aside here, engines were made anew 24 times instead of 3.
+# What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s. Where memory is tight it is
+# worth more as room for the engines' caches: with 25 of 400 MB set aside here, engines were made anew 24 times, not 3.
 _AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
 # What the clients of eight connections take.
 _CLIENT = 12 * MB
