@@ -16,7 +16,7 @@ from tests.meter import metered
 
 
 def test_a_lease_waits_until_there_is_room_and_is_granted_when_nothing_is_held():
-    room = Budget(1000 * MB, 1)
+    room = Budget(8000 * MB, 1)
     assert room.lease(room.capacity + 1), "the only lease is granted whatever its size, or nothing would ever move"
     granted = threading.Event()
 
@@ -32,7 +32,7 @@ def test_a_lease_waits_until_there_is_room_and_is_granted_when_nothing_is_held()
 
 
 def test_closing_the_budget_ends_every_wait():
-    room = Budget(1000 * MB, 1)
+    room = Budget(8000 * MB, 1)
     room.lease(room.capacity)
     answers = []
     thread = threading.Thread(target=lambda: answers.append(room.lease(10)), daemon=True)

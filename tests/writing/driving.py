@@ -44,7 +44,7 @@ class Driven:
         position, self.files = self.journal[0], list(self.journal[1])
         self.unrecorded = []
         self.output = open_output(self.format, self.folder, **self.more)
-        self.output.restore(position, {written.name for _, written in self.files})
+        self.output.restore(position, [written for _, written in self.files])
 
     def names(self, split: str, *, tokens_only: bool = True) -> list[str]:
         return [w.name for s, w in self.files if s == split and not (tokens_only and w.role)]
