@@ -20,8 +20,8 @@ from tests.hub import TOKEN, Hub
 QUICK = {
     "SHARDMILL_PAUSE": "0.02",
     "SHARDMILL_LONGEST_PAUSE": "0.1",
-    "SHARDMILL_TIMEOUT": "1",
-    "SHARDMILL_RETRY_SECONDS": "10",
+    "SHARDMILL_TIMEOUT": "2.5",
+    "SHARDMILL_RETRY_SECONDS": "30",
     "SHARDMILL_TRIES": "4",
 }
 REPO = "someone/web"

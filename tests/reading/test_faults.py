@@ -45,8 +45,8 @@ FAULTS = {
     "cut in mid-body": [Fault("/cdn/", skip=1, times=3, cut=10_000)],
     "cut before the body": [Fault("/cdn/", skip=2, times=2, cut=0)],
     "short": [Fault("/cdn/", skip=1, times=3, short=5)],
-    "silence before the answer": [Fault("/cdn/", skip=1, times=1, stall=1.6)],
-    "silence in mid-body": [Fault("/cdn/", skip=1, times=1, cut=10_000, stall=1.6)],
+    "silence before the answer": [Fault("/cdn/", skip=1, times=1, stall=3.2)],
+    "silence in mid-body": [Fault("/cdn/", skip=1, times=1, cut=10_000, stall=3.2)],
 }
 
 
@@ -194,7 +194,7 @@ def test_no_server_at_all_is_an_error_in_bounded_time(hub, monkeypatch):
 def test_patience_comes_from_the_environment(monkeypatch):
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
-    assert Patience.from_environment() == Patience(4, 10.0, 0.02, 0.1, 1.0)
+    assert Patience.from_environment() == Patience(4, 30.0, 0.02, 0.1, 2.5)
 
 
 def test_the_summary_counts_what_was_tried_again(hub, tmp_path):

@@ -36,12 +36,11 @@ class WebStore:
     def __init__(self, patience: Patience) -> None:
         needs("huggingface_hub", "hub", "sources at the hub and on the web")
         # The package loads its modules when they are first imported, not when they are named.
-        utils = import_module("huggingface_hub.utils")
-        self._client: Any = utils.get_session()
+        self._utils = import_module("huggingface_hub.utils")
+        self._constants = import_module("huggingface_hub.constants")
         # httpx, or httpx2 with a later huggingface_hub.
-        self._library = import_module(type(self._client).__module__.partition(".")[0])
-        self._endpoint: str = import_module("huggingface_hub.constants").ENDPOINT.rstrip("/")
-        self._hub_headers: dict[str, str] = utils.build_hf_headers(library_name="shardmill")
+        self._library = import_module(type(self._utils.get_session()).__module__.partition(".")[0])
+        self._hub_headers: dict[str, str] = self._utils.build_hf_headers(library_name="shardmill")
         self._patience = patience
         self._led: dict[str, str] = {}
         """Where a source's last redirect led. At the hub each would cost a request of a limited number."""
@@ -106,6 +105,10 @@ class WebStore:
             self._refuse(source, answer)
             yield answer
 
+    @property
+    def _endpoint(self) -> str:
+        return str(self._constants.ENDPOINT).rstrip("/")
+
     def _first(self, source: Source) -> str:
         if scheme_of(source.path) == "hf":
             return hub_url(self._endpoint, HubAddress.parse(source.path))
@@ -118,7 +121,7 @@ class WebStore:
         try:
             for _ in range(_MOST_REDIRECTS):
                 own = self._hub_headers if url.startswith(self._endpoint + "/") else {}
-                with self._client.stream(
+                with self._utils.get_session().stream(
                     "GET",
                     url,
                     headers={**own, **headers, "Accept-Encoding": "identity"},
