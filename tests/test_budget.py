@@ -96,7 +96,7 @@ def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkey
 
     monkeypatch.setattr(Budget, "lease", watched)
     monkeypatch.setattr(budget, "LARGEST", 1 << 18)
-    shardmill.prepare(source, tmp_path / "out", separator="\n", val=0, memory="4GB")
+    shardmill.prepare(source, tmp_path / "out", separator="\n", val=0, memory="8GB")
     assert len(held) > 20
     assert all(now <= capacity for now, capacity in held)
 

@@ -62,7 +62,7 @@ def test_whole_every_document_is_written_empty_or_rejected(tmp_path):
 @pytest.mark.parametrize("form", FORMATS)
 def test_same_the_bytes_do_not_depend_on_workers_memory_or_chunks(tmp_path, monkeypatch, form):
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
-    settings = [(1, "2GB", 1 << 22), (2, "4GB", 1 << 16), (3, "3GB", 100_003)]
+    settings = [(1, "5GB", 1 << 22), (2, "8GB", 1 << 16), (3, "6GB", 100_003)]
     made = []
     for workers, memory, chunk in settings:
         monkeypatch.setattr("shardmill.budget.LARGEST", chunk)

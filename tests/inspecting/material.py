@@ -55,13 +55,14 @@ def true_tokens(made: list[str]) -> int:
     """With an end-of-text token for each document that has text."""
     joined = [text.encode() for text in made if text]
     ends = np.cumsum([0, *map(len, joined)])
-    encoded = _engine().encode(np.frombuffer(b"".join(joined), np.uint8), ends)
+    # A new engine each time: the caches of one for all of these texts would be gigabytes.
+    encoded = _tokenizer().engine().encode(np.frombuffer(b"".join(joined), np.uint8), ends)
     return len(encoded.tokens)
 
 
 @cache
-def _engine():
-    return load_tokenizer("gpt2").engine()
+def _tokenizer():
+    return load_tokenizer("gpt2")
 
 
 def write_parquet(path: Path, made: list[str], group: int) -> Path:

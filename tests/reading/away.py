@@ -80,7 +80,7 @@ def arrow(texts: list[str]) -> bytes:
 
 def prepared(source: object, out: Path, **options: object) -> dict[str, bytes]:
     """The files of a dataset, the manifest without what names its sources."""
-    shardmill.prepare(source, out, **{"memory": "3GB", "name": "web", **options})
+    shardmill.prepare(source, out, **{"memory": "6GB", "name": "web", **options})
     return made_of(out)
 
 
