@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -80,6 +81,8 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
     from shardmill.summary import as_data, as_text
 
     options = {name: value for name, value in given.items() if value not in (None, ())}
+    if quiet:
+        logging.getLogger("shardmill").setLevel(logging.ERROR)
     _tell_shadowed(sources, quiet or as_json)
     result = run(list(sources), out, progress=choose_progress(quiet or as_json), **options)
     if as_json:

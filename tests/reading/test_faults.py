@@ -69,10 +69,12 @@ def test_retry_after_is_waited_for(hub, tmp_path):
     assert result.retries == 1
 
 
-def test_a_hub_that_fails_while_it_lists_is_asked_again(hub):
+def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(hub, caplog):
     hub.add(REPO, {"x.jsonl": LINES})
     hub.faults.append(Fault("/api/", times=2, status=502))
     assert len(find_sources([f"hf://datasets/{REPO}/x.jsonl"])) == 1
+    assert [record.getMessage() for record in caplog.records if record.name == "shardmill"]
+    assert all(message.startswith("retrying: 502") for message in caplog.messages if "retrying" in message)
 
 
 def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(expected, hub, tmp_path):

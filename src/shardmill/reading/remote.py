@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -215,6 +216,14 @@ def _translated(pattern: str) -> str:
     return "".join(made)
 
 
+class _ToldRetries(Retries):
+    """Sources are listed before there is a progress line, so the log says it: by default, on standard error."""
+
+    def begin(self, words: str) -> None:
+        super().begin(words)
+        logging.getLogger("shardmill").warning("retrying: %s", words)
+
+
 def _asked(call: Callable[[], T], spec: str) -> T:
     """What a call gives, tried again where that may help, within a time: clients wait for ever where they may."""
     patience = Patience.from_environment()
@@ -224,7 +233,7 @@ def _asked(call: Callable[[], T], spec: str) -> T:
 
     def ask() -> None:
         try:
-            answers.append(patiently(lambda _: call(), shown(spec), patience, Retries(), over))
+            answers.append(patiently(lambda _: call(), shown(spec), patience, _ToldRetries(), over))
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
             errors.append(error)
 
