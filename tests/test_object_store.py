@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import crash_everywhere_in_store
 from tests.meter import SHARDMILL, metered
 from tests.object_store import KEY, LOSE, SECRET, Fault, FaultyWay, bucket, s3_server
+from tests.watching import wait_until, watch_reads
 
 __all__ = ["bucket", "s3_server"]
 
@@ -126,7 +126,7 @@ def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(tmp_path
     recorded = journal["state"]["position"][0]
     assert recorded > 4 << 18
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
-    read = _watch_reads(monkeypatch)
+    read = watch_reads(monkeypatch)
     assert shardmill.prepare(words, bucket.url(), **WORDS).resumed
     assert min(read) == recorded
     shardmill.prepare(words, tmp_path / "out", **WORDS)
@@ -138,7 +138,7 @@ def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path, bucket):
     source.write_bytes(random_words(60 * MB))
     command = ["prepare", str(source), "-o", bucket.url(), "--separator", r"\n", "--memory", "500MB"]
     with subprocess.Popen([*SHARDMILL, *command], stderr=subprocess.PIPE, text=True, env=_machine(tmp_path)) as run:
-        _wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "machine").rglob("train*.partial")))
+        wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "machine").rglob("train*.partial")))
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=60)
     assert run.returncode == 130, said
@@ -218,7 +218,7 @@ def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path, bucket):
     with subprocess.Popen(
         [*command, "-o", bucket.url()], stderr=subprocess.PIPE, text=True, env=_machine(tmp_path, "one")
     ) as first:
-        _wait_until(lambda: "train_000000.bin" in bucket.names())
+        wait_until(lambda: "train_000000.bin" in bucket.names())
         first.send_signal(signal.SIGSTOP)
         try:
             subprocess.run([*command, "-o", bucket.url()], check=True, env=_machine(tmp_path, "two"))
@@ -490,19 +490,6 @@ def _interrupt_after(monkeypatch, source, out, chunks):
             shardmill.prepare(source, out, **WORDS)
 
 
-def _watch_reads(monkeypatch):
-    from shardmill.reading import formats
-
-    read, starts = formats._SourceReader.read, []
-
-    def watched(self, chunk):
-        starts.append(chunk.start)
-        return read(self, chunk)
-
-    monkeypatch.setattr(formats._SourceReader, "read", watched)
-    return starts
-
-
 def _working(bucket):
     return [name for name in bucket.names() if name.startswith(".shardmill/")]
 
@@ -519,10 +506,3 @@ def _machine(tmp_path, name="machine"):
 
 def _all_of(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-
-
-def _wait_until(true, seconds=40.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)

@@ -26,6 +26,7 @@ from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import crash_everywhere
 from tests.meter import SHARDMILL
 from tests.reference import check, twin
+from tests.watching import wait_until, watch_reads
 
 MB = 1_000_000
 ENDINGS = {
@@ -64,7 +65,7 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
         before = _journal_size(out)
         with subprocess.Popen([*SHARDMILL, *command, "-o", str(out), *settings[kills % 3]]) as run:
             # Killed some time after it has recorded something, so that it gets on a little each time.
-            _wait_until(lambda run=run, before=before: run.poll() is not None or _journal_size(out) not in (0, before))
+            wait_until(lambda run=run, before=before: run.poll() is not None or _journal_size(out) not in (0, before))
             try:
                 run.wait(timeout=draw.random() / 2)
             except subprocess.TimeoutExpired:
@@ -83,7 +84,7 @@ def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch):
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]
     assert recorded > 10 << 16
-    read = _watch_reads(monkeypatch)
+    read = watch_reads(monkeypatch)
     shardmill.prepare(source, tmp_path / "out", val=0)
     assert min(read) == recorded
     check(tmp_path / "out", twin(source))
@@ -95,7 +96,7 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path, n
     source.write_bytes(random_words(60 * MB))
     command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
-        _wait_until((tmp_path / "out" / ".shardmill" / "journal.jsonl").exists)
+        wait_until((tmp_path / "out" / ".shardmill" / "journal.jsonl").exists)
         time.sleep(0.5)
         run.send_signal(number)
         _, said = run.communicate(timeout=60)
@@ -231,7 +232,7 @@ def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
     command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
     with subprocess.Popen(command) as first:
         try:
-            _wait_until((tmp_path / "out" / ".shardmill" / "lock").exists)
+            wait_until((tmp_path / "out" / ".shardmill" / "lock").exists)
             time.sleep(0.2)
             second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         finally:
@@ -306,29 +307,9 @@ def _interrupt_after(tmp_path, source, chunks):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def _watch_reads(monkeypatch):
-    from shardmill.reading import formats
-
-    read, starts = formats._SourceReader.read, []
-
-    def watched(self, chunk):
-        starts.append(chunk.start)
-        return read(self, chunk)
-
-    monkeypatch.setattr(formats._SourceReader, "read", watched)
-    return starts
-
-
 def _journal_size(out):
     path = out / ".shardmill" / "journal.jsonl"
     return path.stat().st_size if path.exists() else 0
-
-
-def _wait_until(true, seconds=30.0):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def test_a_stop_in_the_middle_of_a_result_records_nothing_of_it(tmp_path):
