@@ -134,9 +134,9 @@ def test_a_special_token_that_is_an_error_is_found_in_a_text_in_pieces_too() -> 
     assert made.cut is not None and made.cut(special, 1) == special.index(b" z")
 
 
-@pytest.mark.parametrize("name", ["gpt2", "p50k_base"])
+@pytest.mark.parametrize("name", EVERY)
 def test_a_row_may_hold_the_mark_that_stands_between_rows_or_a_part_of_it(name: str) -> None:
-    made = load_tokenizer(name)
+    made = tokenizer(name)
     first, last = MARK
     texts = [MARK, f"a{MARK}", f"{MARK}b", "", f"x{first}", f"{last}y", first, last, f"{last}{first}", "", "plain"]
     for some in (texts, [text for text in texts if MARK not in text], [MARK], [first], [""]):
