@@ -148,6 +148,19 @@ atexit.register(lambda: print("HEAVY", [name for name in {HEAVY} if name in sys.
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
+def test_a_run_imports_neither_awkward_nor_a_reference_tokenizer(tmp_path):
+    # Each would add a tenth to a quarter of a second to every run, with the interpreter's lock held.
+    (tmp_path / "a.txt").write_text("Some words, and some more of them.")
+    ask = f"""
+import sys, shardmill
+shardmill.prepare({str(tmp_path / "a.txt")!r}, {str(tmp_path / "out")!r})
+print([name for name in ("awkward", "tiktoken", "tokenizers", "pyarrow.parquet") if name in sys.modules])
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
 def test_every_dependency_is_imported_and_everything_imported_is_declared():
     needed, extras, _ = declared()
     foreign = outside(MODULES)

@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from shardmill import __version__
 from shardmill.errors import ShardmillError
 from shardmill.options import Options
-
-if TYPE_CHECKING:
-    pass
 
 INTERRUPTED = 130
 
@@ -230,6 +228,8 @@ def recipes(name: str | None, as_json: bool) -> None:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """The console script: runs a command, and turns what is expected to go wrong into words and an exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
+    # Nothing here multiplies matrices, and the threads that numpy starts for it spin a tenth of a second for nothing.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         shardmill.main(args=None if arguments is None else list(arguments), standalone_mode=False)
     except click.exceptions.Exit as end:
