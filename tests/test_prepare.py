@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import subprocess
 from pathlib import Path
 
@@ -216,6 +217,21 @@ def test_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(
     assert manifest["documents"] == 1
     assert 0.1 < manifest["splits"]["val"]["tokens"] / len(expected.stream()) < 0.8
     assert manifest["splits"]["val"]["bytes"] + manifest["splits"]["train"]["bytes"] == source.stat().st_size
+
+
+@pytest.mark.parametrize("separator", ["<|endoftext|>", "\\n\\n", "\\n"])
+@pytest.mark.parametrize("specials", ["text", "parse"])  # where special tokens are parsed, documents are copied out
+def test_documents_that_are_left_where_they_stand_are_those_of_the_reference(tmp_path, separator, specials):
+    plain = separator.replace("\\n", "\n")
+    disorder = random.Random(separator)
+    words = ["the", " quick", "\n", "  ", " ʕ•ᴥ•ʔ", " 中文", "'s", " 1234", plain[:1], "\n\n\n", "<|end", " é"]
+    texts = ["".join(disorder.choices(words, k=disorder.randint(0, 60))) for _ in range(3_000)]
+    path = tmp_path / "a.txt"
+    path.write_text(plain.join(texts), encoding="utf-8", newline="")
+    (tmp_path / "b.txt").write_text(plain.join(["one", "two", "", "three"]) + plain, encoding="utf-8", newline="")
+    sources = [path, tmp_path / "b.txt"]
+    shardmill.prepare(sources, tmp_path / "out", separator=separator, specials=specials, val="0.2")
+    check(tmp_path / "out", twin(sources, separator=plain))
 
 
 @pytest.mark.parametrize("limit", ["17", "5k tokens"])
