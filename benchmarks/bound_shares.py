@@ -1,4 +1,4 @@
-"""From the steps to the bounds: which steps a container needs, the least time for them, and the share that is reached."""
+"""From the steps to the bounds: what each container needs, the least time for it, and the share that is reached."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _tokens(text: str) -> tuple[Need, ...]:
 _LINES = (Need("validate", "jsonl"), Need("parse", "jsonl"), *_tokens("jsonl"))
 
 NEEDS: dict[str, tuple[Need, ...]] = {
-    "text": (Need("read", "text"), Need("split", "text"), Need("validate", "text"), *_tokens("jsonl")),
+    "text": (Need("read", "text"), Need("find", "text"), Need("validate", "text"), *_tokens("text")),
     "plain": (Need("read", "plain"), Need("validate", "plain"), *_tokens("plain")),
     "jsonl": (Need("read", "jsonl"), *_LINES),
     "parquet-zstd": (
@@ -66,10 +66,10 @@ TITLES = {
 }
 STEPS = {
     BAR: "the bar: cold engines over documents in memory, through awkward arrays as in `compare`",
-    "engine": "cold engines, rows joined by a mark as shardmill does",
+    "engine": "cold engines, called as shardmill does: all rows one text, marks or separators between them",
     "read": "`pread` from the page cache",
     "validate": "UTF-8 validation (pyarrow)",
-    "split": "splitting at separators (pyarrow)",
+    "find": "finding separators (numpy)",
     "parse": "JSON parsing (pyarrow)",
     "decode": "parquet decoding (pyarrow)",
     "decompress": "decompression (pyarrow's zstd, isal's gzip)",
@@ -84,7 +84,7 @@ COLUMNS = {
     "engines made": ("load",),
     "read": ("read",),
     "decompress": ("decompress",),
-    "split, parse, decode": ("split", "parse", "decode"),
+    "find, parse, decode": ("find", "parse", "decode"),
     "validate": ("validate",),
     "engine": ("engine",),
     "narrow": ("narrow",),
@@ -265,17 +265,17 @@ def _gains(result: Mapping[str, Any]) -> list[str]:
 
 
 NOTES = (
-    "Every figure is the best of the repeats, for CPU and for time apart. A step's CPU is what its library takes for all of "
-    "the text with nothing beside it and its input in memory: the least, since in a run two cores share caches and "
-    "memory. The bound is the share of the bar's speed if nothing but the steps cost anything and no core ever waited; "
-    "it may be above 1, because shardmill asks the engine in a cheaper way than the bar does. A share of CPU is the bar's "
-    "CPU over shardmill's; a share of time is that of `compare`, whose clock starts after imports."
+    "Every figure is the best of the repeats, CPU and time each by itself. A step's CPU is what its library takes for "
+    "all of the text with nothing beside it and its input in memory: the least, since in a run the cores share caches "
+    "and memory. The bound is the share of the bar's speed if nothing but the steps cost anything and no core ever "
+    "waited; it may be above 1, because shardmill asks the engine in a cheaper way than the bar does. The share of CPU "
+    "is the bar's CPU over shardmill's; the share of time is that of `compare`, whose clock starts after imports."
 )
 GAINS = (
-    "One worker has the other cores for the feeder, the writer and the hash, and fills one engine's caches where several "
-    "fill several: so the gain is less than the number of workers. By the steps: the least time for the "
-    "steps with one worker over that with all. By shardmill's CPU: the time that one worker took over the CPU of "
-    "the run with all of them, spread evenly over the cores."
+    "One worker has the other cores for the feeder, the writer and the hash, and fills the caches of one engine where "
+    "several workers fill those of several: so the gain is less than their number. By the steps: the least time for "
+    "them with one worker over that with all. By shardmill's CPU: the time that one worker took over the CPU of the "
+    "run with all, spread evenly over the cores."
 )
 
 

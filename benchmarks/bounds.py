@@ -36,11 +36,11 @@ def items(workers: int) -> list[Item]:
     """All that is measured. The engine comes first: it says how many tokens there are."""
     several = sorted({1, workers})
     return [
-        *(Item("engine", text, n) for text in ("jsonl", "plain") for n in several),
+        *(Item("engine", text, n) for text in ("jsonl", "text", "plain") for n in several),
         Item(BAR, "jsonl", workers),
         *(Item("read", container) for container in NEEDS),
         *(Item("validate", container) for container in ("text", "plain", "jsonl")),
-        Item("split", "text"),
+        Item("find", "text"),
         Item("parse", "jsonl"),
         Item("parquet", "parquet-zstd"),
         Item("zstd", "jsonl.zst"),
@@ -50,7 +50,7 @@ def items(workers: int) -> list[Item]:
         Item("digest", tokens=True),
         *(Item("load", workers=n) for n in several),
         Item("start"),
-        *(Item(RUN, container, n) for n in several for container in NEEDS),
+        *(Item(RUN, container, n) for container in NEEDS for n in several),
     ]
 
 

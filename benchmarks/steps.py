@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.budget import settle_allocator
+from shardmill.sparse import occurrences
 
 PIECE = 4 << 20
 """Bytes of text at a time: the usual chunk of a run."""
@@ -78,18 +79,15 @@ def validate(path: str) -> dict[str, Clock]:
     return {"validate": clock}
 
 
-def split(path: str) -> dict[str, Clock]:
-    """The text at its separators, packed."""
-    import pyarrow.compute as pc
-
+def find(path: str) -> dict[str, Clock]:
+    """Where the separators are."""
     clock = Clock()
     for piece in _pieces(path, SEPARATOR):
         with clock:
-            ends = pa.py_buffer(np.array([0, len(piece)], np.int64))
-            whole = pa.LargeBinaryArray.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(piece)])
-            found = pc.split_pattern(whole, pattern=SEPARATOR).values
-        clock.did += len(found) - piece.endswith(SEPARATOR)
-    return {"split": clock}
+            found = occurrences(np.frombuffer(piece, np.uint8), SEPARATOR)
+        assert found is not None, "the separator cannot overlap itself"
+        clock.did += len(found)
+    return {"find": clock}
 
 
 def parse(path: str) -> dict[str, Clock]:
@@ -141,14 +139,14 @@ def parquet(path: str) -> dict[str, Clock]:
 
 
 def engine(path: str, workers: str) -> dict[str, Clock]:
-    """One cold engine a thread over the documents of JSON Lines, marks between them, or over a text as it is."""
+    """One cold engine a thread: over the documents of JSON Lines with marks between them, or a text as it stands."""
     import gigatoken
 
     if path.endswith(".jsonl"):
         texts = [_marked(piece) for piece in _pieces(path, b"\n")]
     else:
-        texts = list(_pieces(path, b"\n\n"))
-    engines = [_engine() for _ in range(int(workers))]
+        texts = list(_pieces(path, SEPARATOR if _has_separators(path) else b"\n\n"))
+    engines = [_engine(path) for _ in range(int(workers))]
     clock, turn, counts = Clock(), itertools.count(), []
 
     def work(own: gigatoken.Tokenizer) -> None:
@@ -172,7 +170,7 @@ def load(workers: str) -> dict[str, Clock]:
 
     clock = Clock()
     with clock:
-        clock.did = len([_engine() for _ in range(int(workers))])
+        clock.did = len([_engine("") for _ in range(int(workers))])
     return {"load": clock}
 
 
@@ -257,16 +255,22 @@ def _marked(lines: bytes) -> bytes:
     return joined
 
 
-def _engine() -> object:
+def _has_separators(path: str) -> bool:
+    with open(path, "rb") as file:
+        return path.endswith(".txt") and SEPARATOR in file.read(PIECE)
+
+
+def _engine(path: str) -> object:
+    """An engine that takes what stands between the documents of that file for a special token."""
     from gigatoken import Tokenizer
 
-    ranks = str(VOCABULARY / "gpt2.tiktoken")
-    return Tokenizer.from_tiktoken(ranks, pretokenizer="gpt2", special_tokens={MARK: MARK_ID})
+    marks = {MARK: MARK_ID} | ({SEPARATOR.decode(): MARK_ID + 1} if path and _has_separators(path) else {})
+    return Tokenizer.from_tiktoken(str(VOCABULARY / "gpt2.tiktoken"), pretokenizer="gpt2", special_tokens=marks)
 
 
 STEPS: dict[str, Callable[..., dict[str, Clock]]] = {
     step.__name__: step
-    for step in (read, validate, split, parse, zstd, gzip, parquet, engine, load, narrow, write, digest, start)
+    for step in (read, validate, find, parse, zstd, gzip, parquet, engine, load, narrow, write, digest, start)
 }
 
 

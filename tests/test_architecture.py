@@ -172,7 +172,7 @@ def test_every_dependency_is_imported_and_everything_imported_is_declared():
 def test_everything_that_the_tests_import_is_declared():
     needed, _, tools = declared()
     # torch brings gigabytes of CUDA on some machines, so what needs it is skipped where it is not; pytest brings tomli.
-    known = needed | tools | {"tests", "torch", "tomli", "tomllib"}
+    known = needed | tools | {"tests", "benchmarks", "torch", "tomli", "tomllib"}
     assert outside(path for path in PYTHON if path.is_relative_to(ROOT / "tests")) - known == set()
 
 
