@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import environment, results
-from benchmarks.bound_shares import BAR, NEEDS, RUN
+from benchmarks.bound_shares import BAR, NEEDS, RUN, SCALED
 from benchmarks.containers import CACHE, Text, build
 from benchmarks.corpus import Corpus
 from benchmarks.measure import run
@@ -50,7 +50,7 @@ def items(workers: int) -> list[Item]:
         Item("digest", tokens=True),
         *(Item("load", workers=n) for n in several),
         Item("start"),
-        *(Item(RUN, container, n) for container in NEEDS for n in several),
+        *(Item(RUN, container, n) for container in NEEDS for n in several if n == workers or container in SCALED),
     ]
 
 
