@@ -229,8 +229,9 @@ class Engine:
             return f"a panic of the library: {error}"
         if len(ids) and int(ids.max()) > self._recipe.largest_id:
             return f"id {ids.max()} is beyond the vocabulary"
-        tokens = np.zeros(bounds[-1], self._recipe.dtype)
+        tokens = np.empty(bounds[-1], self._recipe.dtype)
         tokens[: len(ids)] = ids
+        tokens[len(ids) :] = 0
         return tokens, bounds
 
 

@@ -47,12 +47,12 @@ class GigatokenBackend:
         Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
         """
         count = len(offsets) - 1
-        first, last = int(offsets[0]), int(offsets[-1])
-        if gap or count == 1:
-            last = min(last, len(data)) if gap else last
-            text, expected = _bytes(data, first, last), count - (not gap or last < int(offsets[-1]))
-        else:
+        if count > 1 and not gap:
             text, expected = _joined(data, offsets), count
+        else:
+            last = min(int(offsets[-1]), len(data))
+            text = _bytes(data, int(offsets[0]), last)
+            expected = count if gap and last == offsets[-1] else count - 1
         ids = _ids(self._marked, text)
         marks = places(ids >= self._mark_id)
         if len(marks) != expected:
