@@ -13,9 +13,9 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -147,20 +147,17 @@ def engine(path: str, workers: str) -> dict[str, Clock]:
     else:
         texts = list(_pieces(path, SEPARATOR if _has_separators(path) else b"\n\n"))
     engines = [_engine(path) for _ in range(int(workers))]
-    clock, turn, counts = Clock(), itertools.count(), []
+    clock, turn = Clock(), itertools.count()
 
-    def work(own: gigatoken.Tokenizer) -> None:
+    def work(own: gigatoken.Tokenizer) -> int:
+        count = 0
         while (i := next(turn)) < len(texts):
             ids, _ = own.encode_batch_padded(gigatoken.BytesSource(texts[i]), 0, parallel=False)
-            counts.append(ids.shape[1])
+            count += ids.shape[1]
+        return count
 
-    threads = [threading.Thread(target=work, args=(own,)) for own in engines]
-    with clock:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    clock.did = sum(counts)
+    with clock, ThreadPoolExecutor(len(engines)) as pool:
+        clock.did = sum(pool.map(work, engines))
     return {"engine": clock}
 
 
