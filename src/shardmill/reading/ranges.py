@@ -186,9 +186,9 @@ class RemoteFeed(StreamFeed):
 
     def drop(self, offset: int) -> None:
         keep = max(0, offset - CONTEXT)
-        if self._base + len(self._held) < keep <= self.size:
-            self._held.clear()
-            self._base = keep
+        if self._end < keep <= self.size:
+            self._blocks.clear()
+            self._base = self._end = keep
             self._ended = False
             self._remote.seek(keep)
         super().drop(offset)

@@ -6,6 +6,7 @@ A feed is what the one feeder thread looks through to find where chunks end. Tha
 from __future__ import annotations
 
 import os
+from collections import deque
 from typing import Protocol
 
 from shardmill.errors import SourceError
@@ -184,18 +185,26 @@ class FileFeed:
 
 
 class StreamFeed:
-    """A stream that only goes forward: what was looked at and not yet taken is held, and CONTEXT bytes more."""
+    """A stream that only goes forward: the blocks that were looked at and not yet taken are held, and CONTEXT bytes."""
 
     def __init__(self, pull: Pull, name: str) -> None:
         self._pull = pull
         self._name = name
-        self._base = 0
-        self._held = bytearray()
+        self._blocks: deque[bytes] = deque()
+        self._base = self._end = 0  # of the blocks that are held
         self._ended = False
 
     def peek(self, offset: int, n: int) -> bytes:
         self._fill(offset + n)
-        return bytes(memoryview(self._held)[offset - self._base : offset - self._base + n])
+        parts = []
+        at = self._base
+        for block in self._blocks:
+            if at >= offset + n:
+                break
+            if at + len(block) > offset:
+                parts.append(block[max(0, offset - at) : offset + n - at])
+            at += len(block)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def take(self, start: int, end: int) -> bytes | None:
         taken = self.peek(start, end - start)
@@ -204,20 +213,16 @@ class StreamFeed:
 
     def drop(self, offset: int) -> None:
         keep = max(0, offset - CONTEXT)
-        while not self._ended and self._base + len(self._held) < keep:
-            self._base += len(self._held)
-            self._held.clear()
-            self._fill(self._base + 1)
-        if keep > self._base + len(self._held):
+        self._forget(keep)
+        while not self._ended and self._end < keep:
+            self._fill(self._end + 1)
+            self._forget(keep)
+        if keep > self._end:
             raise SourceError("the stream is shorter than it was when this run began", place=self._name)
-        if keep > self._base:
-            del self._held[: keep - self._base]
-            self._base = keep
 
     def end_by(self, limit: int) -> int | None:
         self._fill(limit + 1)
-        end = self._base + len(self._held)
-        return end if self._ended and end <= limit else None
+        return self._end if self._ended and self._end <= limit else None
 
     def stored(self, offset: int) -> int:
         return self._pull.stored()
@@ -226,12 +231,17 @@ class StreamFeed:
         self._pull.close()
 
     def _fill(self, end: int) -> None:
-        while not self._ended and self._base + len(self._held) < end:
+        while not self._ended and self._end < end:
             block = self._pull.read(BLOCK)
             if block:
-                self._held += block
+                self._blocks.append(block)
+                self._end += len(block)
             else:
                 self._ended = True
+
+    def _forget(self, keep: int) -> None:
+        while self._blocks and self._base + len(self._blocks[0]) <= keep:
+            self._base += len(self._blocks.popleft())
 
 
 class RawFile:
