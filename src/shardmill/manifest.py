@@ -64,6 +64,7 @@ def manifest_bytes(manifest: dict[str, Any], lines: bytes | None = None) -> byte
 
 
 def json_line(value: dict[str, Any]) -> bytes:
+    """A line that holds one value, as it stands in the manifest and in `rejects.jsonl`."""
     return as_bytes(json.dumps(value, ensure_ascii=False)) + b"\n"
 
 

@@ -227,6 +227,7 @@ class Run:
         yield Entry(reader, i, None)
 
     def _one_by_one(self, bunch: Bunch) -> Iterator[Entry]:
+        """The same of each source of a bunch."""
         for i in bunch.indices:
             yield from self._chunks(i, Position())
 

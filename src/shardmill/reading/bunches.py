@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardmill.reading.compressed import MARKS
 from shardmill.reading.documents import Documents
 from shardmill.reading.names import COMPRESSION_ENDINGS, TEXT_ENDINGS
 from shardmill.reading.opening import ARROW_MARK, FOREIGN, PARQUET_MARK
@@ -27,7 +28,7 @@ MOST = 4096
 
 # What open_source looks for at the start of a text file: it is compressed, in another encoding, or no text at all.
 _MARKS = (
-    *(b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0"),
+    *MARKS,
     *(codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE),
     *(mark for mark, _, _ in FOREIGN),
     *(PARQUET_MARK, ARROW_MARK),
@@ -101,6 +102,6 @@ def _contents(sources: list[Source]) -> list[bytes] | None:
             if len(part) != source.size or not is_as_found(source, status):
                 return None
             parts.append(part)
-    except OSError:
+    except OSError:  # the ordinary reader meets it again, and says what it is and where
         return None
     return parts
