@@ -140,8 +140,11 @@ class Rows:
             row_ends = np.cumsum(lengths[mine])
             ends = closing = row_ends[closes[mine]]
             if self._rows.spans:
-                document = np.cumsum(opens)[mine]
-                ends = row_ends[np.append(document[1:] != document[:-1], closes[-1])]
+                some = np.flatnonzero(mine & (lengths > 0))  # an empty file ends nothing
+                document = np.cumsum(opens)[some]
+                closed = closes[np.flatnonzero(lengths)[-1:]]
+                last = np.append(document[1:] != document[:-1], closed)[: len(some)]
+                ends = np.cumsum(lengths * mine)[some[last]]
             dealt[split] = Stream(part, closing, ends, row_ends, sizes[mine])
         return dealt
 

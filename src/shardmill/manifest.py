@@ -49,11 +49,25 @@ def dataset_folder(named: str | os.PathLike[str]) -> Path:
     return Path(named)
 
 
-def manifest_bytes(manifest: dict[str, Any]) -> bytes:
-    """The file's content: the same bytes for the same dataset. A source is a line: there may be a million."""
-    head = {**manifest, "sources": []}
-    whole = json.dumps(head, ensure_ascii=False, indent=1)
-    lines = ",\n".join("  " + json.dumps(source, ensure_ascii=False) for source in manifest["sources"])
+def manifest_bytes(manifest: dict[str, Any], lines: bytes | None = None) -> bytes:
+    """The file's content: the same bytes for the same dataset. A source is a line: there may be a million.
+
+    `lines`: the sources as `json_line` gives them, where they have been written down before.
+    """
+    if lines is None:
+        lines = b"".join(json_line(source) for source in manifest["sources"])
+    whole = as_bytes(json.dumps({**manifest, "sources": []}, ensure_ascii=False, indent=1))
     if lines:
-        whole = whole.replace('\n "sources": []', f'\n "sources": [\n{lines}\n ]', 1)
-    return whole.encode() + b"\n"
+        listed = lines.rstrip(b"\n").replace(b"\n", b",\n  ")
+        whole = whole.replace(b'\n "sources": []', b'\n "sources": [\n  ' + listed + b"\n ]", 1)
+    return whole + b"\n"
+
+
+def json_line(value: dict[str, Any]) -> bytes:
+    """A line that holds one value, as it stands in the manifest and in `rejects.jsonl`."""
+    return as_bytes(json.dumps(value, ensure_ascii=False)) + b"\n"
+
+
+def as_bytes(written: str) -> bytes:
+    """JSON in UTF-8. A byte of a file name that is none is `\\udcff` in Python and, spelled out so, in JSON too."""
+    return written.encode("utf-8", "backslashreplace")

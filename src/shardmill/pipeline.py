@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardmill.reading.bunches import Bunch
 from shardmill.worker import Entry, Milled, Worker
 
 if TYPE_CHECKING:
@@ -28,11 +29,15 @@ _TICK = 0.5  # seconds
 _TOGETHER = 2048  # small chunks in one task, at the most
 
 
+Singles = Callable[[Bunch], Iterable[Entry]]
+
+
 @dataclass
 class _Task:
     entries: list[Entry]
     lease: int
-    future: Future[Milled] | None = None
+    bunch: Bunch | None = None
+    future: Future[Milled | None] | None = None
     """None: a long stretch, which the consumer's own thread works on when its turn comes."""
 
 
@@ -59,16 +64,34 @@ class Pipeline:
         if self._feeder is not None:
             self._feeder.join()
 
-    def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Milled]:
-        """The results for `entries`, in their order; `own` does what only this thread may do."""
+    def run(self, entries: Iterable[Entry | Bunch], own: Worker, singles: Singles) -> Iterator[Milled]:
+        """The results for `entries`, in their order; `own` does what only this thread may do.
+
+        `singles` gives the ordinary entries of a bunch, for one that cannot be read as such.
+        """
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
         self._feeder.start()
         while (task := self._next()) is not None:
-            if task.future is not None:
-                yield self._result(task.future)
+            milled = self._result(task.future) if task.future is not None else None
+            if milled is not None:
+                yield milled
+            elif task.bunch is not None:
+                yield from self._one_by_one(task, own, singles)
             else:
                 yield from own.mill_long(task.entries[0])
             self._budget.release(task.lease)
+
+    def _one_by_one(self, task: _Task, own: Worker, singles: Singles) -> Iterator[Milled]:
+        """The sources of a bunch by the ordinary way, in this thread: a file may hold far more text than its lease."""
+        assert task.bunch is not None
+        for part in self._grouped(singles(task.bunch)):
+            # Waiting for a larger lease could be for ever, since those who hold the rest wait for this one.
+            self._budget.release(min(0, task.lease - part.lease))
+            task.lease = max(task.lease, part.lease)
+            if _long(part.entries):
+                yield from own.mill_long(part.entries[0])
+            else:
+                yield own.mill(part.entries)
 
     def _next(self) -> _Task | None:
         while True:
@@ -82,7 +105,7 @@ class Pipeline:
                 raise task
             return task
 
-    def _result(self, future: Future[Milled]) -> Milled:
+    def _result(self, future: Future[Milled | None]) -> Milled | None:
         while True:
             try:
                 return future.result(timeout=_TICK)
@@ -90,7 +113,7 @@ class Pipeline:
                 if future.done():  # the work itself timed out: that is its result
                     raise
 
-    def _feed(self, entries: Iterable[Entry]) -> None:
+    def _feed(self, entries: Iterable[Entry | Bunch]) -> None:
         try:
             for task in self._grouped(entries):
                 if not self._budget.lease(task.lease):
@@ -112,13 +135,20 @@ class Pipeline:
             return True
         return False
 
-    def _grouped(self, entries: Iterable[Entry]) -> Iterator[_Task]:
+    def _grouped(self, entries: Iterable[Entry | Bunch]) -> Iterator[_Task]:
         """Small chunks together, so that a thousand files of a kilobyte are one task."""
         group: list[Entry] = []
         cost = 0
         for entry in entries:
             if self._stopped.is_set():
                 return
+            if isinstance(entry, Bunch):
+                if group:
+                    yield _Task(group, self._budget.lease_for(cost))
+                    group, cost = [], 0
+                # Not for its text alone: should it have to be read one by one, that takes chunks of any size.
+                yield _Task([], self._budget.lease_for(self._budget.chunk_bytes), entry)
+                continue
             chunk = entry.chunk
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             if group and (
@@ -134,12 +164,12 @@ class Pipeline:
         if group:
             yield _Task(group, self._budget.lease_for(cost))
 
-    def _work(self, task: _Task) -> Milled:
+    def _work(self, task: _Task) -> Milled | None:
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._local.worker = Worker(self._milling)
-        milled: Milled = worker.mill(task.entries)
-        if not self._milling.limited:
+        milled: Milled | None = worker.mill_bunch(task.bunch) if task.bunch else worker.mill(task.entries)
+        if milled is not None and not self._milling.limited:
             milled.entries = task.entries = [_without_payload(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: the feeder then waits the longer.
             needed = milled.size
@@ -149,7 +179,7 @@ class Pipeline:
 
 
 def _long(entries: list[Entry]) -> bool:
-    return entries[0].chunk is not None and entries[0].chunk.long
+    return bool(entries) and entries[0].chunk is not None and entries[0].chunk.long
 
 
 def _without_payload(entry: Entry) -> Entry:

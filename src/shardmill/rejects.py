@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from shardmill.errors import SourceError
+from shardmill.manifest import json_line
 
 _ALWAYS_ALLOWED = 100  # under a share, so that one bad line among the first ten does not stop a run
 
@@ -17,7 +16,7 @@ def reject_line(source: str, unit: str, number: int, byte: int, reason: str, exc
     if byte >= 0:
         record["byte"] = byte
     record |= {"reason": reason, "excerpt": excerpt}
-    return json.dumps(record, ensure_ascii=False).encode() + b"\n"
+    return json_line(record)
 
 
 def check_rejects(rejected: int, read: int, allowed: float | int | None, last: str, reason: str, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ from shardmill.plan import Plan, fingerprint
 from shardmill.preflight import check_disk
 from shardmill.progress import Progress
 from shardmill.reading import Reading, find_sources, reader_for
+from shardmill.reading.bunches import Bunch, bunch_at
 from shardmill.reading.cache import Cache
 from shardmill.reading.documents import Position
 from shardmill.reading.fetching import Fetcher
@@ -198,7 +200,7 @@ class Run:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with Pipeline(self._milling) as pipeline, self._fetcher:
-            for milled in pipeline.run(self._entries(writer), own):
+            for milled in pipeline.run(self._entries(writer), own, self._one_by_one):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
                     if not most.nothing:
@@ -208,20 +210,38 @@ class Run:
                 writer.take(milled)
                 self._progress.update(writer.done())
 
-    def _entries(self, writer: Writer) -> Iterator[Entry]:
-        """Every chunk that is still to be read, in plan order, and an entry without one where a source ends."""
-        start = writer.state.position
-        for i in range(writer.state.source, len(self._plan.sources)):
-            reader = reader_for(i, self._plan.sources[i], self._reading)
-            for chunk in reader.chunks(start, self._budget.chunk_bytes):
-                yield Entry(reader, i, chunk)
-            yield Entry(reader, i, None)
+    def _entries(self, writer: Writer) -> Iterator[Entry | Bunch]:
+        """What is still to be read, in plan order: tiny files in bunches, of all others every chunk and then an end."""
+        sources, i, start = self._plan.sources, writer.state.source, writer.state.position
+        while i < len(sources):
+            bunch = None
+            if start == Position() and self._plan.options.limit is None:
+                bunch = bunch_at(i, sources, self._reading, self._budget.chunk_bytes)
+            if bunch:
+                yield bunch
+                i = bunch.indices.stop
+            else:
+                yield from self._chunks(i, start)
+                i += 1
             start = Position()
+
+    def _chunks(self, i: int, start: Position) -> Iterator[Entry]:
+        """The chunks of a source, and an entry without one where it ends."""
+        reader = reader_for(i, self._plan.sources[i], self._reading)
+        for chunk in reader.chunks(start, self._budget.chunk_bytes):
+            yield Entry(reader, i, chunk)
+        yield Entry(reader, i, None)
+
+    def _one_by_one(self, bunch: Bunch) -> Iterator[Entry]:
+        """The same of each source of a bunch."""
+        for i in bunch.indices:
+            yield from self._chunks(i, Position())
 
     def _complete(self, writer: Writer, journal: Journal) -> dict[str, Any]:
         """Finish all files, then say so: the manifest comes last."""
         beside = writer.finish()
         options, tokenizer, state = self._plan.options, self._plan.tokenizer, writer.state
+        lines = writer.sources()
         counts = [{split: count[split] for split in writer.wanted} for count in state.counts]
         described = describe_outputs(self._outputs, writer.checkpoints.files, counts)
         manifest = {
@@ -230,13 +250,13 @@ class Run:
             **{key: described[0][key] for key in ("format", "dtype", "eot")},
             "tokenizer": tokenizer.describe(),
             "splits": described[0]["splits"],
-            "sources": writer.sources(),
+            "sources": json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]"),
             **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
             **beside,
             "options": options.shaping(),
             **({"also": described[1:]} if described[1:] else {}),
         }
-        write_whole(self._out / NAME, manifest_bytes(manifest))
+        write_whole(self._out / NAME, manifest_bytes(manifest, lines))
         if self._mirror:
             self._mirror.complete([_LEFT])
         journal.clear(plan=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field
+from json.encoder import encode_basestring
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from shardmill.checkpoints import Checkpoints
 from shardmill.dealing import Counted, Stream
+from shardmill.manifest import as_bytes, json_line
 from shardmill.progress import Done
 from shardmill.reading.documents import Position
 from shardmill.rejects import check_rejects, reject_line
@@ -19,9 +20,13 @@ from shardmill.worker import OPEN, Entry, Milled
 from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from shardmill.journal import Begun, Journal
     from shardmill.mirror import Mirror
     from shardmill.plan import Plan
+    from shardmill.reading import Source
+    from shardmill.reading.bunches import Bunch
     from shardmill.reading.documents import Chunk
     from shardmill.splits import Val
 
@@ -75,7 +80,7 @@ class Writer:
         )
         self.checkpoints = Checkpoints(out, journal, outputs, keeper, lambda: asdict(self.state), mirror)
         self._before = self._through = 0
-        self._left: list[str] = []
+        self._left: list[bytes] = []
 
     def begin(self, facts: dict[str, Any], begun: Begun | None) -> None:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
@@ -109,6 +114,8 @@ class Writer:
                 output.end_document()
         self.state.totals["fallbacks"] += milled.fallbacks
         counted = iter(milled.counted)
+        if milled.bunch is not None and milled.filled is not None:
+            self._leave_bunch(milled.bunch, milled.filled, next(counted))
         for entry in milled.entries if milled.final else ():
             if entry.chunk is None:
                 self._end_source(entry)
@@ -151,11 +158,9 @@ class Writer:
         done = f"{whole:,} file{'s are' if whole != 1 else ' is'} complete; " if whole else ""
         return f"{done}the same command goes on from the last checkpoint"
 
-    def sources(self) -> list[dict[str, Any]]:
-        """What was found in each source."""
-        lines = self._sources.path.with_name(self._sources.path.name + PARTIAL).read_bytes().splitlines()
-        found: list[dict[str, Any]] = json.loads(b"[" + b",".join(lines) + b"]")
-        return found
+    def sources(self) -> bytes:
+        """What was found in each source, a line of JSON each."""
+        return self._sources.path.with_name(self._sources.path.name + PARTIAL).read_bytes()
 
     def _append(self, i: int, split: str, stream: Stream, piece: Chunk | None) -> None:
         output, count = self._outputs[i], self.state.counts[i]
@@ -210,9 +215,19 @@ class Writer:
         entry.reader.check()
         self._leave(entry.source)
 
+    def _leave_bunch(self, bunch: Bunch, filled: NDArray[np.bool_], counted: Counted) -> None:
+        """Count tiny files of which each is a document or empty, and write them down."""
+        state = self.state
+        state.totals["documents"] += counted.documents
+        state.totals["empty"] += counted.empty
+        state.totals["replaced"] += counted.replaced
+        self._left.append(as_bytes("".join(map(_line, bunch.sources, filled.tolist()))))
+        self._before += sum([source.size or 0 for source in bunch.sources])
+        state.source, state.position = bunch.indices.stop, Position()
+
     def _list_sources(self) -> None:
         """Write down the sources that were left."""
-        lines = "".join(self._left).encode()
+        lines = b"".join(self._left)
         self._left.clear()
         if lines:
             self._sources.append(lines)
@@ -220,7 +235,13 @@ class Writer:
 
     def _leave(self, index: int) -> None:
         source = self._plan.sources[index]
-        self._left.append(json.dumps({"name": source.name, "bytes": source.size, **self.state.here}) + "\n")
+        self._left.append(json_line({"name": source.name, "bytes": source.size, **self.state.here}))
         self._before, self._through = self._before + (source.size or self._through), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
         self.state.source, self.state.position = index + 1, Position()
+
+
+def _line(source: Source, filled: bool) -> str:
+    """What `_leave` writes of a source that is one document or none: the same bytes, in an eighth of the time."""
+    counts = '"documents": 1, "empty": 0' if filled else '"documents": 0, "empty": 1'
+    return f'{{"name": {encode_basestring(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0}}\n'

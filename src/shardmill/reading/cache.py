@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 from concurrent.futures import Future, wait
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -66,7 +65,7 @@ class Cache:
             if not (path.exists() and path.stat().st_size == source.size):
                 self._store(source, fetcher, path)
             status = path.stat()
-            future.set_result(replace(source, path=str(path), size=status.st_size, version=str(status.st_mtime_ns)))
+            future.set_result(source._replace(path=str(path), size=status.st_size, version=str(status.st_mtime_ns)))
         except OSError as error:
             future.set_exception(OutputError(f"the cache cannot be written: {error.strerror}", place=str(self._folder)))
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the file

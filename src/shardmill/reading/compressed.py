@@ -26,6 +26,10 @@ class Pull(Protocol):
     def close(self) -> None: ...
 
 
+# How what compression_from finds begins, at the least.
+MARKS = (b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\0")
+
+
 def compression_from(head: bytes, promised: str = "") -> str:
     """The compression that the first bytes show, or an empty text.
 

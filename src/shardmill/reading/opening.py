@@ -19,7 +19,7 @@ ARROW_MARK = b"ARROW1"
 # Formats that are bytes of text, and may therefore stand in another encoding than UTF-8.
 TEXT_FORMATS = ("text", "jsonl", "csv", "tsv")
 
-_FOREIGN = (
+FOREIGN = (
     (b"PK\x03\x04", "a zip archive", "unpack it first"),
     (b"%PDF-", "a PDF file", "turn it into text first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
@@ -102,7 +102,7 @@ def _refuse_foreign(source: Source, format: str, head: bytes, compression: str) 
     if format in TEXT_FORMATS:
         if head[257:262] == b"ustar":
             raise SourceError("the source is a tar archive, not text", place=place, hint="unpack it first")
-        for mark, kind, hint in _FOREIGN:
+        for mark, kind, hint in FOREIGN:
             if head.startswith(mark):
                 raise SourceError(f"the source is {kind}, not text", place=place, hint=hint)
         # After the mark a page header begins, with a byte that is no text: a text about PAR1 is not refused.

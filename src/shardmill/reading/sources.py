@@ -6,7 +6,7 @@ import glob
 import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from shardmill.errors import SourceError, UsageError
 from shardmill.reading.addresses import scheme_of
@@ -15,8 +15,7 @@ from shardmill.reading.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
 STDIN = "-"
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One file or stream to be read, as it stood when it was found."""
 
     name: str
@@ -33,7 +32,7 @@ class Source:
 
     @property
     def remote(self) -> bool:
-        return bool(scheme_of(self.path))
+        return "://" in self.path and bool(scheme_of(self.path))
 
 
 def find_sources(
@@ -78,7 +77,8 @@ def _folder(folder: str, input_format: str) -> Iterator[Source]:
     empty = True
     skipped = 0
     for path in _walk(folder):
-        if input_format == "auto" and not is_readable_name(path):
+        # The first test is the second one's answer for most names, in a tenth of the time.
+        if input_format == "auto" and path[path.rfind(".") + 1 :] not in FORMAT_ENDINGS and not is_readable_name(path):
             skipped += 1
             continue
         empty = False
@@ -100,19 +100,19 @@ def _walk(folder: str) -> Iterator[str]:
     """Files below the folder in the order of their names; a symbolic link to a folder is not entered."""
     try:
         with os.scandir(folder) as entries:
-            listed = sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_dir()) for entry in entries)
+            listed = sorted([(entry.name, entry.is_dir(), entry.is_symlink()) for entry in entries])
     except PermissionError as error:
         raise UsageError("no permission to list the folder", place=folder) from error
     except OSError as error:
         raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
-    for name, is_folder, leads_to_folder in listed:
-        if name.startswith((".", "_")):
+    prefix = os.path.join(folder, "")
+    for name, is_folder, is_link in listed:
+        if name[0] in "._":
             continue
-        path = os.path.join(folder, name)
-        if is_folder:
-            yield from _walk(path)
-        elif not leads_to_folder:
-            yield path
+        if not is_folder:
+            yield prefix + name
+        elif not is_link:
+            yield from _walk(prefix + name)
 
 
 def _glob(pattern: str, input_format: str) -> Iterator[Source]:

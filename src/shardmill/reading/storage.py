@@ -13,7 +13,7 @@ from shardmill.errors import SourceError
 from shardmill.reading.compressed import Pull
 from shardmill.reading.sources import STDIN, Source
 
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Files up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes.
 SMALL = 1 << 16
 BLOCK = 1 << 18
@@ -55,17 +55,17 @@ def open_raw(source: Source) -> int:
 
 def _open(source: Source) -> int:
     try:
-        return os.open(source.path, _FLAGS)
+        return os.open(source.path, FLAGS)
     except OSError as error:
         raise _os_error(source, error) from error
 
 
 def _check_open(source: Source, descriptor: int) -> None:
-    if source.size is not None and not _is_as_found(source, os.fstat(descriptor)):
+    if source.size is not None and not is_as_found(source, os.fstat(descriptor)):
         raise changed(source)
 
 
-def _is_as_found(source: Source, status: os.stat_result) -> bool:
+def is_as_found(source: Source, status: os.stat_result) -> bool:
     return status.st_size == source.size and str(status.st_mtime_ns) == source.version
 
 
@@ -90,7 +90,7 @@ def check_unchanged(source: Source) -> None:
         status = os.stat(source.path)
     except OSError as error:
         raise _os_error(source, error) from error
-    if not _is_as_found(source, status):
+    if not is_as_found(source, status):
         raise changed(source)
 
 

@@ -1,0 +1,304 @@
+"""Tiny files are read by the thousand, and give what they give one by one."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import os
+
+import pytest
+import zstandard
+
+import shardmill
+from shardmill.errors import ShardmillError, SourceError
+from shardmill.options import FORMATS
+from shardmill.reading.opening import FOREIGN
+from shardmill.reading.sources import find_sources
+from tests.corpus import HARD, contents, documents, write_jsonl
+from tests.crashing import crash_everywhere
+from tests.reference import check, twin
+from tests.writing.readers import megatron_documents
+
+TEXT = b"A few words, and some more of them."
+
+
+def write(folder, texts):
+    """A file for each text, in order."""
+    folder.mkdir(exist_ok=True)
+    for i, text in enumerate(texts):
+        (folder / f"{i:05}.txt").write_bytes(text)
+    return folder
+
+
+def some(count=300, seed=0):
+    return [text.encode() for text in documents(count, seed)]
+
+
+@pytest.fixture
+def bunches(monkeypatch):
+    """The files of each bunch that is read from now on; 0: it was left to the ordinary readers."""
+    from shardmill import worker
+
+    read, seen = worker.read_bunch, []
+
+    def watched(bunch):
+        found = read(bunch)
+        seen.append(len(bunch.sources) if found is not None else 0)
+        return found
+
+    monkeypatch.setattr(worker, "read_bunch", watched)
+    return seen
+
+
+def one_by_one(monkeypatch, *arguments, **options):
+    with monkeypatch.context() as patch:
+        patch.setattr("shardmill.reading.bunches.MOST", 1)
+        return shardmill.prepare(*arguments, **options)
+
+
+def same(monkeypatch, tmp_path, sources, **options):
+    """Prepare together and one by one, and compare all that was written and told."""
+    together = shardmill.prepare(sources, tmp_path / "together", **options)
+    singly = one_by_one(monkeypatch, sources, tmp_path / "singly", **options)
+    assert contents(tmp_path / "together") == contents(tmp_path / "singly")
+    assert (together.manifest, together.replaced, together.fallbacks) == (
+        singly.manifest,
+        singly.replaced,
+        singly.fallbacks,
+    )
+    return together
+
+
+def test_tiny_files_are_read_together_and_are_what_the_twin_says(tmp_path, bunches):
+    source = write(tmp_path / "in", [*some(), *(text.encode() for text in HARD)])
+    shardmill.prepare(source, tmp_path / "out", val=0)
+    assert bunches == [300 + len(HARD)]
+    check(tmp_path / "out", twin(source))
+
+
+@pytest.mark.parametrize("val", ["0", "0.3", "first:2000", "1"])
+def test_together_and_one_by_one_they_give_the_same_bytes_in_every_format(tmp_path, monkeypatch, bunches, val):
+    texts = [b"", *some(), b"", b"", b"x" * 65536, "é".encode() * 32768, *some(50, 1), b""]
+    source = write(tmp_path / "in", texts)
+    same(monkeypatch, tmp_path, source, format=FORMATS, val=val, shard_tokens=3000)
+    assert bunches == [356]
+
+
+@pytest.mark.parametrize("most", [1, 4096])
+def test_an_empty_file_is_no_document_in_an_index_and_hides_no_end_of_one(tmp_path, monkeypatch, most):
+    monkeypatch.setattr("shardmill.reading.bunches.MOST", most)
+    source = write(tmp_path / "in", [b"", TEXT, b"", b"more words", b"", b"and more", b""])
+    for seed in range(8):  # which sides the texts and the empty ones fall on
+        out = tmp_path / f"{seed}"
+        splits = shardmill.prepare(source, out, format="megatron", val=0.5, seed=seed).manifest["splits"]
+        for name, split in splits.items():
+            paths = [out / file["name"] for file in split["files"] if file["name"].endswith(".bin")]
+            found = [len(document) for path in paths for document in megatron_documents(path)]
+            assert (len(found), 0 in found) == (split["documents"], False), name
+
+
+def test_small_bunches_give_the_same_bytes_as_large_ones(tmp_path, monkeypatch, bunches):
+    source = write(tmp_path / "in", [b"", *some(40), b"", b"", *some(40, 1), b""])
+    shardmill.prepare(source, tmp_path / "large", format=FORMATS, val=0.5)
+    for most in (2, 7):
+        monkeypatch.setattr("shardmill.reading.bunches.MOST", most)
+        shardmill.prepare(source, tmp_path / f"{most}", format=FORMATS, val=0.5)
+        assert contents(tmp_path / f"{most}") == contents(tmp_path / "large")
+    assert all(bunches)
+    assert len(bunches) > 50
+
+
+def test_a_bunch_is_no_larger_than_a_chunk(tmp_path, monkeypatch, bunches):
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 14)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 14)
+    source = write(tmp_path / "in", [TEXT * 100] * 20)
+    same(monkeypatch, tmp_path, source)
+    assert len(bunches) == 5
+
+
+@pytest.mark.parametrize("eot", ["after", "before", "none"])
+def test_eot_stands_where_it_should(tmp_path, monkeypatch, bunches, eot):
+    source = write(tmp_path / "in", [b"", *some(30), b"", b""])
+    same(monkeypatch, tmp_path, source, eot=eot, val=0.5)
+    assert bunches == [33]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        codecs.BOM_UTF8 + TEXT,
+        codecs.BOM_UTF8,
+        b"\xff not UTF-8 \x80\x80 \xe2\x82",
+        b"\x82\xac",  # what the one before lacks
+        "\ufffd stood there before".encode(),
+    ],
+)
+def test_what_can_be_told_file_by_file_does_not_end_a_bunch(tmp_path, monkeypatch, bunches, odd):
+    source = write(tmp_path / "in", [TEXT, b"cut \xe2", odd, TEXT])
+    assert same(monkeypatch, tmp_path, source, val=0.5).replaced > 0
+    assert bunches == [4]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        gzip.compress(TEXT),
+        zstandard.ZstdCompressor().compress(TEXT),
+        bz2.compress(TEXT),
+        lzma.compress(TEXT),
+        gzip.compress(b""),
+        gzip.compress(b"a long story. " * 300_000),  # far more than a chunk
+        codecs.BOM_UTF16_LE + "Wörter".encode("utf-16-le"),
+        codecs.BOM_UTF16_BE + "Wörter".encode("utf-16-be"),
+        codecs.BOM_UTF32_LE + "Wörter".encode("utf-32-le"),
+        codecs.BOM_UTF32_BE + "Wörter".encode("utf-32-be"),
+        b"PAR1 is the mark of parquet",
+        b"ARROW1 is that of Arrow",
+    ],
+)
+@pytest.mark.parametrize("val", ["0", "0.5"])
+def test_what_is_packed_or_encoded_otherwise_is_read_as_ever(tmp_path, monkeypatch, bunches, odd, val):
+    source = write(tmp_path / "in", [TEXT, b"", odd, TEXT])
+    same(monkeypatch, tmp_path, source, val=val)
+    assert bunches == [0]
+
+
+def failure(call, *arguments, **options):
+    with pytest.raises(ShardmillError) as error:
+        call(*arguments, **options)
+    return type(error.value), error.value.message, error.value.place, error.value.hint
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *(mark + b" and the rest" for mark, _, _ in FOREIGN),
+        b"PAR1\x15\x04",
+        b"ARROW1\0\0",
+        b"name".ljust(257, b"\0") + b"ustar",
+        gzip.compress(TEXT)[:20],
+        gzip.compress(gzip.compress(TEXT)),
+    ],
+)
+def test_what_is_no_text_is_the_same_error(tmp_path, monkeypatch, odd):
+    source = write(tmp_path / "in", [TEXT, odd, TEXT])
+    expected = failure(one_by_one, monkeypatch, source, tmp_path / "singly")
+    assert expected[0] is SourceError
+    assert failure(shardmill.prepare, source, tmp_path / "together") == expected
+
+
+def after_finding(monkeypatch, change):
+    """Let something happen to the files between the moment they are found and the first that is opened."""
+
+    def finding(*arguments):
+        found = find_sources(*arguments)
+        change()
+        return found
+
+    monkeypatch.setattr("shardmill.run.find_sources", finding)
+
+
+@pytest.mark.parametrize("how", ["vanished", "shrank", "grew", "touched", "emptied"])
+def test_a_file_that_is_not_as_it_was_found_is_the_same_error(tmp_path, monkeypatch, how):
+    source = write(tmp_path / "in", [TEXT] * 5)
+    path = source / "00002.txt"
+
+    def change():
+        if how == "vanished":
+            path.unlink()
+        elif how == "touched":
+            os.utime(path, ns=(1, 1))
+        else:
+            path.write_bytes({"shrank": TEXT[:-1], "grew": TEXT + b"!", "emptied": b""}[how])
+
+    after_finding(monkeypatch, change)
+    expected = failure(one_by_one, monkeypatch, source, tmp_path / "singly")
+    write(source, [TEXT] * 5)
+    assert failure(shardmill.prepare, source, tmp_path / "together") == expected
+    assert (expected[0], expected[2]) == (SourceError, str(path))
+
+
+def test_of_two_faults_the_first_is_told(tmp_path, monkeypatch):
+    source = write(tmp_path / "in", [TEXT, b"%PDF-1.7", TEXT, TEXT])
+    after_finding(monkeypatch, (source / "00002.txt").unlink)
+    with pytest.raises(SourceError, match="a PDF file"):
+        shardmill.prepare(source, tmp_path / "out")
+
+
+def test_a_special_token_that_is_an_error_is_rejected_as_ever(tmp_path, monkeypatch, bunches):
+    texts = some(30)
+    texts[7] = texts[20] = b"here is <|endoftext|> in the text"
+    source = write(tmp_path / "in", texts)
+    result = same(monkeypatch, tmp_path, source, specials="error", val=0.3)
+    assert result.manifest["rejected"] == 2
+    assert bunches == [30]
+    expected = failure(one_by_one, monkeypatch, source, tmp_path / "a", specials="error", max_bad="1")
+    assert failure(shardmill.prepare, source, tmp_path / "b", specials="error", max_bad="1")[0] is expected[0]
+
+
+def test_other_files_between_them_keep_their_places(tmp_path, monkeypatch, bunches):
+    source = write(tmp_path / "in", some(60))
+    write_jsonl(source / "00010a.jsonl", documents(20, 5))
+    (source / "00020a.txt").write_bytes(b" word" * 20_000)
+    (source / "00030a.txt.gz").write_bytes(gzip.compress(TEXT))
+    (source / "00030b").write_bytes(TEXT)
+    (source / "00030c").write_bytes(b'{"text": "a line"}\n')
+    same(monkeypatch, tmp_path, source, val=0.3, format="megatron")
+    assert sorted(bunches) == [10, 10, 11, 29]
+
+
+def test_a_format_that_the_user_names_counts_more_than_the_ending(tmp_path, monkeypatch, bunches):
+    source = write(tmp_path / "in", some(20))
+    (source / "00010a.jsonl").write_bytes(b'{"text": "a line"}\n')
+    (source / "00010b.gz").write_bytes(gzip.compress(TEXT))
+    same(monkeypatch, tmp_path, source, input_format="text")
+    assert sorted(bunches) == [9, 12]
+    bunches.clear()
+    shardmill.prepare(source / "*.txt", tmp_path / "out", input_format="jsonl", max_bad="any")
+    assert bunches == []
+
+
+@pytest.mark.parametrize("options", [{"separator": "\n\n"}, {"val": "tail:0.5"}, {"limit": "5"}])
+def test_what_needs_a_look_into_each_file_is_not_read_together(tmp_path, bunches, options):
+    shardmill.prepare(write(tmp_path / "in", some(20)), tmp_path / "out", **options)
+    assert bunches == []
+
+
+def test_a_run_that_is_killed_among_them_goes_on_at_any_file(tmp_path):
+    texts = some(300)
+    texts[200] = gzip.compress(TEXT)
+    source = write(tmp_path / "in", texts)
+    left = crash_everywhere(source, tmp_path / "out", every=29, format="megatron", shard_tokens=5000, val=0.3)
+    assert len(left) > 3
+
+
+def test_a_run_that_ended_in_the_middle_goes_on_with_bunches_of_another_size(tmp_path, monkeypatch, bunches):
+    source = write(tmp_path / "in", some(400))
+    expected = contents(shardmill.prepare(source, tmp_path / "whole", val=0.3).out)
+    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    lost, away = source / "00300.txt", tmp_path / "away"
+    with monkeypatch.context() as patch:
+        patch.setattr("shardmill.reading.bunches.MOST", 37)
+        after_finding(patch, lambda: lost.rename(away))
+        with pytest.raises(SourceError, match="not there any more"):
+            shardmill.prepare(source, tmp_path / "out", val=0.3)
+    away.rename(lost)
+    bunches.clear()
+    assert shardmill.prepare(source, tmp_path / "out", val=0.3).resumed
+    assert bunches == [400 - 8 * 37]
+    assert contents(tmp_path / "out") == expected
+
+
+def test_a_name_that_is_not_utf_8_stands_in_the_manifest(tmp_path, monkeypatch, bunches):
+    folder = os.fsencode(tmp_path / "in")
+    os.mkdir(folder)
+    names = [b"a\xff.txt", 'b "ü"\n.txt'.encode(), b"c\x7f.txt"]
+    for name in names:
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(TEXT)
+    result = same(monkeypatch, tmp_path, tmp_path / "in")
+    assert bunches == [3]
+    told = [os.path.basename(os.fsencode(source["name"])) for source in result.manifest["sources"]]
+    assert told == names
