@@ -263,7 +263,9 @@ def test_a_stretch_without_a_cut_beyond_the_largest_record_is_read_in_pieces(
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("where", ["first", "middle", "last"])
-def test_a_document_too_large_for_a_tokenizer_without_cuts_is_a_reject(tmp_path: Path, ending: str, where: str) -> None:
+def test_a_document_too_large_for_a_tokenizer_without_cuts_is_told_by_its_size(
+    tmp_path: Path, ending: str, where: str
+) -> None:
     giant = b"word " * 2000
     pieces = {"first": [giant, b"a", b"b"], "middle": [b"a", giant, b"b"], "last": [b"a", b"b", giant]}[where]
     path = tmp_path / f"a.txt{ending}"
@@ -272,7 +274,8 @@ def test_a_document_too_large_for_a_tokenizer_without_cuts_is_a_reject(tmp_path:
         got = read_path(path, size, Reading(separator=b"\n\n", largest=4000))
         assert got.documents == [b"a", b"b"]
         [(_, reason)] = got.rejects
-        assert "does not fit in the memory budget" in reason
+        assert reason == f"a document of {len(giant):,} bytes is larger than the memory allows"
+        assert got.too_large == [len(giant)]
         assert got.reject_bytes == [{"first": 0, "middle": 3, "last": 6}[where]]
 
 
