@@ -39,8 +39,8 @@ _GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
 _DOUBLING = 1.8
 # What a task takes whatever its size: a few calls' worth of small arrays.
 _TASK = 4 * MB
-# By which what a process holds when it begins differs from one run to the next.
-_DIFFERS = 24 * MB
+# What a process may hold more when it begins than it did the last time: 50 MB where it has made a run before.
+_DIFFERS = 64 * MB
 SMALLEST, LARGEST = 256 * 1024, 4 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
