@@ -16,7 +16,9 @@ from tests.encoding.vocabularies import gpt2_rules, write_json
     [
         ("huggingface_hub", "hub", "hf://datasets/some/set", "out", {}),
         ("s3fs", "s3", "s3://bucket/a.jsonl", "out", {}),
+        ("obstore", "s3", "a.txt", "s3://bucket/folder", {}),
         ("obstore", "gcs", "a.txt", "gs://bucket/folder", {}),
+        ("obstore", "azure", "a.txt", "az://bucket/folder", {}),
         ("botocore", "s3", "a.txt", "s3://bucket/folder", {}),
         ("tokenizers", "hf", "a.txt", "out", {"tokenizer": "tokenizer.json"}),
     ],
