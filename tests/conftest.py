@@ -44,3 +44,10 @@ def hub():
     """A Hugging Face hub on this machine, without any dataset."""
     with Hub() as made:
         yield made
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 64 KiB, so that a small source has many."""
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)

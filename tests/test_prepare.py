@@ -193,9 +193,7 @@ def test_nested_fields_and_many_tiny_files_work(tmp_path):
     assert sum(source["documents"] for source in result.manifest["sources"]) == 500
 
 
-def test_a_document_far_larger_than_a_chunk_is_exact(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+def test_a_document_far_larger_than_a_chunk_is_exact(tmp_path, small_chunks):
     large = " ".join(documents(2000, seed=3))
     source = tmp_path / "a.txt"
     source.write_text("before\x1e" + large + "\x1eafter\x1e" + "漢字。" * 50_000 + "\x1e" + "x" * 300_000 + "\x1eend")

@@ -73,11 +73,9 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch):
+def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
     monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     interrupt_after(15, source, tmp_path / "out", val=0)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]
@@ -104,10 +102,8 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path, n
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(tmp_path, monkeypatch):
+def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     append, space = files.PartialFile.append, [300_000]
 
     def fill(self, data):
@@ -153,12 +149,10 @@ def test_a_real_file_system_that_fills_up_is_survived(tmp_path):
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, monkeypatch):
+def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, small_chunks):
     whole = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in documents(3000))
     source = tmp_path / "a.jsonl"
     source.write_bytes(whole)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     interrupt_after(5, source, tmp_path / "out", val=0)
     times = os.stat(source)
     source.chmod(0)
@@ -176,12 +170,10 @@ def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, 
     check(tmp_path / "out", twin(source))
 
 
-def test_the_journal_stays_small(tmp_path, monkeypatch):
+def test_the_journal_stays_small(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
     monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
     monkeypatch.setattr("shardmill.journal._COMPACT_ABOVE", 1_500)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     sizes = []
     record = shardmill.journal.Journal.record
 
@@ -227,13 +219,13 @@ def test_a_stop_in_the_middle_of_a_result_records_nothing_of_it(tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(tmp_path, monkeypatch):
+def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(
+    tmp_path, monkeypatch, small_chunks
+):
     from shardmill.writing.streams import StreamOutput
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(800))
     monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     options = {"format": ["nanogpt", "shards"], "val": 0.2, "shard_tokens": 9_000}
     shardmill.prepare(source, tmp_path / "whole", **options)
     for method in ("append", "settling", "position", "finish"):

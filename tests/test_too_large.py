@@ -72,7 +72,7 @@ def test_a_document_for_a_tokenizer_without_cuts_is_no_different(tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_lines_are_counted_in_the_source_that_it_stands_in(tmp_path, monkeypatch):
+def test_lines_are_counted_in_the_source_that_it_stands_in(tmp_path, small_chunks, monkeypatch):
     for i in range(40):
         (tmp_path / f"{i:02}.jsonl").write_text('{"text": "short"}\n\n{"text": "as short"}\n')
     with open(tmp_path / "07.jsonl", "a") as file:
@@ -85,7 +85,7 @@ def test_lines_are_counted_in_the_source_that_it_stands_in(tmp_path, monkeypatch
     assert caught.value.place == f"{tmp_path / '07.jsonl'}, line 4"
 
 
-def test_what_stands_after_the_last_wanted_document_does_not_matter(tmp_path, monkeypatch):
+def test_what_stands_after_the_last_wanted_document_does_not_matter(tmp_path, small_chunks, monkeypatch):
     source = tmp_path / "a.jsonl"
     texts = [*(f"text {i}" for i in range(10)), "x" * 300_000, "the last"]
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -98,8 +98,6 @@ def test_what_stands_after_the_last_wanted_document_does_not_matter(tmp_path, mo
 
 def _allow(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let a budget have room for records of so many bytes only, so that no test needs a gigabyte."""
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     made = shardmill.budget.Budget.__init__
 
     def smaller(self, *args, **more):

@@ -12,20 +12,12 @@ from shardmill.errors import OutputError
 from shardmill.options import FORMATS
 from shardmill.writing import SPLITS, open_output
 from shardmill.writing.formats import OUTPUTS
-from tests.writing.driving import SHARD, Driven, contents, documents, steps, take
+from tests.writing.driving import SHARD, Driven, contents, documents, steps, take, whole_run
 from tests.writing.readers import READERS, datatrove_documents, mds_documents, megatron_documents, read_stream
 
 ALL = sorted(OUTPUTS)
 SHARDED = ("shards", "npy", "llmc")
 TAILS = [(format, tail) for format in ALL for tail in ("keep", "merge", "drop") if tail == "keep" or format in SHARDED]
-
-
-def whole_run(format, folder, made, **more):
-    run = Driven(format, folder, **more)
-    for step in steps(made):
-        take(run.output, step)
-    run.finish()
-    return run
 
 
 def test_every_format_can_be_chosen_and_has_a_reader_here():
