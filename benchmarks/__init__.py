@@ -9,6 +9,9 @@ peers/         those ways, one script each
 oracle.py      whether the tokens of a way are those of tiktoken
 compare.py     shardmill beside what people use instead
 growth.py      time and memory against size, workers, budget, container and kind of text
+steps.py       the steps that cannot be left out, each in a process of its own
+bounds.py      those steps and shardmill's runs, in turn
+bound_shares.py what the steps allow for each container, and the share of it that is reached
 results.py     machine, versions, JSON, Markdown tables
 plot.py        SVG
 """

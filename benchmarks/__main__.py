@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare | growth | tokenizers | remote | table FILE`."""
+"""`python -m benchmarks compare | growth | bounds | tokenizers | remote | table FILE`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare, growth, plot, remote, results
+from benchmarks import bound_shares, bounds, compare, growth, plot, remote, results
 from benchmarks.corpus import Corpus
 
 UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
@@ -20,11 +20,17 @@ def main() -> None:
     if arguments.command == "table":
         show(json.loads(arguments.file.read_text()), arguments.file)
         return
-    run = {"compare": run_compare, "growth": run_growth, "tokenizers": run_tokenizers, "remote": run_remote}[
-        arguments.command
-    ]
-    result = run(arguments)
+    runs = {
+        "compare": run_compare,
+        "growth": run_growth,
+        "bounds": run_bounds,
+        "tokenizers": run_tokenizers,
+        "remote": run_remote,
+    }
+    result = runs[arguments.command](arguments)
     path = results.save(result, arguments.results)
+    if arguments.command == "bounds":
+        arguments.page.write_text(bound_shares.page(result, path, arguments.source, arguments.page))
     show(result, path)
     print(f"\nkept in {path}", file=sys.stderr)
 
@@ -51,6 +57,17 @@ def run_growth(arguments: argparse.Namespace) -> dict[str, Any]:
     return growth.grow(chosen, arguments.input, repeat=arguments.repeat, timeout=arguments.timeout)
 
 
+def run_bounds(arguments: argparse.Namespace) -> dict[str, Any]:
+    size = arguments.size or (None if arguments.source else size_of("200MB"))
+    return bounds.measure(
+        Corpus("english", size, arguments.source),
+        workers=arguments.workers,
+        memory=arguments.memory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
+    )
+
+
 def run_tokenizers(arguments: argparse.Namespace) -> dict[str, Any]:
     from benchmarks import tokenizers  # needs what the tests need
 
@@ -73,6 +90,9 @@ def show(result: dict[str, Any], path: Path) -> None:
     if result["kind"] == "compare":
         print(compare.table(result))
         plots = {"": plot.bars(rows, "MB/s of text")} if (rows := compare.bars(result)) else {}
+    elif result["kind"] == "bounds":
+        print(bound_shares.table(result))
+        plots = {}
     elif result["kind"] == "remote":
         print(remote.table(result))
         plots = {}
@@ -119,6 +139,16 @@ def _parser() -> argparse.ArgumentParser:
     two.add_argument("--sizes", type=lambda s: [size_of(one) for one in s.split(",")], default=sizes)
     two.add_argument("--size", type=size_of, default=size_of("300MB"), help="for all questions but that of size")
     two.add_argument("--repeat", type=int, default=2)
+
+    least = commands.add_parser("bounds", help="what each necessary step takes alone, and the share that is reached")
+    least.add_argument("source", nargs="?", type=Path, help="as --input of the others; default: 200MB of made text")
+    least.add_argument("--size", type=size_of, help="bytes of text; default: all of SOURCE")
+    least.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    least.add_argument("--memory", default="512MB", help="shardmill's --memory")
+    least.add_argument("--repeat", type=int, default=3)
+    least.add_argument("--timeout", type=float, default=1800, help="seconds for one step or run")
+    least.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
+    least.add_argument("--page", type=Path, default=bound_shares.PAGE, help="the page of the docs that is written")
 
     tokens = commands.add_parser("tokenizers", help="engine, speed and differences of every tokenizer")
     tokens.add_argument("--input", type=Path)

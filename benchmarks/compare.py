@@ -24,9 +24,7 @@ def compare(
     chosen = [way for way in ways(memory) if not only or any(word in f"{way.name} {way.container}" for word in only)]
     if not chosen:
         raise SystemExit(f"error: no way is called {' or '.join(only)}")
-    if corpus.size is None:
-        # A slice of a corpus that has no size would be filled up by repeating it.
-        corpus = Corpus(corpus.kind, sum(len(text.encode()) for text in corpus.documents()), corpus.source)
+    corpus = corpus.counted()
     texts = {way: build(_portion(corpus, way, slice_bytes), way.container) for way in chosen}
     oracle = Oracle(_sized(corpus, slice_bytes))
     rows = {way: _row(way, texts[way]) for way in chosen}

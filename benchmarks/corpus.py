@@ -53,6 +53,12 @@ class Corpus:
             if left == before:
                 raise SystemExit(f"error: no text was found in {self.source}")
 
+    def counted(self) -> Corpus:
+        """The same documents, the size known: a part of a corpus without one would be filled up by repeating it."""
+        if self.size is not None:
+            return self
+        return Corpus(self.kind, sum(len(text.encode()) for text in self.documents()), self.source)
+
     def describe(self, size: int) -> str:
         """What the reader of a result must know of this text, `size` being its bytes."""
         if self.source is None:

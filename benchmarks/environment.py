@@ -9,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.containers import CACHE
+from shardmill.encoding.vocabulary import gpt2_ranks
 
 PEERS = Path(__file__).parent / "peers"
 VENV = CACHE / "venv"
@@ -35,6 +36,15 @@ def prepare() -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
+
+
+def ranks() -> dict[str, str]:
+    """GPT-2's rank file out of shardmill, for what runs without the other tools; gives what it needs to find it."""
+    path = VOCABULARY / "gpt2.tiktoken"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gpt2_ranks())
+    return {"BENCHMARK_VOCABULARY": str(VOCABULARY)}
 
 
 def versions() -> dict[str, dict[str, str]]:

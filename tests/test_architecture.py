@@ -73,9 +73,9 @@ def own(names: Iterator[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_itself_errors_and_extras(room):
-    # `extras` finds libraries that are not always installed, and knows of no room.
-    found = {named(path): own(imports(path)) - {room, "errors", "extras"} for path in (PACKAGE / room).rglob("*.py")}
+def test_a_room_imports_only_itself_and_what_knows_of_no_room(room):
+    known = {room, "errors", "extras", "sparse"}
+    found = {named(path): own(imports(path)) - known for path in (PACKAGE / room).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
 
 
@@ -174,7 +174,7 @@ def test_every_dependency_is_imported_and_everything_imported_is_declared():
 def test_everything_that_the_tests_import_is_declared():
     needed, _, tools = declared()
     # torch brings gigabytes of CUDA on some machines, so what needs it is skipped where it is not; pytest brings tomli.
-    known = needed | tools | {"tests", "torch", "tomli", "tomllib"}
+    known = needed | tools | {"tests", "benchmarks", "torch", "tomli", "tomllib"}
     assert outside(path for path in PYTHON if path.is_relative_to(ROOT / "tests")) - known == set()
 
 

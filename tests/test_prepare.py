@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import lzma
+import random
 import subprocess
 from pathlib import Path
 
@@ -154,6 +155,21 @@ def test_a_document_of_three_and_a_half_shards_lies_across_four(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", ["word " * 3499 + "end"])
     result = shardmill.prepare(source, tmp_path / "out", format="shards", shard_tokens=1000, val=0, eot="none")
     assert [f["tokens"] for f in result.manifest["splits"]["train"]["files"]] == [1000, 1000, 1000, 500]
+
+
+@pytest.mark.parametrize("separator", ["<|endoftext|>", "\\n\\n", "\\n"])
+@pytest.mark.parametrize("specials", ["text", "parse"])  # where special tokens are parsed, documents are copied out
+def test_documents_that_are_left_where_they_stand_are_those_of_the_reference(tmp_path, separator, specials):
+    plain = separator.replace("\\n", "\n")
+    disorder = random.Random(separator)
+    words = ["the", " quick", "\n", "  ", " ʕ•ᴥ•ʔ", " 中文", "'s", " 1234", plain[:1], "\n\n\n", "<|end", " é"]
+    texts = ["".join(disorder.choices(words, k=disorder.randint(0, 60))) for _ in range(3_000)]
+    path = tmp_path / "a.txt"
+    path.write_text(plain.join(texts), encoding="utf-8", newline="")
+    (tmp_path / "b.txt").write_text(plain.join(["one", "two", "", "three"]) + plain, encoding="utf-8", newline="")
+    sources = [path, tmp_path / "b.txt"]
+    shardmill.prepare(sources, tmp_path / "out", separator=separator, specials=specials, val="0.2")
+    check(tmp_path / "out", twin(sources, separator=plain))
 
 
 @pytest.mark.parametrize("limit", ["17", "5k tokens"])

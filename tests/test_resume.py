@@ -17,6 +17,7 @@ import pytest
 import zstandard
 
 import shardmill
+from shardmill.checkpoints import Checkpoints
 from shardmill.errors import OutputError, SourceError
 from shardmill.options import FORMATS
 from shardmill.writing import files
@@ -172,9 +173,9 @@ def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, 
 
 def test_the_journal_stays_small(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
-    keep = shardmill.checkpoints.Checkpoints.keep
+    keep = Checkpoints.keep
     # After every result, however slow the disk is: otherwise there may be too few to tell.
-    monkeypatch.setattr("shardmill.checkpoints.Checkpoints.keep", lambda self, **_: keep(self, now=True))
+    monkeypatch.setattr(Checkpoints, "keep", lambda self, **_: keep(self, now=True))
     monkeypatch.setattr("shardmill.journal._COMPACT_ABOVE", 1_500)
     sizes = []
     record = shardmill.journal.Journal.record

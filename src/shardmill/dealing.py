@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -130,7 +131,7 @@ class Rows:
             tokens, places = np.concatenate([tokens[-1:], tokens[:-1]]), offsets[:-1]
         tokens = _without(tokens, places[~marked])
         lengths = np.diff(offsets) - 1 + marked
-        sizes = np.diff(self._rows.offsets[: self.kept + 1])
+        sizes = self._rows.lengths[: self.kept]
         dealt = {}
         for split, mine in (("train", ~val), ("val", val)):
             if not mine.any():
@@ -180,6 +181,8 @@ def join(found: list[Documents]) -> Documents:
         return found[0]
     if not found:
         return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64))
+    if any(d.gap for d in found):
+        found = [_packed(d) for d in found]
     data = np.concatenate([d.data[d.offsets[0] : d.offsets[-1]] for d in found])
     if len(data) and max(map(len, found)) == 1 == min(map(len, found)):  # tiny files
         sizes = np.array([d.offsets[1] - d.offsets[0] for d in found], np.int64)
@@ -190,7 +193,18 @@ def join(found: list[Documents]) -> Documents:
     return Documents(data, offsets, spans=any(d.spans for d in found), tail=tail)
 
 
+def _packed(documents: Documents) -> Documents:
+    """The same without what stands between the rows."""
+    if not documents.gap:
+        return documents
+    ends = documents.offsets[1:] - len(documents.gap)
+    between = (ends[:-1, None] + np.arange(len(documents.gap))).ravel()
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(documents.lengths)])
+    return replace(documents, data=np.delete(documents.data, between), offsets=offsets, gap=b"")
+
+
 def _refused(documents: Documents, row: int, reason: str) -> Reject:
-    start, end = (int(x) for x in documents.offsets[row : row + 2])
+    start = int(documents.offsets[row])
+    end = start + int(documents.lengths[row])
     excerpt = bytes(documents.data[start : min(end, start + 320)]).decode("utf-8", "ignore")[:80]
     return Reject(documents.record(row), -1, reason, excerpt)

@@ -45,7 +45,7 @@ def check_disk(
     engine = milling.engine()
     # With a fetcher of its own: that of the run expects the sources in their order.
     with looking_fetcher() as fetcher:
-        looking = replace(reading, spans=False, tail=None, fetcher=fetcher)
+        looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
         kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
     milling.warm.append(engine)
     separated = reading.separator is not None

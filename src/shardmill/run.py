@@ -119,7 +119,11 @@ class Run:
         self._val = Val.parse(options.val)
         self._outputs = outputs
         settle_allocator()
-        warm = plan.tokenizer.engine()  # so that the budget sees what the libraries take once they are at work
+        separator = options.separator_bytes or b""
+        gaps = plan.tokenizer.takes(separator)
+        warm = plan.tokenizer.engine(
+            separator if gaps else b""
+        )  # so that the budget sees what the libraries take once they are at work
         self._budget = Budget(
             options.memory_bytes,
             options.workers,
@@ -139,12 +143,14 @@ class Run:
             eots=tuple(dict.fromkeys(output.eot for output in self._outputs)),
             budget=self._budget,
             spans=spans,
+            separator=separator if gaps else b"",
             limited=options.limit is not None,
             warm=[warm],
         )
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
+            gaps=gaps,
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=self._val.tail or None,

@@ -54,17 +54,19 @@ class Val:
         raise UsageError(f"`--val {written}` is not known", hint="a fraction, `first:100M`, `tail:0.1`, or 0")
 
 
-def in_val(data: NDArray[np.uint8], offsets: NDArray[np.int64], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """For each row whether its content puts it into val."""
+def in_val(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], fraction: float, seed: int, gap: int = 0
+) -> NDArray[np.bool_]:
+    """For each row data[offsets[i] : offsets[i+1] - gap] whether its content puts it into val."""
     if fraction >= 1:
         return np.ones(len(offsets) - 1, dtype=np.bool_)
-    return content_hash(data, offsets, seed) < np.uint64(int(fraction * 2.0**64))
+    return content_hash(data, offsets, seed, gap) < np.uint64(int(fraction * 2.0**64))
 
 
-def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int) -> NDArray[np.uint64]:
+def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
     """A 64-bit hash of each row."""
     starts = offsets[:-1]
-    lengths = np.minimum(np.diff(offsets), PREFIX)
+    lengths = np.minimum(np.diff(offsets) - gap, PREFIX)
     hashes = np.full(len(starts), np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF), dtype=np.uint64)
     _stir(hashes, lengths.astype(np.uint64))
     for some, words in (

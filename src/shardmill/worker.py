@@ -78,6 +78,8 @@ class Milling:
     budget: Budget
     spans: bool = False
     """Text without a separator is dealt in spans."""
+    separator: bytes = b""
+    """What stands between documents that are handed on as they stand; nothing: they are not."""
     limited: bool = False
     """Results may have to be made again for fewer documents, so they keep what they were made from."""
     warm: list[Engine] = field(default_factory=list)
@@ -87,7 +89,7 @@ class Milling:
         try:
             return self.warm.pop()
         except IndexError:
-            return self.tokenizer.engine()
+            return self.tokenizer.engine(self.separator)
 
 
 class Worker:
@@ -108,7 +110,7 @@ class Worker:
         chunks = [entry.chunk for entry in entries if entry.chunk is not None]
         found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
         documents = join(found)
-        encoded = self.engine.encode(documents.data, documents.offsets)
+        encoded = self.engine.encode(documents.data, documents.offsets, len(documents.gap))
         rows = Rows(chunks, found, documents, encoded)
         if most is not None:
             last = chunks[rows.keep(most) - 1]
@@ -196,5 +198,5 @@ class Worker:
         if rows.tail is not None:
             return rows.tail
         if val.fraction:
-            return in_val(rows.data, rows.offsets, val.fraction, self._milling.seed)
+            return in_val(rows.data, rows.offsets, val.fraction, self._milling.seed, len(rows.gap))
         return np.zeros(len(rows), dtype=np.bool_)

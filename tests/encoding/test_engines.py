@@ -145,13 +145,48 @@ def test_a_row_may_hold_the_mark_that_stands_between_rows_or_a_part_of_it(name: 
         assert encoded.lengths.tolist() == list(map(len, lists(encoded)))
 
 
+SEPARATORS = ["<|endoftext|>", "\n\n", "\n", "---", "aa", "é", " ", "<|end", "#" * 40]
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+@pytest.mark.parametrize("name", ["gpt2", "p50k", "cl100k"])
+def test_rows_with_separators_between_them_have_the_tokens_of_rows_alone(name: str, separator: str) -> None:
+    made = tokenizer(name)
+    assert made.takes(separator.encode())
+    engine = made.engine(separator.encode())
+    plain = made.engine()
+    for seed in range(20):
+        some = [text for text in disorder(f"{separator}{seed}", 60) if separator not in text + separator[:-1]]
+        # What stands before a separator must not make another one with its beginning: a reader finds the first.
+        some = [text for text in some if not any(text.endswith(separator[:n]) for n in range(1, len(separator)))]
+        some += ["", MARK, "a ʕ•ᴥ•ʔ b"][: seed % 4]
+        packed, offsets = rows(some)
+        gap = len(separator.encode())
+        raw = separator.join(some).encode() + separator.encode() * (seed % 2)
+        spread = offsets + gap * np.arange(len(offsets))
+        encoded = engine.encode(np.frombuffer(raw, np.uint8), spread, gap)
+        expected = plain.encode(packed, offsets)
+        assert lists(encoded) == lists(expected)
+        assert (encoded.fallbacks, encoded.failed) == (expected.fallbacks, expected.failed)
+        # An engine that knows a separator also takes rows without any between them, and rows that hold it.
+        assert lists(engine.encode(*rows([*some, f"a{separator}b"]))) == lists(
+            plain.encode(*rows([*some, f"a{separator}b"]))
+        )
+
+
+def test_a_separator_is_not_looked_for_where_special_tokens_are() -> None:
+    assert not load_tokenizer("gpt2", specials="parse").takes(b"<|endoftext|>")
+    assert not load_tokenizer("gpt2", specials="error").takes(b"<|endoftext|>")
+    assert not load_tokenizer("gpt2").takes(b"") and not load_tokenizer("gpt2").takes(MARK.encode())
+
+
 class Poisoned:
     """A library that cannot encode rows with a certain text in them."""
 
     def __init__(self, inner: Any, failure: str) -> None:
         self._inner, self._failure = inner, failure
 
-    def rows(self, data: Any, offsets: Any) -> Any:
+    def rows(self, data: Any, offsets: Any, gap: int) -> Any:
         if POISON.encode() in data[offsets[0] : offsets[-1]].tobytes():
             if self._failure == "panic":
                 # Two tokens that are no merge of others: gigatoken gives a real panic on such a vocabulary.
@@ -163,7 +198,7 @@ class Poisoned:
             if self._failure == "wrong id":
                 return np.full(len(offsets), 10**6, np.uint32), np.array([0, *range(2, len(offsets) + 1)])
             raise ValueError("cannot")
-        return self._inner.rows(data, offsets)
+        return self._inner.rows(data, offsets, gap)
 
 
 def poisoned(failure: str, *, reference_too: bool = False) -> Tokenizer:
@@ -171,7 +206,7 @@ def poisoned(failure: str, *, reference_too: bool = False) -> Tokenizer:
     inner, fallback = made.make_primary, made.make_fallback
     return dataclasses.replace(
         made,
-        make_primary=lambda: Poisoned(inner(), failure),
+        make_primary=lambda separator: Poisoned(inner(separator), failure),
         make_fallback=(lambda: Poisoned(fallback(), failure)) if reference_too else fallback,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -47,8 +47,13 @@ class Encoded:
 class Backend(Protocol):
     """A library that encodes rows; it may raise anything, PanicException too."""
 
-    def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins."""
+    def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all rows, one more after each that means nothing, and where each row begins.
+
+        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
+        """
 
 
 class ReferenceBackend:
@@ -57,11 +62,13 @@ class ReferenceBackend:
     def __init__(self, encode: Callable[[str], list[int]]) -> None:
         self._encode = encode
 
-    def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The ids of all rows, one more after each that means nothing, and where each row begins."""
         ids = [
             np.array([*self._encode(data[begin:end].tobytes().decode()), 0], np.uint32)
-            for begin, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+            for begin, end in zip(offsets[:-1].tolist(), (offsets[1:] - gap).tolist(), strict=True)
         ]
         bounds = np.zeros(len(offsets), np.int64)
         np.cumsum([len(row) for row in ids], out=bounds[1:])
@@ -97,16 +104,19 @@ class Engine:
         self._reference: Backend | None = None
         self._fallbacks = 0
 
-    def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Encoded:
-        """The tokens of each row data[offsets[i]:offsets[i+1]], which must be valid UTF-8."""
+    def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
+        """The tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8.
+
+        A gap holds the separator that the engine was made for; after the last row it may be missing.
+        """
+        rows = _Rows(data, offsets, gap)
         result = _Result(self._recipe.dtype, len(offsets) - 1)
-        odd = self._odd_rows(data, offsets)
         start = 0
-        for row in odd:
-            self._plain_rows(data, offsets, start, row, result)
-            self._odd_row(data[offsets[row] : offsets[row + 1]], row, result)
+        for row in self._odd_rows(rows):
+            self._plain_rows(rows, start, row, result)
+            self._odd_row(rows.text(row), row, result)
             start = row + 1
-        self._plain_rows(data, offsets, start, len(offsets) - 1, result)
+        self._plain_rows(rows, start, len(offsets) - 1, result)
         return result.encoded()
 
     def renew(self) -> None:
@@ -124,21 +134,22 @@ class Engine:
             )
         return encode_stream(pieces, self._text, self._recipe.stitching)
 
-    def _odd_rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> list[int]:
+    def _odd_rows(self, rows: _Rows) -> list[int]:
         """The rows that cannot go with the others, in order."""
+        data, offsets, gap = rows
         recipe = self._recipe
         first, last = int(offsets[0]), int(offsets[-1])
         odd = [np.empty(0, np.int64)]
         if recipe.reference:
             odd.append(np.searchsorted(offsets, self._drift(data[first:last]) + first, side="right") - 1)
         if recipe.stitching:
-            odd.append(np.flatnonzero(np.diff(offsets) > LONG))
+            odd.append(np.flatnonzero(np.diff(offsets) - gap > LONG))
         if recipe.forbidden:
             text = data.data
             begins = np.array([match.start() for match in recipe.forbidden.finditer(text, first, last)], np.int64)
             odd.append(np.searchsorted(offsets, begins, side="right") - 1)
-        rows: list[int] = np.unique(np.concatenate(odd)).tolist()
-        return rows
+        numbers: list[int] = np.unique(np.concatenate(odd)).tolist()
+        return numbers
 
     def _odd_row(self, text: NDArray[np.uint8], row: int, result: _Result) -> None:
         before = self._fallbacks
@@ -155,29 +166,25 @@ class Engine:
             result.fail(row, error.message)
         result.fallbacks += self._fallbacks > before
 
-    def _plain_rows(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], start: int, end: int, result: _Result
-    ) -> None:
+    def _plain_rows(self, rows: _Rows, start: int, end: int, result: _Result) -> None:
         """The rows from start to end, in calls of about CALL bytes."""
         while start < end:
-            fit = int(np.searchsorted(offsets, offsets[start] + CALL, side="right")) - 1
+            fit = int(np.searchsorted(rows.offsets, rows.offsets[start] + CALL, side="right")) - 1
             stop = min(max(fit, start + 1), end)
-            self._call(data, offsets, start, stop, result)
+            self._call(rows, start, stop, result)
             start = stop
 
-    def _call(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], start: int, stop: int, result: _Result
-    ) -> None:
+    def _call(self, rows: _Rows, start: int, stop: int, result: _Result) -> None:
         """Rows that go in one call, or after an error by halves, so that it costs only the row that caused it."""
-        outcome = self._attempt(self._primary, data, offsets[start : stop + 1])
+        outcome = self._attempt(self._primary, rows.some(start, stop))
         if not isinstance(outcome, str):
             result.add_rows(start, *outcome)
         elif stop - start > 1:
             middle = (start + stop) // 2
-            self._call(data, offsets, start, middle, result)
-            self._call(data, offsets, middle, stop, result)
+            self._call(rows, start, middle, result)
+            self._call(rows, middle, stop, result)
         else:
-            self._odd_row(data[offsets[start] : offsets[stop]], start, result)
+            self._odd_row(rows.text(start), start, result)
 
     def _drift(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         return self._recipe.drift.places(data)
@@ -193,24 +200,22 @@ class Engine:
 
     def _alone(self, text: NDArray[np.uint8]) -> NDArray[Any]:
         """The tokens of one text in one call. EngineError if neither library can."""
-        offsets = np.array([0, len(text)], np.int64)
+        row = _Rows(text, np.array([0, len(text)], np.int64), 0)
         outcome: tuple[NDArray[Any], NDArray[np.int64]] | str = ""
         if not self._recipe.reference or not len(self._drift(text)):
-            outcome = self._attempt(self._primary, text, offsets)
+            outcome = self._attempt(self._primary, row)
         if isinstance(outcome, str) and self._recipe.reference:
             self._fallbacks += 1
             self._reference = self._reference or self._recipe.reference()
-            outcome = self._attempt(self._reference, text, offsets)
+            outcome = self._attempt(self._reference, row)
         if isinstance(outcome, str):
             raise EngineError(f"the text cannot be encoded: {outcome}")
         return outcome[0][:-1]
 
-    def _attempt(
-        self, backend: Backend, data: NDArray[np.uint8], offsets: NDArray[np.int64]
-    ) -> tuple[NDArray[Any], NDArray[np.int64]] | str:
+    def _attempt(self, backend: Backend, rows: _Rows) -> tuple[NDArray[Any], NDArray[np.int64]] | str:
         """Tokens and bounds, or in words what the library said instead."""
         try:
-            ids, bounds = backend.rows(data, offsets)
+            ids, bounds = backend.rows(*rows)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - a library raises what it likes, and it costs only this row
@@ -224,7 +229,24 @@ class Engine:
             return f"a panic of the library: {error}"
         if len(ids) and int(ids.max()) > self._recipe.largest_id:
             return f"id {ids.max()} is beyond the vocabulary"
-        return ids.astype(self._recipe.dtype), bounds
+        tokens = np.empty(bounds[-1], self._recipe.dtype)
+        tokens[: len(ids)] = ids
+        tokens[len(ids) :] = 0
+        return tokens, bounds
+
+
+class _Rows(NamedTuple):
+    """Row i is data[offsets[i] : offsets[i+1] - gap]."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    gap: int
+
+    def text(self, row: int) -> NDArray[np.uint8]:
+        return self.data[self.offsets[row] : self.offsets[row + 1] - self.gap]
+
+    def some(self, start: int, stop: int) -> _Rows:
+        return self._replace(offsets=self.offsets[start : stop + 1])
 
 
 def _views(text: NDArray[np.uint8]) -> Iterator[bytes]:

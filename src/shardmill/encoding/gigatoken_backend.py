@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from shardmill.sparse import places
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -27,29 +29,44 @@ class GigatokenBackend:
 
     # Its thread pool is slower than one tokenizer in each of our threads: 130-270 MB/s against 390-550 with two. Its
     # way to take many rows leads through awkward arrays and costs a call 0.7 ms with the GIL held; one text costs 4 µs.
-    def __init__(self, make: Callable[[dict[str, int]], Any], mark_id: int) -> None:
-        """`make` gives a tokenizer that also finds these special tokens; `mark_id` is one that no token has."""
+    def __init__(self, make: Callable[[dict[str, int]], Any], mark_id: int, separator: bytes = b"") -> None:
+        """`make` gives a tokenizer that also finds these special tokens; from `mark_id` on, no token has that id.
+
+        `separator`: what stands in the gaps between rows, when there are any.
+        """
         self._make = make
         self._mark_id = mark_id
-        self._marked = make({MARK: mark_id})
+        self._marked = make({MARK: mark_id} | ({separator.decode(): mark_id + 1} if separator else {}))
         self._plain: Any = None
 
-    def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins."""
+    def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The ids of all rows, one more after each that means nothing, and where each row begins.
+
+        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
+        """
         count = len(offsets) - 1
-        ids = _ids(self._marked, _joined(data, offsets))
-        marks = np.flatnonzero(ids == self._mark_id)
-        if len(marks) != count:
-            return self._one_by_one(data, offsets)
+        if count > 1 and not gap:
+            text, expected = _joined(data, offsets), count
+        else:
+            last = min(int(offsets[-1]), len(data))
+            text = _bytes(data, int(offsets[0]), last)
+            expected = count if gap and last == offsets[-1] else count - 1
+        ids = _ids(self._marked, text)
+        marks = places(ids >= self._mark_id)
+        if len(marks) != expected:
+            return self._one_by_one(data, offsets, gap)
         ids[marks] = 0
-        bounds = np.zeros(count + 1, np.int64)
-        np.add(marks, 1, out=bounds[1:])
+        bounds = np.full(count + 1, len(ids) + 1, np.int64)
+        bounds[0] = 0
+        np.add(marks, 1, out=bounds[1 : expected + 1])
         return ids, bounds
 
     def _one_by_one(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64]
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The same for rows that hold the mark themselves, which must stay text."""
+        """The same for rows that hold the mark or the separator themselves, which must stay text."""
         if self._plain is None:
             self._plain = self._make({})
         ends = offsets.tolist()
@@ -57,7 +74,7 @@ class GigatokenBackend:
         parts: list[NDArray[np.uint32]] = []
         bounds = np.zeros(len(offsets), np.int64)
         for row, (begin, end) in enumerate(itertools.pairwise(ends)):
-            ids = _ids(self._plain, data[begin:end].tobytes())
+            ids = _ids(self._plain, data[begin : end - gap].tobytes())
             parts += [ids, place]
             bounds[row + 1] = bounds[row] + len(ids) + 1
         return np.concatenate(parts), bounds
@@ -73,16 +90,24 @@ def _ids(tokenizer: Any, text: bytes) -> NDArray[np.uint32]:
     return ids
 
 
+def _bytes(data: NDArray[np.uint8], first: int, last: int) -> bytes:
+    """A part of the data; if it is all of the bytes that a file gave, these themselves."""
+    whole: object = data.base
+    if isinstance(whole, bytes) and len(whole) == len(data) == last - first:
+        return whole
+    return data[first:last].tobytes()
+
+
 def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
     """All rows, with the mark after each."""
-    if len(offsets) == 2:
-        return data[offsets[0] : offsets[1]].tobytes() + MARK.encode()
     rows = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
     joined: bytes = pc.binary_join_element_wise(rows, _NOTHING, _AS_ARROW).buffers()[2].to_pybytes()
     return joined
 
 
-def of_ranks(ranks: bytes, scheme: str, specials: dict[str, int], mark_id: int) -> GigatokenBackend:
+def of_ranks(
+    ranks: bytes, scheme: str, specials: dict[str, int], mark_id: int, separator: bytes = b""
+) -> GigatokenBackend:
     """From a rank file's text, with the special tokens that it shall find in texts."""
     from gigatoken import Tokenizer
 
@@ -93,7 +118,7 @@ def of_ranks(ranks: bytes, scheme: str, specials: dict[str, int], mark_id: int) 
             path.write_bytes(ranks)
             return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens={**specials, **more})
 
-    return GigatokenBackend(make, mark_id)
+    return GigatokenBackend(make, mark_id, separator)
 
 
 def of_json(rules: Callable[[dict[str, int]], bytes], mark_id: int) -> GigatokenBackend:

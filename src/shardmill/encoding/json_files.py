@@ -68,14 +68,14 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
     def lengths() -> NDArray[np.int64]:
         return np.array([len(token) for token in token_bytes()], np.int64)
 
-    def by_library() -> Backend:
+    def by_library(separator: bytes = b"") -> Backend:
         return ReferenceBackend(reference())
 
     @functools.cache
     def stripped(*more: tuple[str, int]) -> bytes:
         return _for_gigatoken(rules, specials, dict(more))
 
-    def by_gigatoken() -> Backend:
+    def by_gigatoken(separator: bytes = b"") -> Backend:
         return gigatoken_backend.of_json(lambda more: stripped(*more.items()), largest + 1)
 
     scheme = schemes.of_pre_tokenizer(rules.get("pre_tokenizer"))

@@ -74,11 +74,11 @@ def from_ranks(
     def dense() -> bytes:
         return text if text.count(b"\n") == largest_rank + 1 else vocabulary.without_gaps(text, ranks())
 
-    def by_tiktoken() -> Backend:
+    def by_tiktoken(separator: bytes = b"") -> Backend:
         return ReferenceBackend(reference())
 
-    def by_gigatoken() -> Backend:
-        return gigatoken_backend.of_ranks(dense(), known.gigatoken if known else "", parsed, largest + 1)
+    def by_gigatoken(separator: bytes = b"") -> Backend:
+        return gigatoken_backend.of_ranks(dense(), known.gigatoken if known else "", parsed, largest + 1, separator)
 
     largest = max(largest_rank, *special_tokens.values(), 0)
     if not published:
@@ -107,5 +107,6 @@ def from_ranks(
         make_reference=reference,
         decode_ids=lambda ids: b"".join(map(token_bytes().__getitem__, ids)),
         stitching=stitching,
+        separable=fast and specials == "text",
         drift=drift_of([pattern]),
     )

@@ -79,7 +79,7 @@ def agree(backend: Backend, reference: Callable[[str], list[int]], names: Sequen
     rows = texts(names)
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
-    ids, bounds = backend.rows(np.frombuffer(b"".join(rows), np.uint8), offsets)
+    ids, bounds = backend.rows(np.frombuffer(b"".join(rows), np.uint8), offsets, 0)
     return all(
         ids[begin : end - 1].tolist() == list(reference(row.decode()))
         for row, begin, end in zip(rows, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)

@@ -31,7 +31,7 @@ def from_model(name: str, model: bytes, *, specials: str, place: str) -> Tokeniz
         encode = processor().encode
         return lambda document: list(encode(document, out_type=int, add_bos=False, add_eos=False))
 
-    def by_library() -> Backend:
+    def by_library(separator: bytes = b"") -> Backend:
         return ReferenceBackend(reference())
 
     def decode(ids: list[int]) -> bytes:

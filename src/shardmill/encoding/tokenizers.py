@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.encoding.engines import Backend, Engine, Recipe
+from shardmill.encoding.gigatoken_backend import MARK
 from shardmill.encoding.stitch import Stitching
 from shardmill.encoding.unicode_drift import WITH_SYMBOLS, Characters
 
@@ -36,11 +38,14 @@ class Tokenizer:
     pattern: str | None
     """The split pattern's name, or the pattern."""
     cut: Callable[[bytes, int], int] | None
-    make_primary: Callable[[], Backend] = field(repr=False)
+    make_primary: Callable[[bytes], Backend] = field(repr=False)
+    """Given the separator that may stand between its rows, or nothing."""
     make_fallback: Callable[[], Backend] | None = field(repr=False)
     make_reference: Callable[[], Reference] = field(repr=False)
     decode_ids: Callable[[list[int]], bytes] = field(repr=False)
     stitching: Stitching | None = field(repr=False)
+    separable: bool = False
+    """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
     drift: Characters = WITH_SYMBOLS
     """Characters that its engine and its library may take for different things."""
 
@@ -61,8 +66,15 @@ class Tokenizer:
             "bos_eos": "none added",
         }
 
-    def engine(self) -> Engine:
-        """A new engine with empty caches: one for each thread, dropped when its caches have grown too large."""
+    def takes(self, separator: bytes) -> bool:
+        """Whether engines can be made for rows that have this separator between them."""
+        return self.separable and bool(separator) and not set(separator) & set(MARK.encode())
+
+    def engine(self, separator: bytes = b"") -> Engine:
+        """A new engine with empty caches: one for each thread, dropped when its caches have grown too large.
+
+        `separator`: what may stand between rows, of which `takes` says that it can be had.
+        """
         forbidden = None
         if self.specials == "error" and self.special_tokens:
             names = sorted(self.special_tokens, key=len, reverse=True)
@@ -71,7 +83,7 @@ class Tokenizer:
             Recipe(
                 self.dtype,
                 self.largest_id,
-                self.make_primary,
+                functools.partial(self.make_primary, separator),
                 self.make_fallback,
                 self.stitching,
                 forbidden,

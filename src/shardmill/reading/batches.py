@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardmill.reading.columns import documents_of, text_bytes
+from shardmill.reading.columns import as_binary, documents_of, text_bytes
 from shardmill.reading.documents import Chunk, Documents, Position, Reject
 from shardmill.reading.options import Reading
 from shardmill.reading.sources import Source
@@ -20,7 +20,7 @@ MOST_ROWS = 1 << 18
 class Rows(NamedTuple):
     """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
 
-    column: pa.Array
+    column: pa.Array | pa.ChunkedArray
     cost: int
     total: int
     """Rows, the bad ones included."""
@@ -56,11 +56,15 @@ class RowsReader:
 
 def documents_of_rows(rows: Rows, field: str) -> Documents:
     """The documents of the rows, with the rejects of both kinds in order."""
+    column = rows.column
+    if isinstance(column, pa.ChunkedArray):
+        parts = [as_binary(part) for part in column.chunks]
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if not rows.rejects:
-        return documents_of(rows.column, field)
+        return documents_of(column, field)
     keep = np.ones(rows.total, np.bool_)
     keep[[reject.record for reject in rows.rejects]] = False
-    documents = documents_of(rows.column, field, np.flatnonzero(keep))
+    documents = documents_of(column, field, np.flatnonzero(keep))
     documents.lines = rows.total
     documents.rejects = sorted([*documents.rejects, *rows.rejects], key=lambda reject: reject.record)
     return documents
@@ -100,3 +104,17 @@ def slices(columns: Iterable[pa.Array], size: int) -> Iterator[Rows]:
             cost = int(ends[last - 1]) - behind
             yield Rows(column.slice(first, last - first), cost, last - first)
             first = last
+
+
+def gathered(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
+    """Runs of rows, without rejects, that are together about `size` bytes of text: what comes in small batches."""
+    held: list[pa.Array] = []
+    cost = total = 0
+    for part in parts:
+        if held and (cost + part.cost > size or total + part.total > MOST_ROWS):
+            yield Rows(pa.chunked_array(held), cost, total)
+            held, cost, total = [], 0, 0
+        held.append(part.column)
+        cost, total = cost + part.cost, total + part.total
+    if held:
+        yield Rows(pa.chunked_array(held), cost, total)

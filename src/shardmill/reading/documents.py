@@ -61,7 +61,7 @@ class Documents:
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
-    """Row i is data[offsets[i]:offsets[i+1]]; valid UTF-8; rows may be empty."""
+    """Row i is data[offsets[i] : offsets[i+1] - len(gap)]; valid UTF-8; rows may be empty."""
     records: NDArray[np.int64] | None = None
     """Line or row of each document, counted from 0 within the chunk; None: row i is record i."""
     spans: bool = False
@@ -73,9 +73,16 @@ class Documents:
     """Invalid UTF-8 sequences that became U+FFFD."""
     tail: NDArray[np.bool_] | None = None
     """Rows that begin in the last share of their source, when that was asked for."""
+    gap: bytes = b""
+    """What stands in the data after each row, and after the last one perhaps: a separator. Mostly nothing."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each row."""
+        return self.offsets[1:] - self.offsets[:-1] - len(self.gap)
 
     def record(self, row: int) -> int:
         """The line or row of the source that a document came from, counted from 0 within the chunk."""

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill.sparse import places
+
 _NEWLINE, _RETURN, _SPACE, _TAB, _OPEN, _CLOSE = b"\n\r \t{}"
 
 WHITE = b" \t\r"
@@ -30,7 +32,7 @@ class Lines(NamedTuple):
 def find_lines(raw: bytes) -> Lines:
     """The lines of the bytes; the last may lack its newline."""
     data = np.frombuffer(raw, np.uint8)
-    ends = np.flatnonzero(data == _NEWLINE)
+    ends = places(data == _NEWLINE)
     if len(raw) and raw[-1] != _NEWLINE:
         ends = np.append(ends, len(raw))
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1]) if len(ends) else ends

@@ -14,7 +14,7 @@ SPAN = 65536
 
 @dataclass(frozen=True)
 class Reading:
-    """The options that reading needs; of these, `largest` and `fetcher` must not change a dataset's bytes."""
+    """The options that reading needs; of these, `gaps`, `largest` and `fetcher` must not change a dataset's bytes."""
 
     text_field: str = "text"
     separator: bytes | None = None
@@ -23,6 +23,8 @@ class Reading:
     None: this tokenizer has no known safe cuts."""
     spans: bool = False
     """Text without a separator is to be dealt in spans."""
+    gaps: bool = False
+    """Documents may be handed on as they stand, with the separators between them."""
     tail: float | None = None
     """Rows that begin in this last share of a plain text file are flagged."""
     largest: int = 64 << 20

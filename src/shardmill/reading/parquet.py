@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from shardmill.errors import SourceError
 from shardmill.reading.arrow_ipc import first_line
-from shardmill.reading.batches import MOST_ROWS, Rows, RowsReader, documents_of_rows, slices
+from shardmill.reading.batches import MOST_ROWS, Rows, RowsReader, documents_of_rows, gathered, slices
 from shardmill.reading.columns import as_binary, column_of, find_column, text_bytes
 from shardmill.reading.documents import Chunk, Documents, Position
 from shardmill.reading.opening import PARQUET_MARK
@@ -80,7 +80,7 @@ class ParquetReader(RowsReader):
             if group.start + group.rows <= at:
                 number += 1
             elif group.suspect or group.size > 2 * size or at > group.start:
-                for part in self._by_feeder(number, group, at, size):
+                for part in gathered(self._by_feeder(number, group, at, size), size):
                     through = stored * (at + part.total) // total
                     yield Chunk(self._index, at, at + part.total, part.cost, through=through, payload=part)
                     at += part.total

@@ -12,10 +12,21 @@ from numpy.typing import NDArray
 
 from shardmill.reading.documents import Documents
 from shardmill.reading.unicode import REPLACEMENT, SMALL, is_valid, replaced
+from shardmill.sparse import occurrences
 
 
-def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np.int64]]:
-    """The documents between separators, and where in `raw` each begins; an empty piece at the end is none."""
+def split_documents(raw: bytes, separator: bytes, *, gaps: bool = False) -> tuple[Documents, NDArray[np.int64]]:
+    """The documents between separators, and where in `raw` each begins; an empty piece at the end is none.
+
+    With `gaps` they are left where they are if that can be done and is worth it: nothing is copied.
+    """
+    if (
+        gaps
+        and len(raw) > SMALL
+        and is_valid(raw)
+        and (found := occurrences(np.frombuffer(raw, np.uint8), separator)) is not None
+    ):
+        return _as_they_stand(raw, separator, found)
     data, offsets = _split(raw, separator)
     starts = offsets[:-1] + len(separator) * np.arange(len(offsets) - 1)
     if _are_valid(data, offsets):
@@ -31,12 +42,20 @@ def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np
 
 def rows_between(raw: bytes, bounds: NDArray[np.int64]) -> Documents:
     """The rows between the bounds, which stand between whole characters, so that each row is replaced on its own."""
-    data = np.frombuffer(raw, np.uint8)[bounds[0] :]
+    data = np.frombuffer(raw, np.uint8)
+    if bounds[0]:
+        data = data[bounds[0] :]
     offsets = bounds - bounds[0]
     if _are_valid(data, offsets):
         return Documents(data, offsets)
     ends = bounds.tolist()
     return _fixed(raw[a:b] for a, b in pairwise(ends))
+
+
+def _as_they_stand(raw: bytes, separator: bytes, found: NDArray[np.int64]) -> tuple[Documents, NDArray[np.int64]]:
+    starts = np.concatenate([np.zeros(1, np.int64), found + len(separator)])
+    offsets = starts if starts[-1] == len(raw) else np.append(starts, len(raw) + len(separator))
+    return Documents(np.frombuffer(raw, np.uint8), offsets, gap=separator), offsets[:-1]
 
 
 def _split(raw: bytes, separator: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -180,7 +180,7 @@ class TextReader:
             raw = read_range(self._source, begin, chunk.end)
         first = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
         if self._reading.separator is not None and chunk.ends:
-            documents, starts = split_documents(raw[first - begin :], self._reading.separator)
+            documents, starts = split_documents(raw[first - begin :], self._reading.separator, gaps=self._reading.gaps)
             documents.tail = self._flags(first + starts)
             return documents
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []

@@ -1,0 +1,277 @@
+"""The steps of the job that cannot be left out, each alone: what the library that shardmill uses takes for the text.
+
+`python steps.py STEP ARGUMENT…` says how long it took. Only the library's calls are on the clock: what they are given
+lies ready in memory, just read, as it would in a run. So a figure is the least that the step takes, not its usual cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from shardmill.budget import settle_allocator
+from shardmill.sparse import occurrences
+
+PIECE = 4 << 20
+"""Bytes of text at a time: the usual chunk of a run."""
+IDS = PIECE // 4
+"""About as many tokens as such a piece has."""
+BLOCK, INPUT_BLOCK = 1 << 18, 1 << 16
+"""Bytes out of and into a decompressor at a time, as in reading/storage.py and reading/compressed.py."""
+SEPARATOR = b"<|endoftext|>"
+MARK, MARK_ID = "\x02\x03", 50257
+VOCABULARY = Path(os.environ.get("BENCHMARK_VOCABULARY", "."))
+
+
+class Clock:
+    """Seconds, and CPU seconds of all threads and of ended children, while it is entered."""
+
+    def __init__(self) -> None:
+        self.cpu = self.seconds = 0.0
+        self.did = 0
+        """What was done, in the step's own unit: so that a test can see that nothing was left out."""
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+        self._spent = _spent()
+
+    def __exit__(self, *error: object) -> None:
+        self.cpu += _spent() - self._spent
+        self.seconds += time.perf_counter() - self._started
+
+
+def _spent() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def read(path: str) -> dict[str, Clock]:
+    """The file from the page cache, into a buffer that is used again."""
+    clock, buffer = Clock(), bytearray(PIECE)
+    handle = os.open(path, os.O_RDONLY)
+    with clock:
+        while got := os.preadv(handle, [buffer], clock.did):
+            clock.did += got
+    os.close(handle)
+    return {"read": clock}
+
+
+def validate(path: str) -> dict[str, Clock]:
+    """Whether the file is UTF-8."""
+    clock = Clock()
+    for piece in _pieces(path, b"\n"):
+        with clock:
+            ends = pa.py_buffer(np.array([0, len(piece)], np.int64))
+            pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(piece)).validate(full=True)
+        clock.did += len(piece)
+    return {"validate": clock}
+
+
+def find(path: str) -> dict[str, Clock]:
+    """Where the separators are."""
+    clock = Clock()
+    for piece in _pieces(path, SEPARATOR):
+        with clock:
+            found = occurrences(np.frombuffer(piece, np.uint8), SEPARATOR)
+        assert found is not None, "the separator cannot overlap itself"
+        clock.did += len(found)
+    return {"find": clock}
+
+
+def parse(path: str) -> dict[str, Clock]:
+    """The field `text` of JSON Lines."""
+    clock = Clock()
+    for piece in _pieces(path, b"\n"):
+        with clock:
+            clock.did += _table(piece).num_rows
+    return {"parse": clock}
+
+
+def zstd(path: str) -> dict[str, Clock]:
+    """The stream decompressed."""
+    clock = Clock()
+    stream = pa.CompressedInputStream(pa.BufferReader(Path(path).read_bytes()), "zstd")
+    with clock:
+        while block := stream.read(BLOCK):
+            clock.did += len(block)
+    return {"decompress": clock}
+
+
+def gzip(path: str) -> dict[str, Clock]:
+    """The stream, one member, decompressed."""
+    from isal import igzip_lib
+
+    clock, stored, at = Clock(), Path(path).read_bytes(), 0
+    member = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+    with clock:
+        while not member.eof:
+            block = b""
+            if member.needs_input:
+                block = stored[at : at + INPUT_BLOCK]
+                at += len(block)
+                if not block:
+                    raise SystemExit(f"error: {path} ends too early")
+            clock.did += len(member.decompress(block, BLOCK))
+    return {"decompress": clock}
+
+
+def parquet(path: str) -> dict[str, Clock]:
+    """The column `text`, a row group at a time."""
+    import pyarrow.parquet as pq
+
+    clock = Clock()
+    with pq.ParquetFile(pa.BufferReader(Path(path).read_bytes()), pre_buffer=False) as file, clock:
+        for group in range(file.num_row_groups):
+            clock.did += file.read_row_group(group, columns=["text"], use_threads=False).num_rows
+    return {"decode": clock}
+
+
+def engine(path: str, workers: str) -> dict[str, Clock]:
+    """One cold engine a thread: over the documents of JSON Lines with marks between them, or a text as it stands."""
+    import gigatoken
+
+    if path.endswith(".jsonl"):
+        texts = [_marked(piece) for piece in _pieces(path, b"\n")]
+    else:
+        texts = list(_pieces(path, SEPARATOR if _has_separators(path) else b"\n\n"))
+    engines = [_engine(path) for _ in range(int(workers))]
+    clock, turn = Clock(), itertools.count()
+
+    def work(own: gigatoken.Tokenizer) -> int:
+        count = 0
+        while (i := next(turn)) < len(texts):
+            ids, _ = own.encode_batch_padded(gigatoken.BytesSource(texts[i]), 0, parallel=False)
+            count += ids.shape[1]
+        return count
+
+    with clock, ThreadPoolExecutor(len(engines)) as pool:
+        clock.did = sum(pool.map(work, engines))
+    return {"engine": clock}
+
+
+def load(workers: str) -> dict[str, Clock]:
+    """The engines made, one after another."""
+    import gigatoken  # noqa: F401 - not on the clock
+
+    clock = Clock()
+    with clock:
+        clock.did = len([_engine("") for _ in range(int(workers))])
+    return {"load": clock}
+
+
+def narrow(tokens: str) -> dict[str, Clock]:
+    """The engine's ids of four bytes to the file's of two."""
+    clock, ids = Clock(), np.arange(IDS, dtype=np.uint32) % 50257
+    with clock:
+        while clock.did < int(tokens):
+            clock.did += len(ids[: int(tokens) - clock.did].astype(np.uint16))
+    return {"narrow": clock}
+
+
+def write(tokens: str, folder: str) -> dict[str, Clock]:
+    """The token file to the page cache, and then to the disk."""
+    clock, sync, size = Clock(), Clock(), 2 * int(tokens)
+    block = memoryview(np.arange(IDS, dtype=np.uint32).astype(np.uint16)).cast("B")
+    path = Path(folder) / "tokens.bin"
+    with path.open("xb", buffering=0) as file:
+        with clock:
+            while clock.did < size:
+                clock.did += file.write(block[: size - clock.did])
+        with sync:
+            os.fdatasync(file.fileno())
+        sync.did = path.stat().st_size
+    path.unlink()
+    return {"write": clock, "sync": sync}
+
+
+def digest(tokens: str) -> dict[str, Clock]:
+    """SHA-256 of as many bytes as the token file has."""
+    clock, found, size = Clock(), hashlib.sha256(), 2 * int(tokens)
+    block = memoryview(np.arange(1 << 19, dtype=np.uint32).astype(np.uint16)).cast("B")
+    with clock:
+        while clock.did < size:
+            some = block[: size - clock.did]
+            found.update(some)
+            clock.did += len(some)
+    return {"hash": clock}
+
+
+def start() -> dict[str, Clock]:
+    """A process that imports what a run needs, and ends."""
+    clock = Clock()
+    with clock:
+        subprocess.run([sys.executable, "-c", "import shardmill.run, shardmill.reading.jsonl, gigatoken"], check=True)
+    clock.did = 1
+    return {"start": clock}
+
+
+def _pieces(path: str, end: bytes) -> Iterator[bytes]:
+    """The file in pieces of about PIECE bytes, each but the last ending with `end`."""
+    rest = b""
+    with open(path, "rb", buffering=0) as file:
+        while block := file.read(PIECE):
+            held = rest + block
+            cut = held.rfind(end) + len(end)
+            if cut < len(end):
+                rest = held
+                continue
+            yield held[:cut]
+            rest = held[cut:]
+    if rest:
+        yield rest
+
+
+def _table(lines: bytes) -> pa.Table:
+    import pyarrow.json as pj
+
+    schema = pa.schema([("text", pa.string())])
+    return pj.read_json(
+        pa.BufferReader(lines),
+        read_options=pj.ReadOptions(use_threads=False, block_size=len(lines) + 16),
+        parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+    )
+
+
+def _marked(lines: bytes) -> bytes:
+    import pyarrow.compute as pc
+
+    rows = _table(lines).column("text").combine_chunks()
+    joined: bytes = pc.binary_join_element_wise(rows, "", MARK).buffers()[2].to_pybytes()
+    return joined
+
+
+def _has_separators(path: str) -> bool:
+    with open(path, "rb") as file:
+        return path.endswith(".txt") and SEPARATOR in file.read(PIECE)
+
+
+def _engine(path: str) -> object:
+    """An engine that takes what stands between the documents of that file for a special token."""
+    from gigatoken import Tokenizer
+
+    marks = {MARK: MARK_ID} | ({SEPARATOR.decode(): MARK_ID + 1} if path and _has_separators(path) else {})
+    return Tokenizer.from_tiktoken(str(VOCABULARY / "gpt2.tiktoken"), pretokenizer="gpt2", special_tokens=marks)
+
+
+STEPS: dict[str, Callable[..., dict[str, Clock]]] = {
+    step.__name__: step
+    for step in (read, validate, find, parse, zstd, gzip, parquet, engine, load, narrow, write, digest, start)
+}
+
+
+if __name__ == "__main__":
+    settle_allocator()
+    done = STEPS[sys.argv[1]](*sys.argv[2:])
+    print(json.dumps({name: {"cpu": c.cpu, "seconds": c.seconds, "did": c.did} for name, c in done.items()}))

