@@ -7,6 +7,8 @@ import socket
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.hub import Hub
+
 # Two shared cores make any deadline a coin toss; what is slow is marked slow.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
@@ -35,3 +37,17 @@ def own_home(tmp_path_factory):
         for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "TIKTOKEN_CACHE_DIR"):
             patch.setenv(name, str(home))
         yield
+
+
+@pytest.fixture
+def hub():
+    """A Hugging Face hub on this machine, without any dataset."""
+    with Hub() as made:
+        yield made
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    """Chunks of 64 KiB, so that a small source has many."""
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)

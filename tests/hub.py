@@ -13,30 +13,16 @@ Files under `hub.web` are served below `{hub.url}/web/`, as any web server would
 from __future__ import annotations
 
 import argparse
-import base64
 import hashlib
-import html
-import json
 import os
 import re
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from email.utils import formatdate
-from functools import lru_cache
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-Content = bytes | Path
-TOKEN = "hf_loopbackTokenThatMustNeverBeWritten"
-_SIGNATURE = "X-Amz-Signature=5ec2e7" + "0" * 58
-_LARGE = 1 << 10  # bytes from which a file lies at the CDN, as large files do
-_BLOCK = 1 << 20
+from tests.hub_answers import TOKEN, Answers, Content, HubServer
 
 
 @dataclass
@@ -109,7 +95,7 @@ class Hub:
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server = HubServer(("127.0.0.1", port), Answers)
         self._server.hub = self
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), name="hub", daemon=True)
 
@@ -154,254 +140,19 @@ class Hub:
         """Bytes of bodies that went out below a path."""
         return sum(request.sent for request in self.answered(part))
 
-    def record(self, request: Request) -> Fault | None:
-        """Remember a request; the fault that strikes it, if one does."""
+    def received(self, method: str, path: str, query: str, headers: dict[str, str]) -> tuple[Request, Fault | None]:
+        """Remember a request; gives it, and the fault that strikes it, if one does."""
+        request = Request(method, path, query, _range(headers.get("range")), headers)
         with self._lock:
             self.requests.append(request)
             fault = next((fault for fault in self.faults if fault.strikes(request)), None)
         if fault is not None and fault.then is not None:
             fault.then()
-        return fault
-
-
-def etag_of(content: Content) -> str:
-    """The hash that names a content; of a file on disk that of its name, size and time, since it may be gigabytes."""
-    if isinstance(content, bytes):
-        return _sha256(content)
-    status = content.stat()
-    return hashlib.sha256(f"{content} {status.st_size} {status.st_mtime_ns}".encode()).hexdigest()
-
-
-@lru_cache(256)
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _size(content: Content) -> int:
-    return len(content) if isinstance(content, bytes) else content.stat().st_size
+        return request, fault
 
 
 def _folder(folder: Path) -> dict[str, Content]:
     return {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-    hub: Hub
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that hangs up is no news."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    timeout = 60
-    wbufsize = 1 << 16
-    server: _Server
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_GET(self) -> None:
-        hub = self.server.hub
-        url = urlsplit(self.path)
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self._body = self.rfile.read(int(headers.get("content-length", 0)))
-        self._request = Request(self.command, url.path, url.query, _range(headers.get("range")), headers)
-        self._fault = hub.record(self._request)
-        if hub.latency:
-            time.sleep(hub.latency)
-        fault = self._fault
-        if fault is not None and fault.stall and fault.cut is None:
-            time.sleep(fault.stall)
-        if fault is not None and fault.status is not None:
-            self._answer(fault.status, b"the server is in a bad mood", fault.headers)
-            return
-        parts = [unquote(part) for part in url.path.strip("/").split("/")]
-        if parts[:2] == ["api", "datasets"] and len(parts) >= 4:
-            self._api(hub, "/".join(parts[2:4]), parts[4:])
-        elif parts[0] == "datasets" and len(parts) >= 6 and parts[3] == "resolve":
-            self._resolve(hub, "/".join(parts[1:3]), parts[4], "/".join(parts[5:]))
-        elif parts[0] == "cdn" and len(parts) > 1:
-            self._cdn(hub, parts[1], url.query)
-        elif parts[0] == "web":
-            self._web(hub, "/".join(parts[1:]), url.path.endswith("/"))
-        else:
-            self._answer(404, b"not found")
-
-    do_HEAD = do_GET
-    do_POST = do_GET
-
-    def _repo(self, hub: Hub, name: str, revision: str) -> tuple[dict[str, Content], str] | None:
-        """The files of a revision and its commit; None when that was refused already."""
-        repo = hub.repos.get(name)
-        known = self.headers.get("Authorization") == f"Bearer {TOKEN}"
-        if repo is None or (repo.private and not known):
-            code = 404 if known else 401  # the hub does not tell strangers what there is
-            self._answer(code, b'{"error":"Repository not found"}', {"X-Error-Code": "RepoNotFound"})
-            return None
-        commit = repo.branches.get(revision, revision)
-        if commit not in repo.commits:
-            self._answer(404, b'{"error":"Invalid rev id"}', {"X-Error-Code": "RevisionNotFound"})
-            return None
-        return repo.commits[commit], commit
-
-    def _api(self, hub: Hub, name: str, rest: list[str]) -> None:
-        revision = rest[1] if len(rest) > 1 else "main"
-        found = self._repo(hub, name, revision)
-        if found is None:
-            return
-        files, commit = found
-        what = rest[0] if rest else "revision"
-        if what == "revision":
-            info = {"id": name, "sha": commit, "private": False, "gated": False, "disabled": False, "downloads": 0}
-            siblings = [{"rfilename": path} for path in files]
-            self._json({**info, "likes": 0, "tags": [], "siblings": siblings})
-        elif what == "tree":
-            self._tree(hub, files, "/".join(rest[2:]))
-        elif what == "paths-info":
-            form = parse_qs(self._body.decode())
-            wanted = form.get("paths", [])
-            self._json([entry for path in wanted for entry in _entries(files) if entry["path"] == path])
-        else:
-            self._answer(404, b"not found")
-
-    def _tree(self, hub: Hub, files: dict[str, Content], folder: str) -> None:
-        query = parse_qs(self._request.query)
-        recursive = query.get("recursive", ["false"])[0].lower() == "true"
-        below = folder + "/" if folder else ""
-        entries = [entry for entry in _entries(files) if entry["path"].startswith(below) and entry["path"] != folder]
-        if folder and not entries:
-            self._answer(404, b'{"error":"not found"}', {"X-Error-Code": "EntryNotFound"})
-            return
-        if not recursive:
-            entries = [entry for entry in entries if "/" not in entry["path"][len(below) :]]
-        first = int(query.get("cursor", ["0"])[0])
-        last = first + hub.page
-        more = {}
-        if last < len(entries):
-            rest = f"{hub.url}{self._request.path}?recursive={recursive}&expand=False&cursor={last}"
-            more["Link"] = f'<{rest}>; rel="next"'
-        self._json(entries[first:last], more)
-
-    def _resolve(self, hub: Hub, name: str, revision: str, path: str) -> None:
-        found = self._repo(hub, name, revision)
-        if found is None:
-            return
-        files, commit = found
-        if hub.repos[name].gated and self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self._answer(403, b"Access to this dataset is restricted", {"X-Error-Code": "GatedRepo"})
-            return
-        if path not in files:
-            self._answer(404, b"Entry not found", {"X-Error-Code": "EntryNotFound", "X-Repo-Commit": commit})
-            return
-        content = files[path]
-        etag = etag_of(content)
-        about = {"X-Repo-Commit": commit, "X-Linked-Size": str(_size(content)), "X-Linked-Etag": f'"{etag}"'}
-        if _size(content) < _LARGE:
-            self._file(content, {"X-Repo-Commit": commit}, etag[:40])
-            return
-        # Another host's name, as a CDN has: what is meant for the hub must not come here.
-        where = f"http://localhost:{self.server.server_port}/cdn/{etag}?{_SIGNATURE}&Expires={int(time.time()) + 3600}"
-        self._answer(302, b"Found", {**about, "Location": where, "ETag": f'"{etag}"'})
-
-    def _cdn(self, hub: Hub, etag: str, query: str) -> None:
-        if _SIGNATURE not in query:
-            self._answer(403, b"no signature")
-            return
-        for repo in hub.repos.values():
-            for files in repo.commits.values():
-                for content in files.values():
-                    if etag_of(content) == etag:
-                        self._file(content, {})
-                        return
-        self._answer(404, b"gone")
-
-    def _web(self, hub: Hub, path: str, folder: bool) -> None:
-        if hub.web_password is not None:
-            expected = "Basic " + base64.b64encode(hub.web_password.encode()).decode()
-            if self.headers.get("Authorization") != expected:
-                self._answer(401, b"who are you?", {"WWW-Authenticate": 'Basic realm="web"'})
-                return
-        if path in hub.web:
-            self._file(hub.web[path], {})
-            return
-        below = path.rstrip("/") + "/" if path.strip("/") else ""
-        names = sorted({name[len(below) :].split("/")[0] + "/" * ("/" in name[len(below) :]) for name in hub.web
-                        if name.startswith(below)})  # fmt: skip
-        if names and not folder:
-            self._answer(301, b"", {"Location": hub.url + self._request.path + "/"})
-        elif names:
-            links = "".join(f'<a href="{quote(name)}">{html.escape(name)}</a>\n' for name in names)
-            self._answer(200, f"<html><body>{links}</body></html>".encode(), {"Content-Type": "text/html"})
-        else:
-            self._answer(404, b"not found")
-
-    def _json(self, data: Any, headers: dict[str, str] | None = None) -> None:
-        self._answer(200, json.dumps(data).encode(), {"Content-Type": "application/json", **(headers or {})})
-
-    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self._head(status, len(body), headers or {})
-        if self.command != "HEAD":
-            self._send(body, 0, len(body))
-        self.wfile.flush()
-
-    def _head(self, status: int, length: int, headers: dict[str, str]) -> None:
-        self._request.status = status
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(length))
-        self.end_headers()
-
-    def _file(self, content: Content, headers: dict[str, str], etag: str = "") -> None:
-        size, etag = _size(content), f'"{etag or etag_of(content)}"'
-        about = {**headers, "ETag": etag, "Accept-Ranges": "bytes", "Last-Modified": formatdate(0, usegmt=True)}
-        about["Content-Type"] = "application/octet-stream"
-        wanted = self.headers.get("If-Match")
-        if wanted is not None and wanted != etag:
-            self._answer(412, b"changed", about)
-            return
-        start, end = 0, size
-        span = self._request.range
-        fault = self._fault
-        if span is not None and not (fault and fault.whole):
-            start = span[0] if span[0] >= 0 else max(0, size + span[0])
-            end = size if span[1] is None else min(size, span[1] + 1)
-            if start >= size:
-                self._answer(416, b"", {**about, "Content-Range": f"bytes */{size}"})
-                return
-            about["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
-            status = 206
-        else:
-            status = 200
-        if fault is not None and fault.short is not None:
-            end = max(start, end - fault.short)
-        self._head(status, end - start, about)
-        if self.command != "HEAD":
-            self._send(content, start, end)
-        self.wfile.flush()
-
-    def _send(self, content: Content, start: int, end: int) -> None:
-        fault = self._fault
-        last = end if fault is None or fault.cut is None else min(end, start + fault.cut)
-        if isinstance(content, bytes):
-            view = memoryview(content)
-            for at in range(start, last, _BLOCK):
-                self._request.sent += self.wfile.write(view[at : min(last, at + _BLOCK)])
-        else:
-            self.wfile.flush()
-            with open(content, "rb") as file:
-                self._request.sent += self.connection.sendfile(file, start, last - start) if last > start else 0
-        if last < end or (fault is not None and fault.cut is not None):
-            self.wfile.flush()
-            if fault is not None and fault.stall:
-                time.sleep(fault.stall)
-            with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
-            self.close_connection = True
 
 
 def _range(value: str | None) -> tuple[int, int | None] | None:
@@ -412,22 +163,6 @@ def _range(value: str | None) -> tuple[int, int | None] | None:
         return None
     first, last = match.groups()
     return (-int(last), None) if not first else (int(first), int(last) if last else None)
-
-
-def _entries(files: dict[str, Content]) -> list[dict[str, Any]]:
-    """The tree as the hub lists it: folders, and files with the hashes of their contents."""
-    folders = {parent.as_posix() for path in files for parent in Path(path).parents if parent.as_posix() != "."}
-    listed: list[dict[str, Any]] = [
-        {"type": "directory", "oid": hashlib.sha1(folder.encode()).hexdigest(), "size": 0, "path": folder}
-        for folder in folders
-    ]
-    for path, content in files.items():
-        etag, size = etag_of(content), _size(content)
-        entry: dict[str, Any] = {"type": "file", "oid": etag[:40], "size": size, "path": path}
-        if size >= _LARGE:
-            entry["lfs"] = {"oid": etag, "size": size, "pointerSize": 134}
-        listed.append(entry)
-    return sorted(listed, key=lambda entry: entry["path"])
 
 
 def main() -> None:

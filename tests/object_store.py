@@ -19,6 +19,11 @@ from typing import Any
 import botocore.session
 import pytest
 
+from tests.corpus import random_words
+
+MB = 1_000_000
+WORDS = {"separator": "\n", "val": 0.1, "format": "shards", "shard_tokens": 400_000}
+"""Options for `words`, under which a few shards come of them."""
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
 
 
@@ -68,6 +73,9 @@ class Bucket:
     def contents(self, prefix: str = "out/") -> dict[str, bytes]:
         """Every file of a dataset, without working files; to be compared with `corpus.contents`."""
         return {name: self.read(name, prefix) for name in self.names(prefix) if not name.startswith(".shardmill/")}
+
+    def working(self) -> list[str]:
+        return [name for name in self.names() if name.startswith(".shardmill/")]
 
     def put(self, name: str, data: bytes, prefix: str = "out/") -> None:
         self.server.client.put_object(Bucket=self.name, Key=prefix + name, Body=data)
@@ -202,3 +210,23 @@ def _exactly(sock: socket.socket, size: int, take: Callable[[bytes], Any]) -> No
             raise Fault
         take(data)
         size -= len(data)
+
+
+@pytest.fixture
+def words(tmp_path):
+    source = tmp_path / "words.txt"
+    source.write_bytes(random_words(4 * MB, seed=5))
+    return source
+
+
+@pytest.fixture
+def often(monkeypatch):
+    """Checkpoints and pushes after every small chunk."""
+    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.mirror._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 18)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr("shardmill.writing.object_store._RETRIES", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -109,6 +110,20 @@ def test_documents_of_no_size_and_tiny_rejects_stay_within_the_memory_too(tmp_pa
     run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", *options)
     assert run.code == 0, run.err
     assert run.peak < 400 * MB
+
+
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(("vocabulary", "width"), [(50257, 2), (200_019, 4)])
+@pytest.mark.parametrize("workers", [None, 1, 3, 16])
+def test_any_memory_from_the_named_one_on_has_room_for_the_record(workers, vocabulary, width, remote):
+    for record in (1 * MB, 11 * MB, 90 * MB, 3000 * MB):
+        small = Budget(4000 * MB, workers, vocabulary, width, remote=remote)
+        said = small.too_small("too large", record, "a.jsonl, line 3")
+        assert said.place == "a.jsonl, line 3"
+        enough = int(re.search(r"--memory (\d+)MB`", said.hint)[1]) * MB
+        for memory in (enough, enough + 7 * MB, enough * 3 // 2, enough * 4):
+            assert Budget(memory, workers, vocabulary, width, remote=remote).largest >= record
+        assert ("this machine allows" in said.hint) == (enough > budget.usable_memory())
 
 
 def test_an_impossible_budget_says_so_from_python_too():

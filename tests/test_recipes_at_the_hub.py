@@ -71,12 +71,6 @@ def texts(name: str, size: int = 7000) -> list[str]:
     return [f"Über {text}" for text in made] if "fineweb-2" in name else made
 
 
-@pytest.fixture
-def hub():
-    with Hub() as made:
-        yield made
-
-
 def serve(hub: Hub, name: str) -> list[str]:
     """The files of a recipe, and others that are not for it; gives its texts in order."""
     repo, paths, _, _ = KINDS[name]

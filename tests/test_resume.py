@@ -9,24 +9,23 @@ import itertools
 import json
 import os
 import random
-import re
 import signal
 import subprocess
-import threading
 import time
 
 import pytest
 import zstandard
 
 import shardmill
-from shardmill.errors import MismatchError, OutputError, SourceError
+from shardmill.checkpoints import Checkpoints
+from shardmill.errors import OutputError, SourceError
 from shardmill.options import FORMATS
 from shardmill.writing import files
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import crash_everywhere
 from tests.meter import SHARDMILL
 from tests.reference import check, twin
-from tests.watching import wait_until, watch_reads
+from tests.watching import interrupt_after, wait_until, watch_reads
 
 MB = 1_000_000
 ENDINGS = {
@@ -75,12 +74,10 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
     assert contents(out) == contents(tmp_path / "whole")
 
 
-def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch):
+def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
     monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
-    _interrupt_after(tmp_path, source, chunks=15)
+    interrupt_after(15, source, tmp_path / "out", val=0)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]
     assert recorded > 10 << 16
@@ -106,10 +103,8 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path, n
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(tmp_path, monkeypatch):
+def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     append, space = files.PartialFile.append, [300_000]
 
     def fill(self, data):
@@ -155,13 +150,11 @@ def test_a_real_file_system_that_fills_up_is_survived(tmp_path):
         subprocess.run(["umount", str(small)], check=True)
 
 
-def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, monkeypatch):
+def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, small_chunks):
     whole = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in documents(3000))
     source = tmp_path / "a.jsonl"
     source.write_bytes(whole)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
-    _interrupt_after(tmp_path, source, chunks=5)
+    interrupt_after(5, source, tmp_path / "out", val=0)
     times = os.stat(source)
     source.chmod(0)
     try:
@@ -178,87 +171,12 @@ def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path, 
     check(tmp_path / "out", twin(source))
 
 
-def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
-    source = write_jsonl(tmp_path / "a.jsonl", documents(50))
-    shardmill.prepare(source, tmp_path / "out")
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    assert shardmill.prepare(source, tmp_path / "out", workers=1).already
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
-
-
-@pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"seed": 1}, r"--seed was `0` and is now `1`"),
-        ({"val": 0.5}, r"--val was `0` and is now `0.5`"),
-        ({"specials": "error"}, r"--specials was `text` and is now `error`"),
-        ("touch", r"source `.*a\.jsonl` has changed"),
-        ("grow", r"source `.*a\.jsonl` has changed \([\d,]+ bytes, now [\d,]+\)"),
-        ("add", r"source `.*b\.jsonl` is new"),
-    ],
-)
-def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, finished, change, said):
-    folder = tmp_path / "in"
-    folder.mkdir()
-    source = write_jsonl(folder / "a.jsonl", documents(200))
-    out = tmp_path / "out"
-    if finished:
-        shardmill.prepare(folder, out, val=0)
-    else:
-        _interrupt_after(tmp_path, folder, chunks=0)
-    options = {"val": 0}
-    if change == "touch":
-        os.utime(source, ns=(1, 1))
-    elif change == "grow":
-        with open(source, "a") as file:
-            file.write('{"text": "more"}\n')
-    elif change == "add":
-        write_jsonl(folder / "b.jsonl", ["new"])
-    else:
-        options |= change
-    with pytest.raises(MismatchError) as error:
-        shardmill.prepare(folder, out, **options)
-    assert re.search(said, str(error.value)), str(error.value)
-    assert "--overwrite" in str(error.value)
-    shardmill.prepare(folder, out, **options, overwrite=True)
-    if "val" not in options or options["val"] == 0:
-        check(out, twin(folder))
-
-
-def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
-    source = tmp_path / "a.txt"
-    source.write_bytes(random_words(60 * MB))
-    command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
-    with subprocess.Popen(command) as first:
-        try:
-            wait_until((tmp_path / "out" / ".shardmill" / "lock").exists)
-            time.sleep(0.2)
-            second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        finally:
-            first.kill()
-    assert second.returncode == 1
-    assert f"another run is at work in this folder (process {first.pid})" in second.stderr
-    # The lock of the dead process does not block the next.
-    third = subprocess.run([*command, "--limit", "10"], capture_output=True, text=True, check=False)
-    assert "another run" not in third.stderr
-
-
-def test_files_of_another_making_are_not_overwritten(tmp_path):
-    source = write_jsonl(tmp_path / "a.jsonl", documents(20))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "train.bin").write_bytes(b"somebody's work")
-    with pytest.raises(OutputError, match=r"in the way: train\.bin"):
-        shardmill.prepare(source, tmp_path / "out")
-    assert (tmp_path / "out" / "train.bin").read_bytes() == b"somebody's work"
-
-
-def test_the_journal_stays_small(tmp_path, monkeypatch):
+def test_the_journal_stays_small(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
-    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    keep = Checkpoints.keep
+    # After every result, however slow the disk is: otherwise there may be too few to tell.
+    monkeypatch.setattr(Checkpoints, "keep", lambda self, **_: keep(self, now=True))
     monkeypatch.setattr("shardmill.journal._COMPACT_ABOVE", 1_500)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     sizes = []
     record = shardmill.journal.Journal.record
 
@@ -286,27 +204,6 @@ def test_too_many_bad_documents_stop_the_run_and_it_goes_on_when_they_are_allowe
     check(tmp_path / "out", twin(source))
 
 
-def _interrupt_after(tmp_path, source, chunks):
-    """A run that ends after so many results, as Ctrl-C ends it."""
-    from shardmill.writer import Writer
-
-    take, taken = Writer.take, []
-
-    def counted(self, milled):
-        if len(taken) >= chunks:
-            raise KeyboardInterrupt
-        taken.append(1)
-        take(self, milled)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Writer, "take", counted)
-        with pytest.raises(KeyboardInterrupt):
-            shardmill.prepare(source, tmp_path / "out", val=0)
-    ours = ("shardmill-feeder", "shardmill-worker", "shardmill-keeper")
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
-    assert not (tmp_path / "out" / "manifest.json").exists()
-
-
 def _journal_size(out):
     path = out / ".shardmill" / "journal.jsonl"
     return path.stat().st_size if path.exists() else 0
@@ -325,13 +222,13 @@ def test_a_stop_in_the_middle_of_a_result_records_nothing_of_it(tmp_path):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(tmp_path, monkeypatch):
+def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(
+    tmp_path, monkeypatch, small_chunks
+):
     from shardmill.writing.streams import StreamOutput
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(800))
     monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
     options = {"format": ["nanogpt", "shards"], "val": 0.2, "shard_tokens": 9_000}
     shardmill.prepare(source, tmp_path / "whole", **options)
     for method in ("append", "settling", "position", "finish"):

@@ -39,6 +39,8 @@ _GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
 _DOUBLING = 1.8
 # What a task takes whatever its size: a few calls' worth of small arrays.
 _TASK = 4 * MB
+# What a process may hold more when it begins than it did the last time: 50 MB where it has made a run before.
+_DIFFERS = 64 * MB
 SMALLEST, LARGEST = 256 * 1024, 4 * 1024 * 1024
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
@@ -69,9 +71,10 @@ class Budget:
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes
         self.peak = self.resident()
-        base = self.peak + beside
+        self._base = base = self.peak + beside
+        self._remote = remote
         cpus = usable_cpus()
-        self.workers = workers or cpus
+        self._most_workers = self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + max(0, self.peak - _FRESH)
         self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 16 - 16 * MB)) if remote else 0
@@ -83,7 +86,7 @@ class Budget:
             raise BudgetError(
                 f"{show_bytes(self.memory)} of memory does not suffice"
                 + (f" for {workers} workers" if several else ""),
-                hint=f"the least that works is `--memory {-(-least // MB)}MB`" + (" (or fewer `--workers`)" * several),
+                hint=f"the least that works is {_option(least)}" + (" (or fewer `--workers`)" * several),
             )
         room = int(self.memory * _CEILING) - base - feeder
         if workers is None:
@@ -106,6 +109,20 @@ class Budget:
         # Two leases: one that is worked on, and one that is written or read ahead.
         growth = _GROWTH + _GROWTH_PER_BYTE * chunk_bytes
         return self._engine + growth + 2 * self.lease_for(chunk_bytes)
+
+    def too_small(self, message: str, record: int, place: str) -> BudgetError:
+        """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
+
+        That may be more than the least: all workers, the largest chunks and the most that is read ahead are counted,
+        since more memory leads to them, so that every `--memory` from there on will do.
+        """
+        feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
+        engines = self._most_workers * (self._engine + _GROWTH + _GROWTH_PER_BYTE * LARGEST)
+        enough = int((self._base + _DIFFERS + feeder + engines + 2 * self.lease_for(record)) / _CEILING)
+        hint = f"with {_option(enough)} there is room for it"
+        if enough > usable_memory():
+            hint += f"; this machine allows {show_bytes(usable_memory())}"
+        return BudgetError(message, place=place, hint=hint)
 
     def resident(self) -> int:
         """Bytes that this process holds in memory now."""
@@ -140,6 +157,10 @@ class Budget:
         with self._freed:
             self._closed = True
             self._freed.notify_all()
+
+
+def _option(memory: int) -> str:
+    return f"`--memory {-(-memory // MB)}MB`"
 
 
 def default_memory(workers: int) -> int:

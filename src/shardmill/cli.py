@@ -101,7 +101,7 @@ _INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator",
 
 @shardmill.command(short_help="before: what it will take, and what would go wrong")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("-o", "--out", metavar="DIR", help="folder that the dataset is meant for  [default: this one]")
+@click.option("-o", "--out", metavar="DIR", help="folder or URL that the dataset is meant for  [default: this folder]")
 @partial(_options, only=_INSPECTED)
 @click.option("--json", "as_json", is_flag=True, help="print the report as JSON")
 def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:

@@ -8,7 +8,8 @@
       MismatchError           what stands in the folder is not what this call would make
       DamageError             a dataset is not what its manifest says
 
-A bad document is none of these: it is a reject, and the run goes on.
+A bad document is none of these: it is a reject, and the run goes on. One that the memory has no room for is a
+BudgetError: with more memory it would be a good one.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class OutputError(ShardmillError):
 
 
 class BudgetError(ShardmillError):
-    """The memory that was set does not suffice; the hint names the least that works."""
+    """The memory that was set does not suffice, for any run or for one record; the hint names what works."""
 
 
 class MismatchError(ShardmillError):

@@ -54,7 +54,7 @@ class Mirror:
         self._store = ObjectStore(url)
         self.url = self._store.url
         place = hashlib.sha256(self.url.encode()).hexdigest()[:16]
-        self.staging = (cache or _user_cache()) / "staging" / place
+        self.staging = staging_folder(cache) / place
         """The same for every run with this URL, so that the next one clears away what a killed one has left."""
         self.commits: dict[str, str] = {}
         """Of the sources: what a later run reads, though a branch may have moved; see revisions.py."""
@@ -288,6 +288,11 @@ def _owned_by(outputs: Sequence[Output]) -> Callable[[str], bool]:
         return name.startswith(f"{FOLDER}/") or any(output.foreign([name]) for output in outputs)
 
     return owned
+
+
+def staging_folder(cache: Path | None = None) -> Path:
+    """Where the workplaces of all runs are that write to object stores."""
+    return (cache or _user_cache()) / "staging"
 
 
 def _user_cache() -> Path:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 _PLACES = 12
 _SECONDS = 1.0
-_SHARDS_HERE = 6  # of each format: open ones, those that wait, and those that are being sent
+SHARDS_HERE = 6
+"""Of each format, at the most, where they go to an object store: open ones, those that wait or are being sent."""
 
 
 def check_disk(
@@ -59,7 +60,7 @@ def check_disk(
         )
         size, margin = sizes[output.format], tokens.margin * width
         if mirror and output.file_tokens:
-            size, margin = min(size, _SHARDS_HERE * output.file_tokens * width), 0
+            size, margin = min(size, SHARDS_HERE * output.file_tokens * width), 0
         elif mirror:
             check_size(f"the {output.format} file", int(size - margin), mirror.url)
         need += size

@@ -170,7 +170,9 @@ class Run:
             record(journal.folder, self._plan.sources)
             check_disk(self._plan, self._reading, self._milling, self._out, self._outputs, self._mirror)
         with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
-            writer = Writer(self._plan, self._out, journal, self._outputs, self._val, keeper, self._mirror)
+            writer = Writer(
+                self._plan, self._out, journal, self._outputs, self._val, self._budget, keeper, self._mirror
+            )
             writer.begin(self._facts, begun)
             try:
                 self._progress.trouble = self._fetcher.retries.words

@@ -15,6 +15,7 @@ from shardmill.dealing import Counted, Stream
 from shardmill.manifest import as_bytes, json_line
 from shardmill.progress import Done
 from shardmill.reading.documents import Position
+from shardmill.reading.oversize import TooLarge
 from shardmill.rejects import check_rejects, reject_line
 from shardmill.worker import OPEN, Entry, Milled
 from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile
@@ -22,6 +23,7 @@ from shardmill.writing import PARTIAL, SPLITS, Output, PartialFile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shardmill.budget import Budget
     from shardmill.journal import Begun, Journal
     from shardmill.mirror import Mirror
     from shardmill.plan import Plan
@@ -67,10 +69,11 @@ class Writer:
         journal: Journal,
         outputs: list[Output],
         val: Val,
+        budget: Budget,
         keeper: Executor,
         mirror: Mirror | None = None,
     ) -> None:
-        self._plan, self._out, self._outputs, self._mirror = plan, out, outputs, mirror
+        self._plan, self._out, self._outputs, self._budget, self._mirror = plan, out, outputs, budget, mirror
         self._working = journal.folder
         self._first = val.first
         self._allowed = plan.options.bad_allowed
@@ -94,7 +97,11 @@ class Writer:
             self._mirror.adopt()
 
     def take(self, milled: Milled) -> None:
-        """Append the next result in plan order, and checkpoint when it is time."""
+        """Append the next result in plan order, and checkpoint when it is time; BudgetError where a record has no room.
+
+        That comes before anything of the result is written, so that all before it can be recorded.
+        """
+        self._refuse_too_large(milled)
         with self.checkpoints.step(final=milled.final):
             self._take(milled)
         self.checkpoints.keep()
@@ -203,6 +210,17 @@ class Writer:
                 state.totals["rejected"], read, self._allowed, f"{source.name}, {where}", last.reason,
                 f"{self._mirror.url if self._mirror else self._out}/{REJECTS}{PARTIAL}",
             )  # fmt: skip
+
+    def _refuse_too_large(self, milled: Milled) -> None:
+        source, behind = self.state.source, self.state.position.records
+        chunks = [(entry, entry.chunk) for entry in milled.entries if entry.chunk is not None]
+        for (entry, chunk), counted in zip(chunks, milled.counted, strict=False):
+            if entry.source != source:
+                source, behind = entry.source, 0
+            if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
+                place = f"{self._plan.sources[source].name}, {entry.reader.place(behind + found.record, chunk.start)}"
+                raise self._budget.too_small(found.reason, found.size, place)
+            behind += counted.lines
 
     def leave_source(self) -> None:
         """No more of the present source is wanted."""

@@ -22,12 +22,6 @@ from tests.meter import SHARDMILL
 EDU = "HuggingFaceFW/fineweb-edu"
 
 
-@pytest.fixture
-def hub():
-    with Hub() as made:
-        yield made
-
-
 def told(hub: Hub, *arguments: object, code: int = 0, **environment: str) -> subprocess.CompletedProcess:
     done = subprocess.run(
         [*SHARDMILL, "inspect", *map(str, arguments)],

@@ -6,10 +6,15 @@ import gzip
 import re
 import shutil
 
+import numpy as np
 import pytest
 
 import shardmill
+from shardmill.errors import UsageError
 from shardmill.inspecting import inspect
+from shardmill.inspecting.estimate import ONE_FILE
+from shardmill.options import FORMATS
+from shardmill.writing import open_output
 from tests.corpus import documents, random_words, write_jsonl
 from tests.encoding.vocabularies import rank_file
 from tests.inspecting.material import Disk, found, write_csv, write_parquet
@@ -114,6 +119,55 @@ def test_a_disk_that_is_too_small_is_told(tmp_path, monkeypatch):
     assert asked == [tmp_path]
     assert report.free_bytes == 1000 and report.stops
     assert "1 kB are free" in found(report, "disk")[0].message
+
+
+def test_for_an_object_store_the_disk_is_that_where_files_are_made_until_they_are_whole(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(400))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cache").mkdir()
+    asked = []
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or Disk(10**6, 10**6, 20_000))
+    report = inspect(source, "s3://bucket/out", shard_tokens="1k")
+    staging = str(tmp_path / "cache" / "shardmill" / "staging")
+    assert asked == [tmp_path / "cache"]
+    assert (report.out, report.staging, report.free_bytes) == ("s3://bucket/out", staging, 20_000)
+    (trouble,) = found(report, "disk")
+    assert "as nanogpt, megatron does not fit" in trouble.message and "-f shards" in trouble.hint
+    assert trouble.place == staging and not report.stops
+    assert f"20 kB free in {staging}, where files are made for s3://bucket/out" in " ".join(report.text().split())
+    assert found(inspect(source, "s3://bucket/out"), "disk")[0].stops, "six shards of the usual size"
+    kept = tmp_path / "kept"
+    assert inspect(source, "s3://bucket/out", cache=str(kept)).staging == str(kept / "staging")
+    assert not kept.exists(), "nothing is written"
+
+
+def test_uploads_take_their_memory_in_the_foretelling_too(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(5))
+    least = []
+    for out in (tmp_path / "out", "s3://bucket/out"):
+        (trouble,) = found(inspect(source, out, memory="50MB"), "memory")
+        least.append(int(re.search(r"--memory (\d+)MB", trouble.hint)[1]))
+    assert least[1] - least[0] > 50
+
+
+def test_an_object_that_would_be_too_large_is_told(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(400))
+    monkeypatch.setattr("shardmill.inspecting.troubles.LARGEST", 1000)
+    (trouble,) = found(inspect(source, "gs://bucket/out"), "disk")
+    assert "nanogpt, megatron" in trouble.message and "-f shards" in trouble.hint
+    assert not found(inspect(source, tmp_path / "out"), "disk")
+
+
+def test_a_url_that_nothing_can_be_written_to_is_refused(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(5))
+    with pytest.raises(UsageError, match="nothing can be written"):
+        inspect(source, "ftp://host/out")
+
+
+def test_formats_of_one_file_are_those_whose_files_have_no_end(tmp_path):
+    made = [open_output(name, tmp_path, name="a", dtype=np.dtype("uint16"), shard_tokens=1000) for name in FORMATS]
+    assert {output.format for output in made if not output.file_tokens} == set(ONE_FILE)
 
 
 def test_memory_that_does_not_suffice_is_told_with_the_least_that_works(tmp_path):

@@ -15,17 +15,10 @@ from shardmill.progress import Lines
 from shardmill.reading import find_sources
 from shardmill.reading.retrying import Patience, Retries, Transient, patiently
 from tests.corpus import documents
-from tests.hub import Fault, Hub
-from tests.reading.away import QUICK, REPO, jsonl, parquet, point_at, prepared
+from tests.hub import Fault
+from tests.reading.away import QUICK, REPO, jsonl, parquet, prepared
 
 LINES = jsonl(documents(30000))
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with Hub() as hub:
-        point_at(hub, monkeypatch)
-        yield hub
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.errors import SourceError
+from shardmill.errors import BudgetError, SourceError
 from shardmill.reading import Reading, jsonl
 from tests.reading.twin import COMPRESSIONS, SIZES, json_documents, read_path
 
@@ -174,7 +174,9 @@ def test_a_line_larger_than_a_chunk_is_a_chunk_of_its_own(tmp_path: Path, ending
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst"])
 @pytest.mark.parametrize("where", ["first", "middle", "last"])
-def test_a_line_larger_than_memory_allows_is_a_reject(tmp_path: Path, ending: str, where: str) -> None:
+def test_a_line_larger_than_memory_allows_is_told_by_its_size_and_is_a_chunk_of_its_own(
+    tmp_path: Path, ending: str, where: str
+) -> None:
     giant = b'{"text": "%s"}' % (b"x" * 700_000)
     at = {"first": 0, "middle": 1, "last": 2}[where]
     lines = [b'{"text": "a"}', b'{"text": "b"}']
@@ -186,7 +188,25 @@ def test_a_line_larger_than_memory_allows_is_a_reject(tmp_path: Path, ending: st
             got = read_path(path, size, Reading(largest=200_000))
             assert got.documents == [b"a", b"b"]
             [(record, reason)] = got.rejects
-            assert record == at and reason.startswith(f"line of {len(giant):,} bytes is larger than memory allows")
+            assert (record, reason) == (at, f"a line of {len(giant):,} bytes is larger than the memory allows")
+            assert got.too_large == [len(giant)]
+            assert got.positions[-1].records == 3
+
+
+def test_a_system_without_memory_is_an_error_and_no_verdict_on_the_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n')
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("shardmill.reading.records._DECODER.raw_decode", full)
+    monkeypatch.setattr(jsonl.JsonLinesReader, "_look_for_field", lambda *_: None)
+    with pytest.raises(BudgetError, match="no memory left") as caught:
+        read_path(path, 100)
+    assert caught.value.place == f"{path}, bytes 0 to 14"
 
 
 def test_a_million_levels_are_a_verdict_and_not_a_crash(tmp_path: Path) -> None:

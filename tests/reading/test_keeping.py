@@ -15,16 +15,9 @@ from shardmill.errors import SourceError
 from tests.corpus import documents
 from tests.hub import TOKEN, Fault, Hub
 from tests.meter import SHARDMILL, metered
-from tests.reading.away import QUICK, REPO, assert_no_secret, jsonl, made_of, parquet, point_at, prepared
+from tests.reading.away import QUICK, REPO, assert_no_secret, jsonl, made_of, parquet, prepared
 
 LINES = jsonl(documents(20000))
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with Hub() as hub:
-        point_at(hub, monkeypatch)
-        yield hub
 
 
 def command(*arguments: object, hub: Hub) -> subprocess.CompletedProcess[str]:

@@ -12,15 +12,8 @@ import shardmill
 from shardmill.errors import MismatchError, OutputError, SourceError, UsageError
 from shardmill.reading import find_sources
 from tests.corpus import documents
-from tests.hub import Fault, Hub
-from tests.reading.away import REPO, every_format, jsonl, made_of, parquet, point_at, prepared
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    with Hub() as hub:
-        point_at(hub, monkeypatch)
-        yield hub
+from tests.hub import Fault
+from tests.reading.away import REPO, every_format, jsonl, made_of, parquet, prepared
 
 
 @pytest.fixture(scope="module")

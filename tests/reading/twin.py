@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from shardmill.reading import SPAN, Position, Reading, Source, find_sources, reader_for
+from shardmill.reading.oversize import TooLarge
 
 SIZES = (1, 2, 3, 5, 7, 16, 61, 1000, 1 << 22)
 
@@ -37,6 +38,8 @@ class Read:
     records: list[int] = field(default_factory=list)
     rejects: list[tuple[int, str]] = field(default_factory=list)
     reject_bytes: list[int] = field(default_factory=list)
+    too_large: list[int] = field(default_factory=list)
+    """Sizes of records that would end a run."""
     replaced: int = 0
     chunks: int = 0
     long: int = 0
@@ -83,6 +86,7 @@ def read_source(
             if reader.unit != "byte":
                 out.records += [position.records + documents.record(i) for i in range(len(documents))]
             out.rejects += [(position.records + reject.record, reject.reason) for reject in documents.rejects]
+            out.too_large += [reject.size for reject in documents.rejects if isinstance(reject, TooLarge)]
             out.reject_bytes += [chunk.start + reject.byte for reject in documents.rejects]
             assert all(len(reject.excerpt) <= 80 for reject in documents.rejects)
             out.replaced += documents.replaced

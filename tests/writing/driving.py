@@ -93,3 +93,12 @@ def take(output, step) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def whole_run(format, folder, made, **more):
+    """All documents through an output, without a crash."""
+    run = Driven(format, folder, **more)
+    for step in steps(made):
+        take(run.output, step)
+    run.finish()
+    return run

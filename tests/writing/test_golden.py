@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from shardmill.writing import SPLITS
-from tests.writing.driving import SHARD, Driven, contents, documents, steps, take
+from tests.writing.driving import SHARD, contents, documents, whole_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
 
@@ -24,21 +24,13 @@ def library(name: str):
             return pytest.skip(f"{name}: {why}")
 
 
-def made_by(format, folder, made, **more):
-    run = Driven(format, folder, **more)
-    for step in steps(made):
-        take(run.output, step)
-    run.finish()
-    return run
-
-
 def of(made, split):
     return [tokens for s, tokens in made if s == split]
 
 
 def test_numpy_loads_our_shards_and_would_have_written_the_same(tmp_path):
     made = documents(1)
-    run = made_by("npy", tmp_path / "out", made)
+    run = whole_run("npy", tmp_path / "out", made)
     for split in SPLITS:
         for name in run.names(split):
             np.save(tmp_path / "theirs.npy", np.load(run.folder / name))
@@ -52,7 +44,7 @@ def test_megatron_core_reads_our_pair_and_would_have_written_the_same(largest, t
 
     made = documents(2, largest=largest)
     dtype = np.dtype("uint16" if largest <= 65536 else "uint32")
-    run = made_by("megatron", tmp_path / "out", made, dtype=dtype, vocab_size=largest)
+    run = whole_run("megatron", tmp_path / "out", made, dtype=dtype, vocab_size=largest)
     for split in SPLITS:
         prefix = run.folder / f"web-{split}_text_document"
         dataset = megatron.IndexedDataset(str(prefix))
@@ -72,7 +64,7 @@ def test_datatrove_reads_our_files_and_would_have_written_the_same(tmp_path):
     datasets = library("datatrove.utils.dataset")
     writing = library("datatrove.pipeline.tokens.tokenizer")
     made = documents(3)
-    run = made_by("datatrove", tmp_path / "out", made, tokenizer="gpt2", shard_tokens=10**6)
+    run = whole_run("datatrove", tmp_path / "out", made, tokenizer="gpt2", shard_tokens=10**6)
     tokens = np.concatenate(of(made, "train"))
     dataset = datasets.DatatroveFolderDataset(str(run.folder / "train"), seq_len=31, filename_pattern="*.ds")
     assert len(dataset) == len(tokens) // 32
@@ -99,12 +91,12 @@ def test_datatrove_reads_our_files_and_would_have_written_the_same(tmp_path):
 def test_mosaicmls_streaming_reads_our_shards_and_would_have_written_the_same(tmp_path):
     streaming = library("streaming")
     made = [*documents(4), ("train", np.arange(70_000, dtype=np.uint16))]
-    run = made_by("mds", tmp_path / "out", made)
+    run = whole_run("mds", tmp_path / "out", made)
     assert len(run.names("train")) > 3
     dataset = streaming.StreamingDataset(local=str(run.folder), split="train", shuffle=False, batch_size=1)
     for ours, theirs in zip(of(made, "train"), dataset, strict=True):
         assert np.array_equal(theirs["tokens"], ours)
-    together = made_by("mds", tmp_path / "together", made, shard_tokens=10**9)
+    together = whole_run("mds", tmp_path / "together", made, shard_tokens=10**9)
     for split in SPLITS:
         with streaming.MDSWriter(out=str(tmp_path / "theirs" / split), columns={"tokens": "ndarray:uint16"}) as writer:
             for tokens in of(made, split):
@@ -115,7 +107,7 @@ def test_mosaicmls_streaming_reads_our_shards_and_would_have_written_the_same(tm
 def test_torch_takes_our_files_as_llmc_and_modded_nanogpt_take_them(tmp_path):
     torch = library("torch")
     made = documents(5)
-    run = made_by("llmc", tmp_path / "out", made)
+    run = whole_run("llmc", tmp_path / "out", made)
     for name in run.names("train"):
         path = str(run.folder / name)
         head = torch.from_file(path, False, 256, dtype=torch.int32)

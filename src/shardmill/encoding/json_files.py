@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from shardmill.encoding import gigatoken_backend, schemes, self_check
 from shardmill.encoding.cuts import Cut
 from shardmill.encoding.engines import Backend, ReferenceBackend
-from shardmill.encoding.extras import needs
 from shardmill.encoding.stitch import Stitching
 from shardmill.encoding.tokenizers import Reference, Tokenizer
 from shardmill.encoding.unicode_drift import drift_of
 from shardmill.errors import UsageError
+from shardmill.extras import needs
 
 END_NAMES = (
     "<|endoftext|>",
@@ -43,7 +43,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
 
     @functools.cache
     def library() -> Any:
-        factory = needs("tokenizers", "hf").Tokenizer
+        factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
         try:
             made = factory.from_str(text.decode())
         except Exception as error:  # noqa: BLE001 - the library raises nothing narrower

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardmill.encoding import vocabulary
-from shardmill.encoding.extras import needs
 from shardmill.encoding.json_files import from_json
 from shardmill.encoding.rank_files import from_ranks
 from shardmill.encoding.schemes import SCHEMES, Scheme, by_pattern
 from shardmill.encoding.sentencepiece_files import from_model
 from shardmill.errors import UsageError
+from shardmill.extras import needs
 
 if TYPE_CHECKING:
     from shardmill.encoding.tokenizers import Tokenizer
@@ -192,7 +192,8 @@ def _from_rank_file(path: Path, text: bytes, pattern: str | None, specials: str)
 
 
 def _from_hub(spec: str, specials: str) -> Tokenizer:
-    hub, errors = needs("huggingface_hub", "hf"), needs("huggingface_hub.errors", "hf")
+    hub = needs("huggingface_hub", "hf", "this tokenizer")
+    errors = needs("huggingface_hub.errors", "hf", "this tokenizer")
     missing, unreachable = errors.EntryNotFoundError, errors.LocalEntryNotFoundError
     try:
         rules = Path(hub.hf_hub_download(spec, "tokenizer.json"))

@@ -7,9 +7,9 @@ import hashlib
 from typing import Any
 
 from shardmill.encoding.engines import Backend, ReferenceBackend
-from shardmill.encoding.extras import needs
 from shardmill.encoding.tokenizers import Reference, Tokenizer
 from shardmill.errors import UsageError
+from shardmill.extras import needs
 
 
 def from_model(name: str, model: bytes, *, specials: str, place: str) -> Tokenizer:
@@ -22,7 +22,7 @@ def from_model(name: str, model: bytes, *, specials: str, place: str) -> Tokeniz
     @functools.cache
     def processor() -> Any:
         try:
-            return needs("sentencepiece", "sentencepiece").SentencePieceProcessor(model_proto=model)
+            return needs("sentencepiece", "sentencepiece", "this tokenizer").SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise UsageError(f"not a SentencePiece model: {error}", place=place) from None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill.inspecting.sampling import BUCKETS, Kind, bucketed
+from shardmill.preflight import SHARDS_HERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,6 +149,16 @@ def output_sizes(tokens: int, documents: int, width: int, vocab_size: int, shard
         "mds": lambda: plain + 11 * documents + 700 * pieces,
     }
     return {name: size() for name, size in sizes.items()}
+
+
+ONE_FILE = ("nanogpt", "megatron")
+"""Formats in which the tokens of a split are one file, however many they are."""
+
+
+def staged_sizes(sizes: dict[str, int], width: int, shard_tokens: int) -> dict[str, int]:
+    """What lies on this machine at once of the formats' bytes while a run brings them to an object store."""
+    most = SHARDS_HERE * shard_tokens * width
+    return {name: size if name in ONE_FILE else min(size, most) for name, size in sizes.items()}
 
 
 @dataclass(frozen=True)

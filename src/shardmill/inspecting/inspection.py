@@ -16,14 +16,25 @@ from shardmill.budget import Budget, default_memory, settle_allocator, usable_cp
 from shardmill.encoding import Tokenizer, load_tokenizer
 from shardmill.errors import BudgetError, SourceError, UsageError
 from shardmill.inspecting.download import bytes_to_fetch, count_rows, download_speed, looking_fetcher
-from shardmill.inspecting.estimate import NOTHING, Amount, Expected, expected, histogram, output_sizes, pace
+from shardmill.inspecting.estimate import (
+    NOTHING,
+    Amount,
+    Expected,
+    expected,
+    histogram,
+    output_sizes,
+    pace,
+    staged_sizes,
+)
 from shardmill.inspecting.sampling import BUCKETS, Kind, take_sample
 from shardmill.inspecting.separators import Separator, find_separators
 from shardmill.inspecting.troubles import Trouble, find_troubles
+from shardmill.mirror import staging_folder
 from shardmill.options import Options
 from shardmill.reading import Reading, Source, find_sources
 from shardmill.reading.fetching import Fetcher
 from shardmill.recipe_calls import apply_recipes
+from shardmill.writing import ROOM, is_url
 
 _LARGEST = 8 << 20  # bytes of a record that are held at once
 _FOOTERS = 256  # parquet files of which the number of rows is asked
@@ -69,7 +80,13 @@ class Inspection:
     output_bytes: dict[str, int] = field(default_factory=dict)
     """By output format."""
     out: str = "."
+    """The folder or URL that the dataset is meant for."""
+    staging: str = ""
+    """The folder of this machine where files are made that go to an object store; empty: `out` is a folder."""
     free_bytes: int = 0
+    """Where files are made."""
+    disk_bytes: dict[str, int] = field(default_factory=dict)
+    """By output format: what a run needs there at once."""
     memory_bytes: int = 0
     workers: int = 1
     seconds: float = 0.0
@@ -126,6 +143,8 @@ def inspect(
         len(found), sum(source.size or 0 for source in found), tokenizer.name, tokenizer.vocab_size,
         tokenizer.dtype.itemsize, out=os.fspath(out) if out is not None else ".",
     )  # fmt: skip
+    if is_url(report.out):
+        report.staging = str(staging_folder(Path(chosen.cache) if chosen.cache else None))
     settle_allocator()  # as in a run, or the sample would be slower
     engine = tokenizer.engine()
     remote = any(source.remote for source in found)
@@ -145,6 +164,11 @@ def inspect(
         download = _download(report, kinds, found, chosen, fetcher) if remote else 0.0
     report.output_bytes = output_sizes(
         report.tokens.value, all_of_it.written, report.token_bytes, report.vocab_size, chosen.tokens_per_shard
+    )
+    report.disk_bytes = (
+        staged_sizes(report.output_bytes, report.token_bytes, chosen.tokens_per_shard)
+        if report.staging
+        else report.output_bytes
     )
     report.naive_bytes = _NAIVE * report.tokens.value + report.text_bytes.value
     needed = pace(kinds, all_of_it, report.token_bytes, report.workers, download)
@@ -167,13 +191,20 @@ def _download(
 
 def _machine(report: Inspection, options: Options, remote: bool) -> BudgetError | None:
     """What this machine has; gives why the memory would not do."""
-    folder = Path(report.out).absolute()
+    folder = Path(report.staging or report.out).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     report.free_bytes = shutil.disk_usage(folder).free
     report.machine_bytes = usable_memory()
     try:
-        budget = Budget(options.memory_bytes, options.workers, remote=remote)
+        budget = Budget(
+            options.memory_bytes,
+            options.workers,
+            report.vocab_size,
+            report.token_bytes,
+            remote=remote,
+            beside=ROOM if report.staging else 0,
+        )
     except BudgetError as error:
         report.workers = options.workers or usable_cpus()
         report.memory_bytes = options.memory_bytes or default_memory(report.workers)

@@ -45,7 +45,8 @@ def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
             ],
         )
         yield "output", list(_outputs(report))
-    yield "disk", [f"{show_bytes(report.free_bytes)} free in {report.out}"]
+    made = f", where files are made for {report.out}" if report.staging else ""
+    yield "disk", [f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"]
     yield "memory", [f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"]
     if report.tokens.value:
         yield "time", list(_time(report))

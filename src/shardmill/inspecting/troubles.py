@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardmill.inspecting.estimate import ONE_FILE
 from shardmill.quantities import show_bytes
+from shardmill.writing import LARGEST
 
 if TYPE_CHECKING:
     from shardmill.errors import BudgetError
@@ -41,6 +43,7 @@ def find_troubles(
         *_damaged(kinds),
         *_rejects(report, kinds, options),
         *_disk(report),
+        *_object(report),
         *([Trouble("memory", memory.message, None, memory.hint, stops=True)] if memory else []),
         *_empty(report, sources),
         *_invalid(kinds),
@@ -93,20 +96,34 @@ def _seen(kind: Kind) -> int:
 
 
 def _disk(report: Inspection) -> list[Trouble]:
-    large = {name: size for name, size in report.output_bytes.items() if size > report.free_bytes}
+    large = {name: size for name, size in report.disk_bytes.items() if size > report.free_bytes}
     if not large:
         return []
-    which = "" if len(large) == len(report.output_bytes) else f" as {', '.join(large)}"
+    which = "" if len(large) == len(report.disk_bytes) else f" as {', '.join(large)}"
     said = f"the output{which} does not fit on the disk: it takes about {show_bytes(min(large.values()))}"
+    hint = "choose another folder with `-o`, or prepare a part of it with `--limit`"
+    if report.staging:
+        said += " there until it is in the store"
+        hint = "choose another folder with `--cache`, or smaller files with `--shard-tokens`"
+        if which:
+            hint = "a format with shards needs little space there, such as `-f shards`"
     return [
         Trouble(
             "disk",
             f"{said}, and {show_bytes(report.free_bytes)} are free",
-            report.out,
-            "choose another folder with `-o`, or prepare a part of it with `--limit`",
+            report.staging or report.out,
+            hint,
             stops=not which,
         )
     ]
+
+
+def _object(report: Inspection) -> list[Trouble]:
+    large = [name for name in ONE_FILE if report.staging and report.output_bytes.get(name, 0) > LARGEST]
+    if not large:
+        return []
+    said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST)}"
+    return [Trouble("disk", said, report.out, "choose a format with shards, such as `-f shards`")]
 
 
 def _empty(report: Inspection, sources: list[Source]) -> list[Trouble]:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from shardmill.errors import SourceError
+from shardmill.extras import needs
 from shardmill.reading.addresses import BUCKETS, scheme_of
-from shardmill.reading.extras import needs
 from shardmill.reading.retrying import Patience, Transient
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import changed

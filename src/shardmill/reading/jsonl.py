@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from shardmill.errors import SourceError
+from shardmill.errors import BudgetError, SourceError
 from shardmill.reading.columns import excerpt, layout
 from shardmill.reading.documents import Chunk, Documents, Position, Reject
 from shardmill.reading.lines import Lines, find_lines
@@ -105,9 +105,8 @@ class JsonLinesReader:
             stop = next_stop(feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, most=most)
             end = stop.offset if stop is not None and stop.offset - position <= most + 1 else None
         payload: Any = None
-        cost = 0
+        cost = size
         if end is None:
-            shown = excerpt(feed.peek(position, 320))
             stop = next_stop(
                 feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, forget=feed.drop
             )
@@ -115,7 +114,7 @@ class JsonLinesReader:
             end = stop.offset
             length = end - position - (feed.peek(end - 1, 1) == b"\n")
             feed.drop(end)
-            payload = Oversize(f"line of {length:,} bytes is larger than memory allows; raise `--memory`", shown)
+            payload = Oversize("line", length)
         else:
             payload = feed.take(position, end)
             cost = end - position
@@ -130,10 +129,18 @@ class JsonLinesReader:
         if chunk.start == 0 and self._text_start:
             # Spaces keep every offset, and stand before a record without meaning.
             raw = b" " * self._text_start + raw[self._text_start :]
-        lines = find_lines(raw)
-        found = _Found(lines, self._field)
-        self._judge_all(raw, lines, found)
-        return found.documents()
+        try:
+            lines = find_lines(raw)
+            found = _Found(lines, self._field)
+            self._judge_all(raw, lines, found)
+            return found.documents()
+        except MemoryError as error:
+            # No reject: another machine would have had room for the line.
+            raise BudgetError(
+                "the system has no memory left to read lines of JSON",
+                place=f"{self._source.name}, bytes {chunk.start:,} to {chunk.end:,}",
+                hint="end other programs, or lift the limit that binds this one",
+            ) from error
 
     def _judge_all(self, raw: bytes, lines: Lines, found: _Found) -> None:
         """Runs of lines that look like objects go to the fast parser, the rest is judged one by one."""
@@ -178,7 +185,8 @@ class JsonLinesReader:
         options = pj.ReadOptions(use_threads=False, block_size=len(view) + 16)
         try:
             table = pj.read_json(pa.BufferReader(view), read_options=options, parse_options=self._parse)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowKeyError, pa.ArrowTypeError):
+        except pa.ArrowInvalid:
+            # What it says of all text that it cannot parse; any other error is no verdict on a line.
             return None
         if table.num_rows != count:
             return None

@@ -1,7 +1,8 @@
-"""A record that may not be held in memory: it was skipped, and is a reject."""
+"""A record that may not be held in memory. It ends a run: set aside, it would make the dataset depend on `--memory`."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -9,13 +10,25 @@ import numpy as np
 from shardmill.reading.documents import Documents, Reject
 
 
-class Oversize(NamedTuple):
-    """The payload of a chunk that is one such record."""
+@dataclass(frozen=True, slots=True)
+class TooLarge(Reject):
+    """In the place of a reject, since only who counts records knows their numbers; the run has to end there."""
 
-    reason: str
-    excerpt: str
+    size: int
+    """Bytes that would have to be held at once."""
+
+
+class Oversize(NamedTuple):
+    """The payload of a chunk that is one such record.
+
+    Such a chunk costs as much as a full one: then it is not joined with others, which are written before the run ends.
+    """
+
+    what: str
+    size: int
 
     def documents(self, record: int, lines: int) -> Documents:
-        """No document, and one reject."""
-        reject = Reject(record, 0, self.reason, self.excerpt)
-        return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), lines=lines, rejects=[reject])
+        """No document, and what ends the run."""
+        reason = f"a {self.what} of {self.size:,} bytes is larger than the memory allows"
+        found = TooLarge(record, 0, reason, "", self.size)
+        return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), lines=lines, rejects=[found])

@@ -38,7 +38,7 @@ _DECODER = json.JSONDecoder(parse_int=_number, parse_float=float)
 
 
 def judge(line: bytes, path: Sequence[str]) -> Verdict:
-    """The verdict on one line; of keys that stand twice the last counts."""
+    """The verdict on one line; of keys that stand twice the last counts. MemoryError where there is no room for it."""
     try:
         text = line.decode("utf-8").strip(" \t\r\n")
     except UnicodeDecodeError as error:
@@ -49,8 +49,6 @@ def judge(line: bytes, path: Sequence[str]) -> Verdict:
         return Verdict(reason=f"not valid JSON: {_plain(error.msg)} (column {error.pos + 1})")
     except RecursionError:
         return Verdict(reason=NESTED)
-    except MemoryError:
-        return Verdict(reason="too large to be parsed in memory")
     if end < len(text):
         end = len(text) - len(text[end:].lstrip(" \t\r\n"))
         return Verdict(reason=f"not valid JSON: more text after the end of the record (column {end + 1})")

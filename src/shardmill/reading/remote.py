@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import Any, NamedTuple, TypeVar
 
 from shardmill.errors import SourceError, UsageError
+from shardmill.extras import needs
 from shardmill.reading.addresses import BUCKETS, WEB, HubAddress, path_in, scheme_of, shown
 from shardmill.reading.buckets import BucketStore
-from shardmill.reading.extras import needs
 from shardmill.reading.retrying import Patience, Retries, Transient, patiently
 from shardmill.reading.sources import Source, is_readable_name, nothing_in
 from shardmill.reading.web import WebStore, refused

@@ -132,7 +132,7 @@ class TextReader:
         )
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
-        """A stretch that may not be held in memory: read in pieces, or a reject where the tokenizer has no cuts."""
+        """A stretch that may not be held in memory: read in pieces, or the end where the tokenizer has no cuts."""
         cut, separator, largest = self._reading.cut, self._reading.separator, self._reading.largest
         if cut is not None and self._source.size is None:
             raise SourceError(
@@ -140,7 +140,6 @@ class TextReader:
                 place=f"{self._source.name}, byte {position:,}",
                 hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
             )
-        excerpt = feed.peek(position, 320).decode("utf-8", "replace")[:80]
         at = position + max(largest, size)
         stop = next_stop(
             feed.peek,
@@ -156,17 +155,16 @@ class TextReader:
         if separator and stop.ends and feed.peek(text_end - len(separator), len(separator)) == separator:
             text_end -= len(separator)
         feed.drop(stop.offset)
-        reason = f"document of {text_end - position:,} bytes does not fit in the memory budget; raise `--memory`"
         return Chunk(
             source=self._index,
             start=position,
             end=stop.offset,
-            cost=stop.offset - position if cut else 0,
+            cost=stop.offset - position if cut else size,
             begins=not inside,
             ends=stop.ends,
             long=cut is not None,
             through=feed.stored(stop.offset),
-            payload=text_end if cut else Oversize(reason, excerpt),
+            payload=text_end if cut else Oversize("document", text_end - position),
         )
 
     def _begin(self, start: int) -> int:

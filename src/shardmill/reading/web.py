@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from urllib.parse import urljoin, urlsplit
 
 from shardmill.errors import OutputError, SourceError
+from shardmill.extras import needs
 from shardmill.reading.addresses import HubAddress, hub_url, scheme_of, shown
-from shardmill.reading.extras import needs
 from shardmill.reading.retrying import Patience, Transient
 from shardmill.reading.sources import Source
 from shardmill.reading.storage import changed

@@ -12,7 +12,8 @@ from datetime import timedelta
 from typing import Any
 
 from shardmill.errors import OutputError, UsageError
-from shardmill.writing.s3 import S3Account, needs
+from shardmill.extras import needs
+from shardmill.writing.s3 import S3Account
 
 SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
 """Of URLs, and the extra that each needs."""
@@ -59,14 +60,14 @@ class ObjectStore:
             raise UsageError(f"`{url}` is not the URL of a folder", hint=f"write {scheme}://BUCKET/FOLDER")
         self.url = f"{scheme.lower()}://{self._bucket}" + (f"/{prefix}" if prefix else "")
         self._prefix = f"{prefix}/" if prefix else ""
-        extra = SCHEMES[scheme.lower()]
-        self._library = needs("obstore", extra)
-        self._errors = needs("obstore.exceptions", extra)
+        extra, who = SCHEMES[scheme.lower()], f"writing to {scheme.lower()}://"
+        self._library = needs("obstore", extra, who)
+        self._errors = needs("obstore.exceptions", extra, who)
         self._account = S3Account(self._bucket) if extra == "s3" else None
         self.progressed = time.monotonic()
         """When the store last did something for us."""
         with self._asking(""):
-            self._store = needs("obstore.store", extra).from_url(
+            self._store = needs("obstore.store", extra, who).from_url(
                 self.url,
                 client_options={
                     "timeout": timedelta(seconds=_SECONDS),

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from shardmill.errors import OutputError, UsageError
+from shardmill.errors import OutputError
+from shardmill.extras import needs
 
 _FRESH = timedelta(minutes=5)  # for how long the store may use credentials before it asks again
-
-
-def needs(library: str, extra: str) -> Any:
-    """The library, or a UsageError that says how to get it."""
-    try:
-        return importlib.import_module(library)
-    except ImportError:
-        raise UsageError(
-            f"writing to this store needs the library `{library.partition('.')[0]}`, which is not installed",
-            hint=f'pip install "shardmill[{extra}]"',
-        ) from None
+_WHO = "writing to S3"
 
 
 class S3Account:
@@ -29,8 +19,8 @@ class S3Account:
 
     def __init__(self, bucket: str) -> None:
         self._bucket = bucket
-        self._trouble = needs("botocore.exceptions", "s3").BotoCoreError
-        self._session = needs("botocore.session", "s3").get_session()
+        self._trouble = needs("botocore.exceptions", "s3", _WHO).BotoCoreError
+        self._session = needs("botocore.session", "s3", _WHO).get_session()
         self._profile = self._ask(self._session.get_scoped_config)
 
     def settings(self) -> dict[str, Any]:
@@ -70,8 +60,8 @@ class S3Account:
 
         A store that does not know such lists has none to end.
         """
-        refused = needs("botocore.exceptions", "s3").ClientError
-        config = needs("botocore.config", "s3").Config(
+        refused = needs("botocore.exceptions", "s3", _WHO).ClientError
+        config = needs("botocore.config", "s3", _WHO).Config(
             connect_timeout=10, read_timeout=60, retries={"max_attempts": 5, "mode": "standard"}
         )
         client = self._ask(

@@ -1,4 +1,4 @@
-"""Libraries that only some sources need, imported when they do."""
+"""Libraries that only some need, imported when they do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from shardmill.errors import UsageError
 
 
 def needs(library: str, extra: str, what: str) -> Any:
-    """The library, or a UsageError that says how to get it."""
+    """The library that `what` needs, or a UsageError that says how to get it."""
     try:
         return importlib.import_module(library)
     except ImportError:
         raise UsageError(
-            f"{what} need the library `{library}`, which is not installed",
+            f"{what} cannot do without the library `{library.partition('.')[0]}`, which is not installed",
             hint=f'pip install "shardmill[{extra}]"',
         ) from None

@@ -1,0 +1,36 @@
+"""What is not installed is named, with the way to get it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import shardmill
+from shardmill.errors import UsageError
+from tests.encoding.vocabularies import gpt2_rules, write_json
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "source", "out", "options"),
+    [
+        ("huggingface_hub", "hub", "hf://datasets/some/set", "out", {}),
+        ("s3fs", "s3", "s3://bucket/a.jsonl", "out", {}),
+        ("obstore", "s3", "a.txt", "s3://bucket/folder", {}),
+        ("obstore", "gcs", "a.txt", "gs://bucket/folder", {}),
+        ("obstore", "azure", "a.txt", "az://bucket/folder", {}),
+        ("botocore", "s3", "a.txt", "s3://bucket/folder", {}),
+        ("tokenizers", "hf", "a.txt", "out", {"tokenizer": "tokenizer.json"}),
+    ],
+)
+def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path, monkeypatch, library, extra, source, out, options):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("some text")
+    made = write_json("lowercase", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}}) / "tokenizer.json"
+    (tmp_path / "tokenizer.json").write_bytes(made.read_bytes())
+    for name in [name for name in sys.modules if name.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(UsageError, match=f"cannot do without the library `{library}`") as caught:
+        shardmill.prepare(source, out, **options)
+    assert caught.value.hint == f'pip install "shardmill[{extra}]"'

@@ -1,0 +1,92 @@
+"""A second call on the same folder: goes on, leaves alone, or is refused with what differs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+
+import pytest
+
+import shardmill
+from shardmill.errors import MismatchError, OutputError
+from tests.corpus import documents, random_words, write_jsonl
+from tests.meter import SHARDMILL
+from tests.reference import check, twin
+from tests.watching import interrupt_after, wait_until
+
+
+def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(50))
+    shardmill.prepare(source, tmp_path / "out")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    assert shardmill.prepare(source, tmp_path / "out", workers=1).already
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")} == before
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"seed": 1}, r"--seed was `0` and is now `1`"),
+        ({"val": 0.5}, r"--val was `0` and is now `0.5`"),
+        ({"specials": "error"}, r"--specials was `text` and is now `error`"),
+        ("touch", r"source `.*a\.jsonl` has changed"),
+        ("grow", r"source `.*a\.jsonl` has changed \([\d,]+ bytes, now [\d,]+\)"),
+        ("add", r"source `.*b\.jsonl` is new"),
+    ],
+)
+def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, finished, change, said):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    source = write_jsonl(folder / "a.jsonl", documents(200))
+    out = tmp_path / "out"
+    if finished:
+        shardmill.prepare(folder, out, val=0)
+    else:
+        interrupt_after(0, folder, tmp_path / "out", val=0)
+    options = {"val": 0}
+    if change == "touch":
+        os.utime(source, ns=(1, 1))
+    elif change == "grow":
+        with open(source, "a") as file:
+            file.write('{"text": "more"}\n')
+    elif change == "add":
+        write_jsonl(folder / "b.jsonl", ["new"])
+    else:
+        options |= change
+    with pytest.raises(MismatchError) as error:
+        shardmill.prepare(folder, out, **options)
+    assert re.search(said, str(error.value)), str(error.value)
+    assert "--overwrite" in str(error.value)
+    shardmill.prepare(folder, out, **options, overwrite=True)
+    if "val" not in options or options["val"] == 0:
+        check(out, twin(folder))
+
+
+def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_bytes(random_words(60_000_000))
+    command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
+    with subprocess.Popen(command) as first:
+        try:
+            wait_until((tmp_path / "out" / ".shardmill" / "lock").exists)
+            time.sleep(0.2)
+            second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        finally:
+            first.kill()
+    assert second.returncode == 1
+    assert f"another run is at work in this folder (process {first.pid})" in second.stderr
+    # The lock of the dead process does not block the next.
+    third = subprocess.run([*command, "--limit", "10"], capture_output=True, text=True, check=False)
+    assert "another run" not in third.stderr
+
+
+def test_files_of_another_making_are_not_overwritten(tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(20))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "train.bin").write_bytes(b"somebody's work")
+    with pytest.raises(OutputError, match=r"in the way: train\.bin"):
+        shardmill.prepare(source, tmp_path / "out")
+    assert (tmp_path / "out" / "train.bin").read_bytes() == b"somebody's work"

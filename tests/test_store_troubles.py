@@ -1,0 +1,215 @@
+"""What goes wrong with an object store: tried again, told in words, and no reason for wrong data."""
+
+from __future__ import annotations
+
+import pytest
+
+import shardmill
+from shardmill.errors import OutputError, UsageError
+from shardmill.writing.object_store import refusal
+from tests.corpus import contents
+from tests.object_store import (
+    KEY,
+    LOSE,
+    MB,
+    SECRET,
+    WORDS,
+    Fault,
+    FaultyWay,
+    bucket,
+    impatient,
+    often,
+    s3_server,
+    words,
+)
+from tests.watching import interrupt_after
+
+__all__ = ["bucket", "impatient", "often", "s3_server", "words"]
+
+
+@pytest.mark.parametrize("fault", [500, 503, "cut"])
+def test_faults_of_the_store_are_tried_again_and_cost_nothing(tmp_path, bucket, words, often, monkeypatch, fault):
+    count = iter(range(100_000))
+
+    def every_third(method, path):
+        if next(count) % 3 == 1:
+            if fault == "cut":
+                raise Fault
+            return fault
+        return None
+
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    with FaultyWay(bucket.server, every_third) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        shardmill.prepare(words, bucket.url(), **WORDS)
+        assert len(way.requests) > 30
+    assert bucket.contents() == contents(tmp_path / "out")
+    assert bucket.working() == [".shardmill/plan.json"]
+
+
+def test_an_answer_that_is_lost_is_not_taken_for_another_run(tmp_path, bucket, words, often, monkeypatch):
+    """The journal is replaced, and the line is cut before the store can say so."""
+    lost = []
+
+    def lose(method, path):
+        if method == "PUT" and path.endswith("journal.json") and len(lost) < 8:
+            lost.append(path)
+            return LOSE
+        return None
+
+    with FaultyWay(bucket.server, lose) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        shardmill.prepare(words, bucket.url(), **WORDS)
+    assert len(lost) == 8
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    assert bucket.contents() == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("what", ["train_000003.bin", "journal.json", "manifest.json", ".partial/"])
+def test_a_store_that_stops_to_answer_ends_the_run_and_the_same_command_goes_on(
+    tmp_path, bucket, words, often, impatient, monkeypatch, what
+):
+    wanted = iter(range(3 if what in ("journal.json", ".partial/") else 0))
+
+    def broken(method, path):
+        return 503 if method in ("PUT", "POST") and what in path and next(wanted, None) is None else None
+
+    with FaultyWay(bucket.server, broken) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        with pytest.raises(OutputError, match="the store did not do it: 503") as error:
+            shardmill.prepare(words, bucket.url(), **WORDS)
+    assert bucket.url() in error.value.place
+    assert "the same command goes on" in error.value.kept
+    assert "run the same command again" in error.value.hint
+    assert "manifest.json" not in bucket.names()
+    assert bucket.uploads() == []
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.server.endpoint)
+    shardmill.prepare(words, bucket.url(), **WORDS)
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    assert bucket.contents() == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("lost", ["train_000000.bin", ".shardmill/"])
+def test_what_is_missing_in_the_store_is_noticed(bucket, words, often, monkeypatch, lost):
+    interrupt_after(8, words, bucket.url(), **WORDS)
+    for name in bucket.names():
+        if name.startswith(lost) and not name.endswith("journal.json"):
+            bucket.delete(name)
+    with pytest.raises(OutputError, match="not there as the journal says"):
+        shardmill.prepare(words, bucket.url(), **WORDS)
+
+
+def test_rejects_so_far_can_be_read_when_there_are_too_many(tmp_path, bucket):
+    source = tmp_path / "a.jsonl"
+    source.write_text('{"text": "good"}\n' * 50 + "bad\n" * 30)
+    with pytest.raises(shardmill.ShardmillError, match="documents are bad") as error:
+        shardmill.prepare(source, bucket.url(), max_bad=20)
+    assert f"{bucket.url()}/rejects.jsonl.partial" in error.value.hint
+    shardmill.prepare(source, bucket.url(), max_bad="any")
+    assert len(bucket.read("rejects.jsonl").splitlines()) == 30
+    assert "rejects.jsonl.partial" not in bucket.names()
+
+
+def test_a_bucket_that_is_not_there_is_named_at_once(s3_server, words):
+    with pytest.raises(OutputError, match="there is no bucket `no-such-bucket`") as error:
+        shardmill.prepare(words, "s3://no-such-bucket/out")
+    assert "create it" in error.value.hint
+
+
+@pytest.mark.parametrize("name", ["s3://", "s3:///a", "s3://bucket//a", "s3://bucket/a?b=c", "ftp://host/a"])
+def test_a_url_that_is_none_is_refused(words, name):
+    with pytest.raises(UsageError):
+        shardmill.prepare(words, name)
+
+
+def test_a_refusal_is_told_with_what_to_do_and_tried_once(bucket, words, monkeypatch):
+    with FaultyWay(bucket.server, lambda method, path: 403 if method == "PUT" else None) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        with pytest.raises(OutputError, match="does not allow it") as error:
+            shardmill.prepare(words, bucket.url(), **WORDS)
+    assert "list, read, write and delete" in error.value.hint
+    assert [method for method, path in way.requests].count("PUT") == 1
+
+
+def test_without_credentials_it_says_where_they_are_looked_for(bucket, words, monkeypatch):
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(OutputError, match="no credentials") as error:
+        shardmill.prepare(words, bucket.url(), **WORDS)
+    assert "AWS_PROFILE" in error.value.hint
+
+
+def test_credentials_and_endpoint_of_a_profile_are_used(tmp_path, bucket, words, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    folder = tmp_path / ".aws"
+    folder.mkdir()
+    (folder / "credentials").write_text(f"[mill]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET}\n")
+    (folder / "config").write_text(f"[profile mill]\nregion = eu-west-1\nendpoint_url = {bucket.server.endpoint}\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(folder / "credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(folder / "config"))
+    monkeypatch.setenv("AWS_PROFILE", "mill")
+    shardmill.prepare(words, bucket.url(), **WORDS)
+    assert "manifest.json" in bucket.names()
+
+
+def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, monkeypatch):
+    said = []
+    for status in (403, 500):
+        with FaultyWay(bucket.server, lambda method, path, status=status: status) as way:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+            with pytest.raises(OutputError) as error:
+                shardmill.prepare(words, bucket.url(), **WORDS)
+            said.append(str(error.value))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.server.endpoint)
+    staged = []
+    monkeypatch.setattr("shardmill.mirror.Mirror.clean", lambda self: staged.append(_all_of(self.staging)))
+    interrupt_after(6, words, bucket.url(), **WORDS)
+    everything = b"".join([*staged, *(bucket.read(name) for name in bucket.names()), *map(str.encode, said)])
+    assert len(everything) > MB
+    assert SECRET.encode() not in everything and KEY.encode() not in everything
+    assert b"Signature" not in everything and b"X-Amz" not in everything
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        ("403 Forbidden", "InvalidAccessKeyId", "does not accept the credentials (InvalidAccessKeyId)"),
+        ("403 Forbidden", "SignatureDoesNotMatch", "does not accept the credentials (SignatureDoesNotMatch)"),
+        ("403 Forbidden", "AccessDenied", "does not allow it (AccessDenied)"),
+        ("404 Not Found", "NoSuchBucket", "there is no bucket `b`"),
+        ("301 Moved Permanently", "PermanentRedirect", "is in another region"),
+        ("503 Service Unavailable", "SlowDown", "did not do it: SlowDown, tried 9 times"),
+    ],
+)
+def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status, code, told):
+    said = (
+        f"Generic S3 error: Error performing PUT https://b.s3/x?X-Amz-Signature=abc in 3ms, after 8 retries "
+        f"- Server returned non-2xx status code: {status}: <Error><Code>{code}</Code><Message>no</Message>"
+        f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId><StringToSign>AWS4</StringToSign></Error>"
+    )
+    error = str(refusal(said, "b", "s3://b/x"))
+    assert told in error
+    assert KEY not in error and "Amz" not in error and "AWS4" not in error
+
+
+def test_too_little_memory_for_the_uploads_is_said_beforehand(bucket, words):
+    with pytest.raises(shardmill.ShardmillError, match="does not suffice") as local:
+        shardmill.prepare(words, "unused", memory="100MB")
+    with pytest.raises(shardmill.ShardmillError, match="does not suffice") as remote:
+        shardmill.prepare(words, bucket.url(), memory="100MB")
+    least = [int(error.value.hint.split("--memory ")[1].split("MB")[0]) for error in (local, remote)]
+    assert least[1] - least[0] > 50
+
+
+def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(bucket, words, monkeypatch):
+    monkeypatch.setattr("shardmill.writing.object_store.LARGEST", 100_000)
+    monkeypatch.setattr("shardmill.preflight.LARGEST", 100_000)
+    with pytest.raises(OutputError, match="one object may have") as error:
+        shardmill.prepare(words, bucket.url(), val=0)
+    assert "-f shards" in error.value.hint
+    assert bucket.names() == []
+
+
+def _all_of(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())

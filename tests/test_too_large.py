@@ -1,0 +1,107 @@
+"""A record that the memory has no room for stops a run, so that the bytes never depend on `--memory`."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import shardmill
+from shardmill.errors import BudgetError
+from tests.corpus import contents, random_words
+from tests.encoding.vocabularies import gpt2_rules, write_json
+from tests.meter import metered
+
+MB = 1_000_000
+LARGE = 12 * MB
+
+
+def _lines(path: Path, *, before: int = 30_000) -> Path:
+    """Short lines, one of about LARGE bytes, and short lines again, with bad ones among them."""
+    with open(path, "w") as file:
+        file.writelines(json.dumps({"text": f"the text of line {i}, " * 9}) + "\n" for i in range(before))
+        file.write("not json\n")
+        file.write(json.dumps({"text": random_words(LARGE).decode()}) + "\n")
+        file.writelines(json.dumps({"text": f"line {i} of those after it"}) + "\n" for i in range(1000))
+    return path
+
+
+def _named(said: str) -> str:
+    return re.search(r"`--memory (\S+)`", said)[1]
+
+
+def test_the_run_says_where_it_is_and_goes_on_with_the_memory_that_it_names(tmp_path):
+    source = _lines(tmp_path / "a.jsonl")
+    prepare = ["prepare", source, "--max-bad", "any", "-q", "-o"]
+    stopped = metered(*prepare, tmp_path / "out", "--memory", "400MB")
+    assert stopped.code == 1
+    length = len(source.read_bytes().splitlines()[30_001])
+    assert f"a line of {length:,} bytes is larger than the memory allows" in stopped.err
+    assert f"place: {source}, line 30,002\n" in stopped.err
+    assert "Traceback" not in stopped.err
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
+    recorded = json.loads(journal[-1])["state"]
+    assert recorded["position"][1] == 30_001, "all that stands before it was not recorded"
+    enough = _named(stopped.err)
+    resumed = metered(*prepare, tmp_path / "out", "--memory", enough)
+    assert resumed.code == 0, resumed.err
+    assert resumed.peak < float(enough.removesuffix("MB")) * MB
+    whole = metered(*prepare, tmp_path / "whole", "--memory", "3GB")
+    assert whole.code == 0, whole.err
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    (reject,) = (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()
+    assert json.loads(reject)["line"] == 30_001
+
+
+def test_a_document_for_a_tokenizer_without_cuts_is_no_different(tmp_path):
+    pytest.importorskip("tokenizers")
+    tokenizer = write_json("lowercase", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}})
+    source = tmp_path / "a.txt"
+    source.write_bytes(b"first\x1e" + b"a few words " * (3 * MB // 12) + b"\x1elast")
+    prepare = ["prepare", source, "-t", tokenizer, "--separator", r"\x1e", "-o"]
+    stopped = metered(*prepare, tmp_path / "out", "--memory", "350MB")
+    assert stopped.code == 1
+    assert "a document of 3,000,000 bytes is larger than the memory allows" in stopped.err
+    assert f"place: {source}, byte 6\n" in stopped.err
+    resumed = metered(*prepare, tmp_path / "out", "--memory", _named(stopped.err))
+    assert resumed.code == 0, resumed.err
+    assert metered(*prepare, tmp_path / "whole", "--memory", "3GB").code == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_lines_are_counted_in_the_source_that_it_stands_in(tmp_path, small_chunks, monkeypatch):
+    for i in range(40):
+        (tmp_path / f"{i:02}.jsonl").write_text('{"text": "short"}\n\n{"text": "as short"}\n')
+    with open(tmp_path / "07.jsonl", "a") as file:
+        file.write(json.dumps({"text": "x" * 300_000}) + "\n")
+    with open(tmp_path / "05.jsonl", "a") as file:
+        file.write(json.dumps({"text": "x" * 70_000}) + "\n")
+    _allow(monkeypatch, 100_000)
+    with pytest.raises(BudgetError, match="a line of 300,0") as caught:
+        shardmill.prepare(tmp_path, tmp_path / "out", memory="4GB")
+    assert caught.value.place == f"{tmp_path / '07.jsonl'}, line 4"
+
+
+def test_what_stands_after_the_last_wanted_document_does_not_matter(tmp_path, small_chunks, monkeypatch):
+    source = tmp_path / "a.jsonl"
+    texts = [*(f"text {i}" for i in range(10)), "x" * 300_000, "the last"]
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    _allow(monkeypatch, 100_000)
+    result = shardmill.prepare(source, tmp_path / "out", memory="4GB", limit="10", val=0)
+    assert result.manifest["documents"] == 10
+    with pytest.raises(BudgetError):
+        shardmill.prepare(source, tmp_path / "more", memory="4GB", limit="11", val=0)
+
+
+def _allow(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Let a budget have room for records of so many bytes only, so that no test needs a gigabyte."""
+    made = shardmill.budget.Budget.__init__
+
+    def smaller(self, *args, **more):
+        made(self, *args, **more)
+        self.largest = size
+
+    monkeypatch.setattr("shardmill.budget.Budget.__init__", smaller)
