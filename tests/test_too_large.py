@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import shardmill
@@ -68,6 +70,25 @@ def test_a_document_for_a_tokenizer_without_cuts_is_no_different(tmp_path):
     assert f"place: {source}, byte 6\n" in stopped.err
     resumed = metered(*prepare, tmp_path / "out", "--memory", _named(stopped.err))
     assert resumed.code == 0, resumed.err
+    assert metered(*prepare, tmp_path / "whole", "--memory", "3GB").code == 0
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("group", [1, 100])
+def test_a_row_of_parquet_is_no_different(tmp_path, group):
+    source = tmp_path / "a.parquet"
+    texts = ["first", "second", random_words(20 * MB).decode(), *["after"] * 100]
+    pq.write_table(pa.table({"text": texts}), source, row_group_size=group, use_dictionary=False)
+    prepare = ["prepare", source, "-o"]
+    stopped = metered(*prepare, tmp_path / "out", "--memory", "400MB")
+    assert stopped.code == 1
+    assert re.search(r"a row of 20,\d{3},\d{3} bytes is larger than the memory allows", stopped.err)
+    assert f"place: {source}, row 3\n" in stopped.err
+    assert stopped.peak < 400 * MB
+    enough = _named(stopped.err)
+    resumed = metered(*prepare, tmp_path / "out", "--memory", enough)
+    assert resumed.code == 0, resumed.err
+    assert resumed.peak < float(enough.removesuffix("MB")) * MB
     assert metered(*prepare, tmp_path / "whole", "--memory", "3GB").code == 0
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 

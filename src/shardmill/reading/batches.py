@@ -11,6 +11,7 @@ import pyarrow as pa
 from shardmill.reading.columns import as_binary, documents_of, text_bytes
 from shardmill.reading.documents import Chunk, Documents, Position, Reject
 from shardmill.reading.options import Reading
+from shardmill.reading.oversize import Oversize
 from shardmill.reading.sources import Source
 
 # Rows of a chunk at the most: a million empty rows weigh nothing as text, but their offsets do.
@@ -40,6 +41,8 @@ class RowsReader:
         self._field = reading.text_field
 
     def read(self, chunk: Chunk) -> Documents:
+        if isinstance(chunk.payload, Oversize):
+            return chunk.payload.documents(record=0, lines=1)
         rows: Rows = chunk.payload
         return documents_of_rows(rows, self._field)
 
@@ -50,8 +53,14 @@ class RowsReader:
         """The chunks after `start`; `through` tells how far the stored bytes have been read."""
         row = start.offset
         for part in after(parts, row):
-            yield Chunk(self._index, row, row + part.total, part.cost, through=through(), payload=part)
+            yield self._chunk(row, part, through())
             row += part.total
+
+    def _chunk(self, row: int, part: Rows, through: int) -> Chunk:
+        payload: Rows | Oversize = part
+        if part.total == 1 and part.cost > self._reading.largest:
+            payload = Oversize("row", part.cost)
+        return Chunk(self._index, row, row + part.total, part.cost, through=through, payload=payload)
 
 
 def documents_of_rows(rows: Rows, field: str) -> Documents:

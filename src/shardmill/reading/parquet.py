@@ -81,8 +81,7 @@ class ParquetReader(RowsReader):
                 number += 1
             elif group.suspect or group.size > 2 * size or at > group.start:
                 for part in gathered(self._by_feeder(number, group, at, size), size):
-                    through = stored * (at + part.total) // total
-                    yield Chunk(self._index, at, at + part.total, part.cost, through=through, payload=part)
+                    yield self._chunk(at, part, stored * (at + part.total) // total)
                     at += part.total
                 number += 1
             else:
@@ -101,9 +100,9 @@ class ParquetReader(RowsReader):
                 at, number = end, last
 
     def read(self, chunk: Chunk) -> Documents:
-        if isinstance(chunk.payload, Rows):
-            return documents_of_rows(chunk.payload, self._field)
-        groups: Groups = chunk.payload
+        if not isinstance(chunk.payload, Groups):
+            return super().read(chunk)
+        groups = chunk.payload
         columns: list[pa.Array] = []
         found = 0
         # With a dictionary a thousand rows may stand for gigabytes: they are weighed before they are made out.
@@ -201,6 +200,10 @@ class ParquetReader(RowsReader):
             numbers = wanted < FEWEST_ROWS
             wanted = max(wanted, FEWEST_ROWS)
         end = group.start + group.rows
+        if group.rows == 1 and group.size > self._reading.largest and not group.dictionary:
+            # It is told by its size: to decode it would take the memory that it is refused for.
+            yield Rows(pa.nulls(1), group.size, 1)
+            return
         while at < end:
             row = group.start
             smaller = False
