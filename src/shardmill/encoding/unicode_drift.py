@@ -63,8 +63,9 @@ class Characters:
     def _lead_places(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Where a byte stands that can be the first of such a character; eight ASCII bytes are passed over at once."""
         even = len(data) & ~7
-        words = np.flatnonzero((data[:even].view(np.uint64) & _NOT_ASCII) != 0)
-        found = np.flatnonzero(self._leads[data[:even].reshape(-1, 8)[words]])
+        eights = data[:even].view(np.uint64)
+        words = np.flatnonzero((eights & _NOT_ASCII) != 0)
+        found = np.flatnonzero(self._leads[eights[words].view(np.uint8)])
         rest = np.flatnonzero(self._leads[data[even:]])
         return np.concatenate([words[found >> 3] * 8 + (found & 7), rest + even])
 
