@@ -114,7 +114,8 @@ def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path, bucket):
     source.write_bytes(random_words(60 * MB))
     command = ["prepare", str(source), "-o", bucket.url(), "--separator", r"\n", "--memory", "500MB"]
     with subprocess.Popen([*SHARDMILL, *command], stderr=subprocess.PIPE, text=True, env=_machine(tmp_path)) as run:
-        wait_until(lambda: any(path.stat().st_size for path in (tmp_path / "machine").rglob("train*.partial")))
+        # A result is written, and counted a moment later: with two of them one is surely counted.
+        wait_until(lambda: any(path.stat().st_size > 4 * MB for path in (tmp_path / "machine").rglob("train*.partial")))
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=60)
     assert run.returncode == 130, said

@@ -23,6 +23,8 @@ MB = 1_000_000
 _CEILING = 0.86
 # What a process that has only just loaded shardmill holds at the most.
 _FRESH = 200 * MB
+# By how much a process may hold more than another that did the same: what is named as the least must do next time.
+_VARIES = 8 * MB
 # What the feeder buffers: windows of decompressors, pages of parquet.
 _FEEDER = 12 * MB
 # What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s. Where memory is tight it is
@@ -55,12 +57,14 @@ class Budget:
         vocab_size: int = 50257,
         token_bytes: int = 2,
         *,
+        library_bytes: int = 0,
         remote: bool = False,
         beside: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
+        `library_bytes`: what the tokenizer's library takes for each byte of text besides. `remote`: bytes are read
+        ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
         """
         self._process = psutil.Process()
         self._closed = False
@@ -69,7 +73,7 @@ class Budget:
         self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
-        self._per_byte = 4 + 2 * token_bytes
+        self._per_byte = 4 + 2 * token_bytes + library_bytes
         self.peak = self.resident()
         self._base = base = self.peak + beside
         self._remote = remote
@@ -86,7 +90,7 @@ class Budget:
             raise BudgetError(
                 f"{show_bytes(self.memory)} of memory does not suffice"
                 + (f" for {workers} workers" if several else ""),
-                hint=f"the least that works is {_option(least)}" + (" (or fewer `--workers`)" * several),
+                hint=f"the least that works is {_option(least + _VARIES)}" + (" (or fewer `--workers`)" * several),
             )
         room = int(self.memory * _CEILING) - base - feeder
         if workers is None:

@@ -131,6 +131,7 @@ class Run:
             options.workers,
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
+            library_bytes=plan.tokenizer.library_bytes,
             remote=any(source.remote for source in plan.sources),
             beside=ROOM if mirror else 0,
         )

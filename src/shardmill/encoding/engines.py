@@ -103,6 +103,8 @@ class Engine:
         self._primary = recipe.primary()
         self._reference: Backend | None = None
         self._fallbacks = 0
+        self._whole = recipe.stitching.step if recipe.stitching and recipe.stitching.little else LONG
+        """A row beyond this goes in parts where the reference may have to encode it."""
 
     def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
         """The tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8.
@@ -143,7 +145,7 @@ class Engine:
         if recipe.reference:
             odd.append(np.searchsorted(offsets, self._drift(data[first:last]) + first, side="right") - 1)
         if recipe.stitching:
-            odd.append(np.flatnonzero(np.diff(offsets) - gap > LONG))
+            odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if recipe.reference else self._whole)))
         if recipe.forbidden:
             text = data.data
             begins = np.array([match.start() for match in recipe.forbidden.finditer(text, first, last)], np.int64)
@@ -155,7 +157,7 @@ class Engine:
         before = self._fallbacks
         try:
             self._refuse_special(text.data)
-            if self._recipe.stitching and len(text) > LONG:
+            if self._recipe.stitching and len(text) > self._whole:
                 try:
                     result.add(row, list(self.encode_pieces(_views(text))))
                 except UncuttableError:

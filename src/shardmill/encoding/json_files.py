@@ -34,6 +34,9 @@ END_NAMES = (
 """What the end of a text is called where no tokenizer_config.json says it, the most likely first."""
 
 
+_LIBRARY_BYTES = 110  # that `tokenizers` takes for each byte of English in one document: 100 to 106
+
+
 def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, place: str) -> Tokenizer:
     """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
     rules = _parse(text, place)
@@ -110,9 +113,11 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
             scheme.looks_past_white,
             normalizes=bool(_normal_form(rules)),
             specials=bool(parsed),
+            little=True,
         )
         if cut and scheme
         else None,
+        library_bytes=0 if cut and scheme else _LIBRARY_BYTES,
         drift=drift_of(scheme.patterns if scheme else ()),
     )
 

@@ -54,4 +54,5 @@ def from_model(name: str, model: bytes, *, specials: str, place: str) -> Tokeniz
         make_reference=reference,
         decode_ids=decode,
         stitching=None,
+        library_bytes=50,  # 46 for English
     )

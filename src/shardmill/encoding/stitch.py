@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STEP = 1 << 20
-"""Bytes that are encoded in one call where there are safe places."""
 WINDOW = 1 << 16
 """Bytes that each window goes further where there are none. One run of GPT-2 digits: 3.6 MB/s, and 2.4 with 1 << 18."""
 OVERLAP = 1 << 12
@@ -49,6 +48,13 @@ class Stitching:
     """The text is brought into NFC first."""
     specials: bool = False
     """Special tokens are found in the text."""
+    little: bool = False
+    """The library takes a hundred times the text in memory, so it gets little of it at once."""
+
+    @property
+    def step(self) -> int:
+        """Bytes that are encoded in one call where there are safe places."""
+        return STEP // 8 if self.little else STEP
 
     @property
     def margin(self) -> int:
@@ -61,9 +67,9 @@ def encode_stream(
 ) -> Iterator[NDArray[Any]]:
     """The tokens of one text that comes in pieces. `encode` gives the tokens of a text taken alone."""
     with closing(Tape(pieces)) as tape:
-        while tape.fill(STEP):
+        while tape.fill(how.step):
             place = len(tape.text) if tape.ended else _late_cut(tape.text, how.cut)
-            if 0 < place <= 2 * STEP:
+            if 0 < place <= 2 * how.step:
                 yield encode(tape.take(place))
             else:
                 yield from _stitch(tape, encode, how)

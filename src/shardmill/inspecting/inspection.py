@@ -148,7 +148,7 @@ def inspect(
     settle_allocator()  # as in a run, or the sample would be slower
     engine = tokenizer.engine()
     remote = any(source.remote for source in found)
-    memory_error = _machine(report, chosen, remote)
+    memory_error = _machine(report, chosen, remote, tokenizer.library_bytes)
     with looking_fetcher() as fetcher:
         reading = Reading(
             chosen.text_field,
@@ -189,7 +189,7 @@ def _download(
     return report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
 
 
-def _machine(report: Inspection, options: Options, remote: bool) -> BudgetError | None:
+def _machine(report: Inspection, options: Options, remote: bool, library_bytes: int) -> BudgetError | None:
     """What this machine has; gives why the memory would not do."""
     folder = Path(report.staging or report.out).absolute()
     while not folder.exists() and folder != folder.parent:
@@ -202,6 +202,7 @@ def _machine(report: Inspection, options: Options, remote: bool) -> BudgetError 
             options.workers,
             report.vocab_size,
             report.token_bytes,
+            library_bytes=library_bytes,
             remote=remote,
             beside=ROOM if report.staging else 0,
         )
