@@ -95,15 +95,17 @@ class Budget:
         room = int(self.memory * _CEILING) - base - feeder
         if workers is None:
             self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
-        for_text = room // self.workers - self._worker_needs(0)
-        fitting = for_text // (_GROWTH_PER_BYTE + 2 * self._per_byte)
-        # As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB.
+        # As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB. There is one lease more
+        # than workers, for what is read ahead or written: without it they wait a tenth of the time.
+        for_text = room - self.workers * self._worker_needs(0) - _TASK
+        fitting = for_text // (self.workers * (_GROWTH_PER_BYTE + 2 * self._per_byte) + self._per_byte)
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
         ceiling, fixed = int(self.memory * _CEILING), base + feeder + self.workers * self._engine
         calm = ceiling - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
         self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING))
         spare = calm - fixed
-        self.capacity = max(self.workers * self.lease_for(self.chunk_bytes), spare // 2)
+        leases = self.workers + (self.chunk_bytes > SMALLEST)
+        self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def lease_for(self, text_bytes: int) -> int:
