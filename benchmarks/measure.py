@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -91,7 +92,8 @@ def resident(pid: int) -> int:
 
 def _tail(file: Any) -> str:
     file.seek(0)
-    lines = file.read().decode(errors="replace").strip().splitlines()
+    said = file.read().decode(errors="replace").replace(f"{Path(__file__).parent}{os.sep}", "")
+    lines = said.strip().splitlines()
     return "; ".join(line.strip() for line in lines[-3:]).replace("|", "/")[-400:]
 
 
