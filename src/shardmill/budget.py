@@ -96,7 +96,8 @@ class Budget:
         if workers is None:
             self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
         # As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB. There is a lease more
-        # than workers, for what is read ahead or written: without it they wait a tenth of the time.
+        # than workers, for what is read ahead or written: without it they wait a tenth of the time. The least memory
+        # has no room for that.
         for_text = room - self.workers * self._worker_needs(0) - _TASK
         fitting = for_text // (self.workers * (_GROWTH_PER_BYTE + 2 * self._per_byte) + self._per_byte)
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))

@@ -25,7 +25,7 @@ from shardmill.encoding import (
 )
 from shardmill.encoding.gigatoken_backend import MARK
 from tests.encoding.hard import disorder, lists, rows, run, texts
-from tests.encoding.vocabularies import EVERY, tokenizer
+from tests.encoding.vocabularies import EVERY, gpt2_rules, tokenizer, write_json
 
 POISON = "\u0007poison\u0007"
 
@@ -178,6 +178,42 @@ def test_a_separator_is_not_looked_for_where_special_tokens_are() -> None:
     assert not load_tokenizer("gpt2", specials="parse").takes(b"<|endoftext|>")
     assert not load_tokenizer("gpt2", specials="error").takes(b"<|endoftext|>")
     assert not load_tokenizer("gpt2").takes(b"") and not load_tokenizer("gpt2").takes(MARK.encode())
+
+
+class Noted:
+    """The tokenizer's own library, and the largest text that it was given."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.most = inner, 0
+
+    def rows(self, data: Any, offsets: Any, gap: int) -> Any:
+        self.most = max(self.most, int((np.diff(offsets) - gap).max()))
+        return self._inner.rows(data, offsets, gap)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts(alone: bool) -> None:
+    made = tokenizer("llama3-json")
+    assert made.stitching and made.stitching.little and made.make_fallback
+    noted = Noted(made.make_fallback())
+    if alone:
+        made = dataclasses.replace(made, make_primary=lambda separator: noted, make_fallback=None)
+    else:  # for rows with a character that the engine may not know
+        made = dataclasses.replace(made, make_fallback=lambda: noted)
+    long = run("words", 400_000) + " \u088f's " + run("words", 300_000, 1)
+    documents = ["short", long, "", long[:1_000]]
+    assert lists(made.engine().encode(*rows(documents))) == [made.reference()(document) for document in documents]
+    assert 0 < noted.most <= 2 * made.stitching.step
+
+
+def test_documents_that_go_whole_to_a_library_are_counted_with_what_it_takes() -> None:
+    rules = gpt2_rules()
+    lower = load_tokenizer(str(write_json("lower", {**rules, "normalizer": {"type": "Lowercase"}})))
+    assert (lower.engine_name, lower.cut) == ("tokenizers", None) and lower.library_bytes > 100
+    spaces = {"id": 50257, "content": "  ", "special": False, "single_word": False, "lstrip": False, "rstrip": False}
+    added = [*rules["added_tokens"], {**spaces, "normalized": True}]
+    spaced = load_tokenizer(str(write_json("spaced", {**rules, "added_tokens": added})))
+    assert (spaced.engine_name, spaced.cut, spaced.library_bytes) == ("gigatoken", None, 0)
 
 
 class Poisoned:

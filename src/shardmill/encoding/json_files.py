@@ -117,7 +117,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         )
         if cut and scheme
         else None,
-        library_bytes=0 if cut and scheme else _LIBRARY_BYTES,
+        library_bytes=0 if fast or cut else _LIBRARY_BYTES,
         drift=drift_of(scheme.patterns if scheme else ()),
     )
 

@@ -47,7 +47,7 @@ class Tokenizer:
     separable: bool = False
     """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
     library_bytes: int = 0
-    """Memory that its library takes for each byte of a document, where documents go to it whole."""
+    """Memory that its library takes for each byte of a document, where every document goes to it whole."""
     drift: Characters = WITH_SYMBOLS
     """Characters that its engine and its library may take for different things."""
 
