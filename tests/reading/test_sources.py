@@ -6,6 +6,7 @@ import gzip
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -87,13 +88,26 @@ def test_standard_input_can_be_given_once(tmp_path: Path) -> None:
         find_sources(["-", "-"])
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_without_permission_is_a_wrong_call(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"x")
-    path.chmod(0)
-    with pytest.raises(UsageError, match="permission"):
-        find_sources([str(path)])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded")  # of a fork, whose child does nothing but this
+def test_a_file_without_permission_is_a_wrong_call() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        path = Path(folder, "a.txt")
+        path.write_bytes(b"x")
+        path.chmod(0)
+        if (child := os.fork()) == 0:
+            said = "nothing"
+            try:
+                if os.geteuid() == 0:  # root may read everything
+                    os.setgroups([])
+                    os.setgid(65534)
+                    os.setuid(65534)
+                find_sources([str(path)])
+            except UsageError as error:
+                said = error.message
+            finally:
+                os._exit(0 if said == "no permission to read the source" else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_link_that_leads_in_a_circle_ends(tmp_path: Path) -> None:
