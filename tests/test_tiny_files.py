@@ -141,26 +141,26 @@ def test_what_can_be_told_file_by_file_does_not_end_a_bunch(tmp_path, monkeypatc
     assert bunches == [4]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        gzip.compress(TEXT),
-        zstandard.ZstdCompressor().compress(TEXT),
-        bz2.compress(TEXT),
-        lzma.compress(TEXT),
-        gzip.compress(b""),
-        gzip.compress(b"a long story. " * 300_000),  # far more than a chunk
-        codecs.BOM_UTF16_LE + "Wörter".encode("utf-16-le"),
-        codecs.BOM_UTF16_BE + "Wörter".encode("utf-16-be"),
-        codecs.BOM_UTF32_LE + "Wörter".encode("utf-32-le"),
-        codecs.BOM_UTF32_BE + "Wörter".encode("utf-32-be"),
-        b"PAR1 is the mark of parquet",
-        b"ARROW1 is that of Arrow",
-    ],
-)
+PACKED_OR_ENCODED = {
+    "gzip": gzip.compress(TEXT),
+    "zstd": zstandard.ZstdCompressor().compress(TEXT),
+    "bzip2": bz2.compress(TEXT),
+    "xz": lzma.compress(TEXT),
+    "gzip of nothing": gzip.compress(b""),
+    "gzip of more than a chunk": gzip.compress(b"a long story. " * 300_000),
+    "UTF-16 LE": codecs.BOM_UTF16_LE + "Wörter".encode("utf-16-le"),
+    "UTF-16 BE": codecs.BOM_UTF16_BE + "Wörter".encode("utf-16-be"),
+    "UTF-32 LE": codecs.BOM_UTF32_LE + "Wörter".encode("utf-32-le"),
+    "UTF-32 BE": codecs.BOM_UTF32_BE + "Wörter".encode("utf-32-be"),
+    "text with parquet's mark": b"PAR1 is the mark of parquet",
+    "text with Arrow's mark": b"ARROW1 is that of Arrow",
+}
+
+
+@pytest.mark.parametrize("odd", PACKED_OR_ENCODED)
 @pytest.mark.parametrize("val", ["0", "0.5"])
 def test_what_is_packed_or_encoded_otherwise_is_read_as_ever(tmp_path, monkeypatch, bunches, odd, val):
-    source = write(tmp_path / "in", [TEXT, b"", odd, TEXT])
+    source = write(tmp_path / "in", [TEXT, b"", PACKED_OR_ENCODED[odd], TEXT])
     same(monkeypatch, tmp_path, source, val=val)
     assert bunches == [0]
 
@@ -171,19 +171,19 @@ def failure(call, *arguments, **options):
     return type(error.value), error.value.message, error.value.place, error.value.hint
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        *(mark + b" and the rest" for mark, _, _ in FOREIGN),
-        b"PAR1\x15\x04",
-        b"ARROW1\0\0",
-        b"name".ljust(257, b"\0") + b"ustar",
-        gzip.compress(TEXT)[:20],
-        gzip.compress(gzip.compress(TEXT)),
-    ],
-)
+NO_TEXT = {
+    **{what: mark + b" and the rest" for mark, what, _ in FOREIGN},
+    "parquet cut off": b"PAR1\x15\x04",
+    "Arrow cut off": b"ARROW1\0\0",
+    "tar": b"name".ljust(257, b"\0") + b"ustar",
+    "gzip cut off": gzip.compress(TEXT)[:20],
+    "gzip in gzip": gzip.compress(gzip.compress(TEXT)),
+}
+
+
+@pytest.mark.parametrize("odd", NO_TEXT)
 def test_what_is_no_text_is_the_same_error(tmp_path, monkeypatch, odd):
-    source = write(tmp_path / "in", [TEXT, odd, TEXT])
+    source = write(tmp_path / "in", [TEXT, NO_TEXT[odd], TEXT])
     expected = failure(one_by_one, monkeypatch, source, tmp_path / "singly")
     assert expected[0] is SourceError
     assert failure(shardmill.prepare, source, tmp_path / "together") == expected
