@@ -10,6 +10,9 @@ BIN := .venv/bin
 FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 python3 python; do \
 	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then echo "$$p"; exit; fi; done
 
+# As pip does for what it copies: where Python may not write bytecode, every start would compile the package anew.
+COMPILE = $(BIN)/python -m compileall -q src
+
 .PHONY: help demo test lint soak bench lowest clean
 
 help:
@@ -32,10 +35,12 @@ help:
 
 .venv/installed: .venv/made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@$(COMPILE)
 	@touch $@
 
 .venv/tools: .venv/made pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@$(COMPILE)
 	@touch $@ .venv/installed
 
 demo: .venv/installed

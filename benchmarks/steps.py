@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardmill.budget import settle_allocator
+from shardmill.machine import settle_allocator
 from shardmill.sparse import occurrences
 
 PIECE = 4 << 20

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-SHARDMILL = [sys.executable, "-c", "import sys; from shardmill.cli import main; main(sys.argv[1:])"]
+SHARDMILL = [sys.executable, "-m", "shardmill"]
 
 
 @dataclass

@@ -63,18 +63,6 @@ def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_ther
     assert budget.default_memory(6) == 600 * MB
 
 
-def test_the_limits_of_a_container_are_respected(tmp_path, monkeypatch):
-    here = tmp_path / "slice" / "job"
-    here.mkdir(parents=True)
-    (here / "memory.max").write_text("max\n")
-    (tmp_path / "slice" / "memory.max").write_text("700000000\n")
-    (here / "cpu.max").write_text("150000 100000\n")
-    monkeypatch.setattr(budget, "_cgroup_folders", lambda: [here, tmp_path / "slice", tmp_path])
-    assert budget.usable_memory() == 700 * MB
-    monkeypatch.setattr(budget.os, "sched_getaffinity", lambda who: set(range(8)), raising=False)
-    assert budget.usable_cpus() == 2
-
-
 def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkeypatch):
     from shardmill.writing import files
 

@@ -6,15 +6,10 @@ takes, and the engines, whose caches grow with the text: `crowded` says when an 
 
 from __future__ import annotations
 
-import ctypes
-import os
-import sys
 import threading
-from pathlib import Path
-
-import psutil
 
 from shardmill.errors import BudgetError
+from shardmill.machine import resident, usable_cpus, usable_memory
 from shardmill.quantities import show_bytes
 
 MB = 1_000_000
@@ -44,7 +39,6 @@ _TASK = 4 * MB
 # What a process may hold more when it begins than it did the last time: 50 MB where it has made a run before.
 _DIFFERS = 64 * MB
 SMALLEST, LARGEST, _STEP = 256 * 1024, 4 * 1024 * 1024, 64 * 1024
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
 
 class Budget:
@@ -66,7 +60,6 @@ class Budget:
         `library_bytes`: what the tokenizer's library takes for each byte of text besides. `remote`: bytes are read
         ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
         """
-        self._process = psutil.Process()
         self._closed = False
         self._held = 0
         self._freed = threading.Condition()
@@ -74,7 +67,7 @@ class Budget:
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
-        self.peak = self.resident()
+        self.peak = resident()
         self._base = base = self.peak + beside
         self._remote = remote
         cpus = usable_cpus()
@@ -132,13 +125,9 @@ class Budget:
             hint += f"; this machine allows {show_bytes(usable_memory())}"
         return BudgetError(message, place=place, hint=hint)
 
-    def resident(self) -> int:
-        """Bytes that this process holds in memory now."""
-        return int(self._process.memory_info().rss)
-
     def sample(self) -> int:
-        """The same, remembering the largest."""
-        now = self.resident()
+        """Bytes that this process holds in memory now, remembering the largest."""
+        now = resident()
         self.peak = max(self.peak, now)
         return now
 
@@ -174,89 +163,3 @@ def _option(memory: int) -> str:
 def default_memory(workers: int) -> int:
     """1 GB for up to two workers and 256 MB for each more, at most half of what this process may use."""
     return min(1000 * MB + 256 * MB * max(0, workers - 2), usable_memory() // 2)
-
-
-def usable_cpus() -> int:
-    """CPUs that this process may use: affinity and the cgroup's quota respected."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = _cgroup_cpu_quota()
-    return max(1, min(cpus, int(quota + 0.5)) if quota else cpus)
-
-
-def usable_memory() -> int:
-    """Bytes of RAM that this process may use: the machine's, or the smallest limit of its cgroups."""
-    limits = [int(psutil.virtual_memory().total)]
-    for folder in _cgroup_folders():
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            value = _number(folder / name)
-            if value:
-                limits.append(value)
-    return min(limits)
-
-
-def _cgroup_cpu_quota() -> float:
-    quotas = []
-    for folder in _cgroup_folders():
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()[:2]
-            quotas.append(int(quota) / int(period))
-        except (OSError, ValueError):  # no such file, or `max`: no limit here
-            one, other = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
-            if one and other:
-                quotas.append(one / other)
-    return min(quotas, default=0.0)
-
-
-def _cgroup_folders() -> list[Path]:
-    """The folders of this process's cgroups (both versions) and of all above them: a limit anywhere binds."""
-    root = Path("/sys/fs/cgroup")
-    folders = []
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        return []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        top = root / controllers if controllers else root
-        here = top / path.lstrip("/")
-        folders += [here, *[above for above in here.parents if above == top or top in above.parents], top]
-    return [folder for folder in dict.fromkeys(folders) if folder.is_dir()]
-
-
-def _number(path: Path) -> int:
-    try:
-        value = int(path.read_text())
-    except (OSError, ValueError):  # no such file, or `max`: no limit here
-        return 0
-    return value if 0 < value < 1 << 60 else 0
-
-
-def trim() -> None:
-    """Hand memory that was freed back to the system, where the C library keeps it for itself (glibc)."""
-    if _libc is not None:
-        _libc.malloc_trim(0)
-
-
-def settle_allocator() -> None:
-    """Make glibc use the buffers of one chunk again for the next, and not keep an arena for each thread.
-
-    By default it would return every buffer to the system, and page faults would be a fifth of all time (docs/log.md).
-    """
-    if _libc is not None:
-        _libc.mallopt(_M_ARENA_MAX, 2)
-        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        _libc.mallopt(_M_TRIM_THRESHOLD, 32 << 20)
-
-
-def _load_libc() -> ctypes.CDLL | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    try:
-        libc = ctypes.CDLL(None)
-        libc.malloc_trim  # noqa: B018 - musl has none
-    except (OSError, AttributeError):
-        return None
-    return libc
-
-
-_libc = _load_libc()

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import __version__
-from shardmill.budget import Budget, settle_allocator
+from shardmill.budget import Budget
 from shardmill.checkpoints import describe_outputs, remove_dataset, warn
 from shardmill.dealing import Most
 from shardmill.encoding import load_tokenizer
 from shardmill.errors import UsageError
 from shardmill.journal import Journal, read_plan, refuse
+from shardmill.machine import settle_allocator
 from shardmill.manifest import NAME, manifest_bytes, read_manifest
 from shardmill.mirror import Mirror, at_work
 from shardmill.options import Options

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.budget import Budget, trim
+from shardmill.budget import Budget
 from shardmill.dealing import Counted, Most, Rows, Stream, join
+from shardmill.machine import trim
 from shardmill.reading import Reader
 from shardmill.reading.bunches import Bunch, read_bunch
 from shardmill.reading.documents import Chunk, Documents

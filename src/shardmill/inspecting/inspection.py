@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.budget import Budget, default_memory, settle_allocator, usable_cpus, usable_memory
+from shardmill.budget import Budget, default_memory
 from shardmill.encoding import Tokenizer, load_tokenizer
 from shardmill.errors import BudgetError, SourceError, UsageError
 from shardmill.inspecting.download import bytes_to_fetch, count_rows, download_speed, looking_fetcher
@@ -29,6 +29,7 @@ from shardmill.inspecting.estimate import (
 from shardmill.inspecting.sampling import BUCKETS, Kind, take_sample
 from shardmill.inspecting.separators import Separator, find_separators
 from shardmill.inspecting.troubles import Trouble, find_troubles
+from shardmill.machine import settle_allocator, usable_cpus, usable_memory
 from shardmill.mirror import staging_folder
 from shardmill.options import Options
 from shardmill.reading import Reading, Source, find_sources

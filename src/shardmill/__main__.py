@@ -1,0 +1,5 @@
+"""`python -m shardmill` is the command `shardmill`."""
+
+from shardmill.cli import main
+
+main()
