@@ -128,3 +128,23 @@ def test_peak_memory_does_not_grow_with_the_size_of_the_input(tmp_path, size):
     run = metered("prepare", source, "-o", tmp_path / "out", "--separator", r"\n", "--memory", "512MB", "-q")
     assert run.code == 0, run.err
     assert run.peak < 450 * MB
+
+
+@pytest.mark.parametrize(("after", "crowded"), [(280, False), (295, True), (310, True)])
+def test_an_engine_is_replaced_only_if_handing_back_unused_memory_frees_too_little(monkeypatch, after, crowded):
+    held = [200 * MB]
+    asked = []
+
+    def hand_back():
+        asked.append(held[-1])
+        held.append(after * MB)
+
+    monkeypatch.setattr(budget, "resident", lambda: held[-1])
+    monkeypatch.setattr(budget, "hand_back", hand_back)
+    room = Budget(8000 * MB, 1)
+    room._soft = 300 * MB
+    assert not room.crowded()
+    held.append(305 * MB)
+    assert room.crowded() is crowded
+    assert asked == [305 * MB]
+    assert room.peak == max(305, after) * MB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 from shardmill import machine
@@ -42,3 +43,11 @@ def test_no_more_memory_may_be_used_than_there_is(monkeypatch, linux):
     by_hand_or_by_psutil(monkeypatch, linux)
     monkeypatch.setattr(machine, "_cgroup_folders", list)
     assert machine.usable_memory() == psutil.virtual_memory().total
+
+
+def test_what_arrow_keeps_for_itself_is_handed_back():
+    held = [pa.array(np.ones(250_000, np.uint8)).cast(pa.int32()) for _ in range(100)]
+    full = machine.resident()
+    del held
+    machine.hand_back()
+    assert full - machine.resident() > 80_000_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 from shardmill.errors import BudgetError
-from shardmill.machine import resident, usable_cpus, usable_memory
+from shardmill.machine import hand_back, resident, usable_cpus, usable_memory
 from shardmill.quantities import show_bytes
 
 MB = 1_000_000
@@ -34,6 +34,9 @@ _GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
 # What caches take for a moment, of what they took before, while their tables double; they may all do so at once. With
 # words never seen before 119 MB became 185, then 202: 335, 375: 637, 690: 1,215.
 _DOUBLING = 1.8
+# What must be free again after the allocators have handed back what they only keep, 40-110 MB in runs of 512 MB; with
+# less, they would do so for every chunk.
+_RELIEF = 16 * MB
 # What a task takes whatever its size: a few calls' worth of small arrays.
 _TASK = 4 * MB
 # What a process may hold more when it begins than it did the last time: 50 MB where it has made a run before.
@@ -132,8 +135,11 @@ class Budget:
         return now
 
     def crowded(self) -> bool:
-        """Whether the engines have to give memory back before the next chunk."""
-        return self.sample() > self._soft
+        """Whether an engine has to be replaced before the next chunk; not if handing back what is unused will do."""
+        if self.sample() <= self._soft:
+            return False
+        hand_back()
+        return self.sample() > self._soft - _RELIEF
 
     def lease(self, amount: int) -> bool:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NoReturn
 
@@ -74,9 +76,10 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
     .toml file. A path that exists counts before a recipe of that name. Kill it at any moment: the same command goes on
     from there.
     """
-    from shardmill.progress import choose_progress
-    from shardmill.run import prepare as run
-    from shardmill.summary import as_data, as_text
+    with _importing():
+        from shardmill.progress import choose_progress
+        from shardmill.run import prepare as run
+        from shardmill.summary import as_data, as_text
 
     options = {name: value for name, value in given.items() if value not in (None, ())}
     if quiet:
@@ -87,6 +90,17 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
         click.echo(json.dumps(as_data(result)))
     elif not quiet:
         click.echo(as_text(result), err=True)
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Modules make many objects and no garbage: to look for it takes a tenth of the time, and again later on."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:

@@ -86,8 +86,11 @@ def _number(path: Path) -> int:
     return value if 0 < value < 1 << 60 else 0
 
 
-def trim() -> None:
-    """Hand memory that was freed back to the system, where the C library keeps it for itself (glibc)."""
+def hand_back() -> None:
+    """Hand memory that was freed back to the system: Arrow keeps some for itself, and so does the C library (glibc)."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
     if _libc is not None:
         _libc.malloc_trim(0)
 

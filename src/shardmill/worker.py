@@ -10,7 +10,7 @@ import numpy as np
 
 from shardmill.budget import Budget
 from shardmill.dealing import Counted, Most, Rows, Stream, join
-from shardmill.machine import trim
+from shardmill.machine import hand_back
 from shardmill.reading import Reader
 from shardmill.reading.bunches import Bunch, read_bunch
 from shardmill.reading.documents import Chunk, Documents
@@ -180,7 +180,7 @@ class Worker:
                 first = False
                 if self._milling.budget.crowded():
                     self.engine.renew()
-                    trim()
+                    hand_back()
             waiting = tokens
         last = waiting if waiting is not None else np.empty(0, self._milling.tokenizer.dtype)
         milled = self._part(entry, chunk, split, last, first, seen)
@@ -211,7 +211,7 @@ class Worker:
     def _make_room(self) -> None:
         if self._milling.budget.crowded():
             self._engine = None
-            trim()
+            hand_back()
 
     def _val(self, rows: Documents) -> NDArray[np.bool_]:
         val = self._milling.val

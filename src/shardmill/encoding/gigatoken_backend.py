@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from shardmill.sparse import places
 
@@ -100,6 +99,8 @@ def _bytes(data: NDArray[np.uint8], first: int, last: int) -> bytes:
 
 def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
     """All rows, with the mark after each."""
+    import pyarrow.compute as pc  # a twentieth of a second, which text as it stands is spared
+
     rows = pa.LargeStringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(data))
     joined: bytes = pc.binary_join_element_wise(rows, _NOTHING, _AS_ARROW).buffers()[2].to_pybytes()
     return joined

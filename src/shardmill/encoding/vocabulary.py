@@ -15,21 +15,10 @@ from shardmill.errors import UsageError
 END_OF_TEXT = "<|endoftext|>"
 
 
-def pack(text: bytes) -> bytes:
-    """A rank file with the ranks 0, 1, 2, … without them, compressed: how GPT-2's lies in this package."""
-    return zlib.compress(b"\n".join(line.partition(b" ")[0] for line in text.splitlines()), 9)
-
-
-def unpack(packed: bytes) -> bytes:
-    """The rank file that was packed, byte for byte."""
-    lines = zlib.decompress(packed).decode("ascii").split("\n")
-    return "".join([f"{line} {rank}\n" for rank, line in enumerate(lines)]).encode("ascii")
-
-
 @functools.cache
 def gpt2_ranks() -> bytes:
     """GPT-2's rank file (the same as tiktoken's r50k_base), from this package."""
-    return unpack(resources.files(__package__).joinpath("gpt2.ranks").read_bytes())
+    return zlib.decompress(resources.files(__package__).joinpath("gpt2.ranks").read_bytes())
 
 
 def p50k_ranks() -> bytes:

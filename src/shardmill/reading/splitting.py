@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from shardmill.reading.documents import Documents
@@ -59,6 +58,8 @@ def _as_they_stand(raw: bytes, separator: bytes, found: NDArray[np.int64]) -> tu
 
 
 def _split(raw: bytes, separator: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    import pyarrow.compute as pc  # a twentieth of a second, which text that is split otherwise is spared
+
     if not raw:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
     bounds = pa.py_buffer(np.array([0, len(raw)], np.int64))
