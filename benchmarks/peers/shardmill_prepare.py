@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 
-import awkward  # noqa: F401
 import gigatoken  # noqa: F401
-import numpy  # noqa: F401
-import pyarrow.json
-import pyarrow.parquet  # noqa: F401
 from way import OUT, SOURCE, WORKERS, Clock
 
-import shardmill.reading.jsonl
-import shardmill.reading.parquet
-import shardmill.reading.text  # noqa: F401
 from shardmill.run import prepare
+
+# A run imports the reader of what it reads, and no other: they take memory that its caches could have.
+reader = {".txt": "text", ".parquet": "parquet"}.get(SOURCE.suffix, "jsonl")
+import_module(f"shardmill.reading.{reader}")
 
 options = {"memory": sys.argv[4]} if len(sys.argv) > 4 else {}
 if SOURCE.suffix == ".txt":

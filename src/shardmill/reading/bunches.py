@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import threading
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -35,6 +36,8 @@ _MARKS = (
 )
 _STARTS = frozenset(mark[:2] for mark in (*_MARKS, BOM))
 _TEXT = frozenset(TEXT_ENDINGS)
+# One worker reads while the others encode: two that open files by the thousand hand the interpreter's lock to and fro.
+_TURN = threading.Lock()
 
 
 class Bunch(NamedTuple):
@@ -75,7 +78,8 @@ def _is_tiny_text(source: Source) -> bool:
 
 def read_bunch(bunch: Bunch) -> Documents | None:
     """A row for each file; None where they have to be read one by one: something is odd about one of them."""
-    parts = _contents(bunch.sources)
+    with _TURN:
+        parts = _contents(bunch.sources)
     if parts is None:
         return None
     for i in [i for i, part in enumerate(parts) if part[:2] in _STARTS]:
