@@ -40,6 +40,9 @@ def ranges(text: str) -> list[tuple[int, int]]:
     return sorted((int(first, 16), int(last or first, 16)) for first, _, last in pairs)
 
 
+_PART = 1 << 17
+
+
 class Characters:
     """A set of characters that are not ASCII, to be found in UTF-8."""
 
@@ -54,7 +57,20 @@ class Characters:
 
     def places(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Where such characters begin in valid UTF-8, in order. English goes through at a gigabyte a second."""
-        at = sparse.places(data >= self._first)
+        leads = data >= self._first
+        step = max(1, len(data))
+        if np.count_nonzero(leads) > len(data) // 32:
+            # Chinese, say, of which a third would be listed: rather look for each of the bytes. And a part at a time:
+            # Thai is listed even so, and a list takes many times its text.
+            leads = data == self._first
+            for lead in np.flatnonzero(self._leads).tolist()[1:]:
+                leads |= data == lead
+            step = _PART
+        found = [self._among(sparse.places(leads[i : i + step]) + i, data) for i in range(0, len(data), step)]
+        return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
+
+    def _among(self, at: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Those of the places where one of the characters begins."""
         at = at[self._leads[data[at]]]
         if len(at):
             at = at[self._pairs[(data[at].astype(np.uint16) << 8) | data[at + 1]]]
