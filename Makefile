@@ -59,7 +59,7 @@ endef
 export EXCERPT
 
 test: .venv/tools
-	$(BIN)/python -m pytest -n auto -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
 
 lint: .venv/tools
 	$(BIN)/ruff check .
@@ -77,7 +77,7 @@ lowest: .venv/made pyproject.toml
 	rm -rf .venv/lowest; "$$python" -m venv .venv/lowest
 	sed -n '/^dependencies/,/^]/s/.*"\([a-z]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > .venv/lowest/lowest.txt
 	.venv/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/lowest/lowest.txt --editable '.[test]'
-	.venv/lowest/bin/python -m pytest -n auto -m 'not slow'
+	.venv/lowest/bin/python -m pytest -n auto --dist worksteal -m 'not slow'
 
 clean:
 	rm -rf .venv demo build dist benchmarks/.cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
