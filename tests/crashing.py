@@ -22,6 +22,10 @@ from tests.corpus import contents
 _STEPS = 400
 
 
+DIFFERENT = ("nanogpt", "llmc", "megatron", "mds")
+"""Formats whose files end in different ways, for tests that are not slow: as they are, with a header, with indexes."""
+
+
 def crash_everywhere(
     source: Path, out: Path, *, every: int = 1, power: bool = False, **options: Any
 ) -> list[dict[str, str]]:

@@ -22,7 +22,7 @@ from shardmill.errors import OutputError, SourceError
 from shardmill.options import FORMATS
 from shardmill.writing import files
 from tests.corpus import contents, documents, random_words, write_jsonl
-from tests.crashing import crash_everywhere
+from tests.crashing import DIFFERENT, crash_everywhere
 from tests.meter import SHARDMILL
 from tests.reference import check, twin
 from tests.watching import interrupt_after, wait_until, watch_reads
@@ -35,7 +35,7 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", DIFFERENT)
 def test_a_power_failure_loses_nothing_that_was_recorded(tmp_path, form):
     source = write_jsonl(tmp_path / "a.jsonl", documents(150))
     crash_everywhere(source, tmp_path / "out", every=23, power=True, format=form, shard_tokens=5_000, val=0.3)
