@@ -45,7 +45,7 @@ KINDS = {
     "openwebtext": (OPEN, [f"plain_text/train-0000{i}-of-00002.parquet" for i in range(2)], "nanogpt", None),
 }  # fmt: skip
 KILLED = ("fineweb-edu/sample-10BT", "fineweb/sample-100BT", "openwebtext")
-"""Those that are also killed, one for each format."""
+"""Those that are killed in every run of the tests, one for each format; the others in the slow ones."""
 BESIDE = {
     EDU: ["README.md", "sample/100BT/000_00000.parquet"],
     WEB: ["README.md", "sample/10BT/000_00000.parquet"],
@@ -143,7 +143,9 @@ def test_a_recipe_gives_what_its_trainer_expects(tmp_path, hub, name):
     check(tmp_path, made, paths, format, prefix)
 
 
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize(
+    "name", [name if name in KILLED else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
+)
 def test_a_recipe_gives_what_its_trainer_expects_also_when_it_is_killed_on_the_way(tmp_path, hub, name):
     made = serve(hub, name)
     repo, paths, format, prefix = KINDS[name]
