@@ -52,7 +52,7 @@ demo: .venv/installed
 
 define EXCERPT
 import numpy
-from shardmill.encoding import load_tokenizer
+from shardmill.tokens import load_tokenizer
 tokens = numpy.fromfile("demo/train.bin", dtype="<u2", count=60)
 print(tokens, load_tokenizer("gpt2").decode(tokens).decode(errors="replace"), sep="\n\n")
 endef

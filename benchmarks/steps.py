@@ -21,15 +21,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from shardmill.machine import settle_allocator
-from shardmill.sparse import occurrences
+from shardmill.byte_search import occurrences
+from shardmill.run.machine import settle_allocator
 
 PIECE = 4 << 20
 """Bytes of text at a time: the usual chunk of a run."""
 IDS = PIECE // 4
 """About as many tokens as such a piece has."""
 BLOCK, INPUT_BLOCK = 1 << 18, 1 << 16
-"""Bytes out of and into a decompressor at a time, as in reading/storage.py and reading/compressed.py."""
+"""Bytes out of and into a decompressor at a time, as in storage/feeds.py and storage/compressed.py."""
 SEPARATOR = b"<|endoftext|>"
 MARK, MARK_ID = "\x02\x03", 50257
 VOCABULARY = Path(os.environ.get("BENCHMARK_VOCABULARY", "."))
@@ -210,9 +210,10 @@ def digest(tokens: str) -> dict[str, Clock]:
 
 def start() -> dict[str, Clock]:
     """A process that imports what a run needs, and ends."""
+    imported = "import shardmill.run.main, shardmill.documents.jsonl, gigatoken"
     clock = Clock()
     with clock:
-        subprocess.run([sys.executable, "-c", "import shardmill.run, shardmill.reading.jsonl, gigatoken"], check=True)
+        subprocess.run([sys.executable, "-c", imported], check=True)
     clock.did = 1
     return {"start": clock}
 

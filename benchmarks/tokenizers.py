@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import results
 from benchmarks.corpus import Corpus
-from tests.encoding.vocabularies import TOKENIZERS, tokenizer
+from tests.tokens.vocabularies import TOKENIZERS, tokenizer
 
 BATCH = 4_000_000
 

@@ -49,5 +49,5 @@ def hub():
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Chunks of 64 KiB, so that a small source has many."""
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 16)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+    monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
+    monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)

@@ -123,9 +123,9 @@ class _Helper:
 
 def _serve() -> None:
     # All imports happen before the first fork, so that a child starts at once.
-    import shardmill.run
+    import shardmill.run.main
 
-    assert shardmill.run
+    assert shardmill.run.main
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -144,8 +144,8 @@ def _die_at_a_step(
     source: str, out: str, step: int, power: bool, chunk: int, cache: str | None, options: dict[str, Any]
 ) -> None:
     import shardmill
-    from shardmill import budget, checkpoints, mirror
-    from shardmill.writing import files, object_store
+    from shardmill.run import budget, checkpoints, mirror
+    from shardmill.storage import files, object_store
 
     budget.LARGEST = budget.SMALLEST = chunk
     checkpoints._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.encoding import load_tokenizer
-from shardmill.writing import SPLITS
-from tests.writing.driving import Driven
+from shardmill.shards import SPLITS
+from shardmill.tokens import load_tokenizer
+from tests.shards.driving import Driven
 
 EOT = 50256
 

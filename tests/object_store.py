@@ -222,11 +222,11 @@ def words(tmp_path):
 @pytest.fixture
 def often(monkeypatch):
     """Checkpoints and pushes after every small chunk."""
-    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.mirror._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 18)
+    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.run.mirror._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 18)
 
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("shardmill.writing.object_store._RETRIES", 2)
+    monkeypatch.setattr("shardmill.storage.object_store._RETRIES", 2)

@@ -45,7 +45,7 @@ BAD = object()
 
 @cache
 def gpt2() -> Callable[[str], list[int]]:
-    from shardmill.encoding import load_tokenizer
+    from shardmill.tokens import load_tokenizer
 
     return load_tokenizer("gpt2").reference()
 

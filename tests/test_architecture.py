@@ -26,18 +26,19 @@ PYTHON = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if ".cache" not in path.parts
 )
-ROOMS = ("reading", "encoding", "writing")
+FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
+"""The path of the data. None imports another, but all may use `storage` and what knows of no folder."""
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
-    "pipeline.py",
-    "run.py",
-    "conversion.py",
-    "progress.py",
-    "reading/fetching.py",
-    "reading/cache.py",
-    "reading/remote.py",
-    "inspecting/at_once.py",
+    "run/pipeline.py",
+    "run/main.py",
+    "run/progress.py",
+    "dataset/conversion.py",
+    "storage/fetching.py",
+    "storage/cache.py",
+    "sources/remote.py",
+    "inspection/at_once.py",
 }
 """The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and what
 asks servers: for ranges, for whole files, for lists of files, and for samples before a run."""
@@ -67,15 +68,15 @@ def imports(path: Path) -> Iterator[str]:
 
 
 def own(names: Iterator[str]) -> set[str]:
-    """The first names under shardmill: `reading`, `errors`, …"""
+    """The first names under shardmill: `documents`, `errors`, …"""
     known = {path.stem if path.suffix else path.name for path in PACKAGE.iterdir()}
     return {name.split(".")[1] for name in names if name.startswith("shardmill.") and name.split(".")[1] in known}
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_only_itself_and_what_knows_of_no_room(room):
-    known = {room, "errors", "extras", "sparse"}
-    found = {named(path): own(imports(path)) - known for path in (PACKAGE / room).rglob("*.py")}
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder):
+    known = {folder, "storage", "core", "errors", "extras", "byte_search"}
+    found = {named(path): own(imports(path)) - known for path in (PACKAGE / folder).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
 
 
@@ -103,7 +104,7 @@ def test_threads_are_started_in_few_places_only():
 
 
 def test_no_file_has_a_name_that_says_nothing():
-    vague = {"utils", "util", "common", "helpers", "helper", "base", "misc", "core", "tools"}
+    vague = {"utils", "util", "common", "helpers", "helper", "base", "misc"}
     assert [named(path) for path in PYTHON if path.stem in vague] == []
 
 

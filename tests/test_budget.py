@@ -9,9 +9,9 @@ import time
 import pytest
 
 import shardmill
-from shardmill import budget
-from shardmill.budget import MB, Budget
 from shardmill.errors import BudgetError
+from shardmill.run import budget
+from shardmill.run.budget import MB, Budget
 from tests.corpus import random_words
 from tests.meter import metered
 
@@ -64,7 +64,7 @@ def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_ther
 
 
 def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkeypatch):
-    from shardmill.writing import files
+    from shardmill.storage import files
 
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(8 * MB))

@@ -53,7 +53,7 @@ def test_quiet_says_nothing(tmp_path):
 
 
 def test_without_a_terminal_a_plain_line_comes_every_few_seconds(tmp_path):
-    code = "import shardmill.progress as p, shardmill.cli as c, sys; p._EVERY = 0.2; c.main(sys.argv[1:])"
+    code = "import shardmill.run.progress as p, shardmill.cli as c, sys; p._EVERY = 0.2; c.main(sys.argv[1:])"
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(20_000_000))
     run = subprocess.run(

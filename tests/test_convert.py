@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill import checkpoints, conversion
-from shardmill.document_index import Megatron
+from shardmill.dataset import conversion
+from shardmill.dataset.document_index import Megatron
+from shardmill.dataset.token_files import TokenFile, TokenFiles
 from shardmill.errors import DamageError, MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.token_files import TokenFile, TokenFiles
-from shardmill.writing import PartialFile
-from shardmill.writing.documents import DocumentOutput
-from shardmill.writing.streams import StreamOutput
+from shardmill.run import checkpoints
+from shardmill.shards.documents import DocumentOutput
+from shardmill.shards.streams import StreamOutput
+from shardmill.storage import PartialFile
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
-from tests.writing.driving import contents
+from tests.shards.driving import contents
 
 DOCUMENTS = random_documents(1, count=80)
 

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardmill
-from shardmill import document_index
-from shardmill.encoding import load_tokenizer
+from shardmill.dataset import document_index
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.options import FORMATS
+from shardmill.tokens import load_tokenizer
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 
 DOCUMENTS = random_documents(1)

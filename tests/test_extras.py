@@ -8,7 +8,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
-from tests.encoding.vocabularies import gpt2_rules, write_json
+from tests.tokens.vocabularies import gpt2_rules, write_json
 
 
 @pytest.mark.parametrize(

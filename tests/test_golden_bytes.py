@@ -16,8 +16,8 @@ import pytest
 
 import shardmill
 from tests.corpus import documents
-from tests.encoding.vocabularies import json_folder, package, rank_file
 from tests.test_prepare import KINDS
+from tests.tokens.vocabularies import json_folder, package, rank_file
 
 GOLDEN = Path(__file__).with_name("golden_bytes.json")
 OUTPUTS = ("nanogpt", "shards", "npy", "llmc", "megatron", "datatrove", "mds")

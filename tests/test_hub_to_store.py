@@ -9,9 +9,9 @@ import pytest
 import shardmill
 from shardmill.errors import SourceError
 from tests.corpus import contents, documents
+from tests.documents.away import REPO, jsonl, point_at
 from tests.hub import Fault
 from tests.object_store import bucket, s3_server
-from tests.reading.away import REPO, jsonl, point_at
 
 __all__ = ["bucket", "s3_server"]
 

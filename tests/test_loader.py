@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardmill
+from shardmill.dataset.permutation import Permutation
 from shardmill.errors import MismatchError, UsageError
 from shardmill.options import FORMATS
-from shardmill.permutation import Permutation
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 
 BLOCK = 16

@@ -7,7 +7,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from shardmill import machine
+from shardmill.run import machine
 
 
 def test_the_limits_of_a_container_are_respected(tmp_path, monkeypatch):

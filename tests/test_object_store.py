@@ -11,10 +11,10 @@ import threading
 import pytest
 
 import shardmill
-from shardmill.conversion import convert
+from shardmill.dataset.conversion import convert
+from shardmill.dataset.verify import verify
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.verify import verify
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere_in_store
 from tests.meter import SHARDMILL, metered
@@ -149,7 +149,7 @@ def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path, bucket):
 
 
 def test_two_runs_of_one_machine_keep_out_of_each_others_way(bucket, words, often, monkeypatch):
-    from shardmill.writer import Writer
+    from shardmill.run.writer import Writer
 
     take, refused = Writer.take, []
 
@@ -210,7 +210,7 @@ def test_files_of_another_making_are_not_touched(bucket, words):
 
 def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_call(bucket, words, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.mirror.Mirror.tidy", lambda self, facts=None: None)
+        patch.setattr("shardmill.run.mirror.Mirror.tidy", lambda self, facts=None: None)
         shardmill.prepare(words, bucket.url(), **WORDS)
     assert ".shardmill/journal.json" in bucket.working()
     assert shardmill.prepare(words, bucket.url(), **WORDS).already

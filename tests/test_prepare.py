@@ -20,8 +20,8 @@ import pytest
 import zstandard
 
 import shardmill
-from shardmill.encoding import load_tokenizer
 from shardmill.errors import UsageError
+from shardmill.tokens import load_tokenizer
 from tests.corpus import HARD, contents, documents, write_jsonl
 from tests.meter import SHARDMILL
 from tests.reference import check, twin
@@ -177,8 +177,8 @@ def test_a_limit_is_exact_whatever_the_chunks_are(tmp_path, monkeypatch, limit):
     source = write_jsonl(tmp_path / "a.jsonl", documents(1500))
     made = []
     for chunk in (1 << 16, 1 << 22):
-        monkeypatch.setattr("shardmill.budget.LARGEST", chunk)
-        monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 16)
+        monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
+        monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
         result = shardmill.prepare(source, tmp_path / str(chunk), val=0, limit=limit)
         made.append(contents(tmp_path / str(chunk)))
     assert made[0] == made[1]

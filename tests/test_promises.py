@@ -65,8 +65,8 @@ def test_same_the_bytes_do_not_depend_on_workers_memory_or_chunks(tmp_path, monk
     settings = [(1, "5GB", 1 << 22), (2, "8GB", 1 << 16), (3, "6GB", 100_003)]
     made = []
     for workers, memory, chunk in settings:
-        monkeypatch.setattr("shardmill.budget.LARGEST", chunk)
-        monkeypatch.setattr("shardmill.budget.SMALLEST", min(chunk, 1 << 18))
+        monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
+        monkeypatch.setattr("shardmill.run.budget.SMALLEST", min(chunk, 1 << 18))
         out = tmp_path / f"out{workers}"
         shardmill.prepare(source, out, format=form, workers=workers, memory=memory, val=0.2, shard_tokens=10_000)
         made.append(contents(out))

@@ -13,8 +13,8 @@ import pytest
 import shardmill
 from shardmill.errors import UsageError
 from shardmill.options import Options
-from shardmill.recipe_calls import apply_recipes, command
-from shardmill.recipes import find_recipe, list_recipes, read_recipe
+from shardmill.sources.recipe_calls import apply_recipes, command
+from shardmill.sources.recipes import find_recipe, list_recipes, read_recipe
 from tests.corpus import contents, documents, write_jsonl
 from tests.meter import metered
 

@@ -17,10 +17,10 @@ import pytest
 import zstandard
 
 import shardmill
-from shardmill.checkpoints import Checkpoints
 from shardmill.errors import OutputError, SourceError
 from shardmill.options import FORMATS
-from shardmill.writing import files
+from shardmill.run.checkpoints import Checkpoints
+from shardmill.storage import files
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere
 from tests.meter import SHARDMILL
@@ -76,7 +76,7 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
 
 def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch, small_chunks):
     source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
-    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     interrupt_after(15, source, tmp_path / "out", val=0)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]
@@ -176,15 +176,15 @@ def test_the_journal_stays_small(tmp_path, monkeypatch, small_chunks):
     keep = Checkpoints.keep
     # After every result, however slow the disk is: otherwise there may be too few to tell.
     monkeypatch.setattr(Checkpoints, "keep", lambda self, **_: keep(self, now=True))
-    monkeypatch.setattr("shardmill.journal._COMPACT_ABOVE", 1_500)
+    monkeypatch.setattr("shardmill.run.journal._COMPACT_ABOVE", 1_500)
     sizes = []
-    record = shardmill.journal.Journal.record
+    record = shardmill.run.journal.Journal.record
 
     def recorded(self, *arguments):
         record(self, *arguments)
         sizes.append((self.folder / "journal.jsonl").stat().st_size)
 
-    monkeypatch.setattr("shardmill.journal.Journal.record", recorded)
+    monkeypatch.setattr("shardmill.run.journal.Journal.record", recorded)
     shardmill.prepare(source, tmp_path / "out", val=0)
     assert len(sizes) > 4
     assert any(later < size for size, later in itertools.pairwise(sizes)), "it was never made smaller"
@@ -225,10 +225,10 @@ def test_a_stop_in_the_middle_of_a_result_records_nothing_of_it(tmp_path):
 def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(
     tmp_path, monkeypatch, small_chunks
 ):
-    from shardmill.writing.streams import StreamOutput
+    from shardmill.shards.streams import StreamOutput
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(800))
-    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     options = {"format": ["nanogpt", "shards"], "val": 0.2, "shard_tokens": 9_000}
     shardmill.prepare(source, tmp_path / "whole", **options)
     for method in ("append", "settling", "position", "finish"):

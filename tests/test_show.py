@@ -8,9 +8,9 @@ from click.testing import CliRunner
 
 import shardmill
 from shardmill.cli import shardmill as command
-from shardmill.encoding import load_tokenizer
+from shardmill.dataset.show import show
 from shardmill.errors import UsageError
-from shardmill.show import show
+from shardmill.tokens import load_tokenizer
 from tests.datasets import make_dataset
 
 TEXTS = ["Hello, world.", "你好", "one two three four", "the last"]

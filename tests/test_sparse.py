@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from shardmill.sparse import occurrences, places
+from shardmill.byte_search import occurrences, places
 
 SOUGHT = ["<|endoftext|>", "\n\n", "\n", "aaa", "---", "ab", "aba", "ä", "中a", "x\n"]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import UsageError
-from shardmill.splits import PREFIX, Val, content_hash, in_val
+from shardmill.run.splits import PREFIX, Val, content_hash, in_val
 
 
 def _rows(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:

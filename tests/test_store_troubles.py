@@ -6,7 +6,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import OutputError, UsageError
-from shardmill.writing.object_store import refusal
+from shardmill.storage.object_store import refusal
 from tests.corpus import contents
 from tests.object_store import (
     KEY,
@@ -163,7 +163,7 @@ def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, m
             said.append(str(error.value))
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.server.endpoint)
     staged = []
-    monkeypatch.setattr("shardmill.mirror.Mirror.clean", lambda self: staged.append(_all_of(self.staging)))
+    monkeypatch.setattr("shardmill.run.mirror.Mirror.clean", lambda self: staged.append(_all_of(self.staging)))
     interrupt_after(6, words, bucket.url(), **WORDS)
     everything = b"".join([*staged, *(bucket.read(name) for name in bucket.names()), *map(str.encode, said)])
     assert len(everything) > MB
@@ -203,8 +203,8 @@ def test_too_little_memory_for_the_uploads_is_said_beforehand(bucket, words):
 
 
 def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(bucket, words, monkeypatch):
-    monkeypatch.setattr("shardmill.writing.object_store.LARGEST", 100_000)
-    monkeypatch.setattr("shardmill.preflight.LARGEST", 100_000)
+    monkeypatch.setattr("shardmill.storage.object_store.LARGEST", 100_000)
+    monkeypatch.setattr("shardmill.run.preflight.LARGEST", 100_000)
     with pytest.raises(OutputError, match="one object may have") as error:
         shardmill.prepare(words, bucket.url(), val=0)
     assert "-f shards" in error.value.hint

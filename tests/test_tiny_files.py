@@ -14,12 +14,12 @@ import zstandard
 import shardmill
 from shardmill.errors import ShardmillError, SourceError
 from shardmill.options import FORMATS
-from shardmill.reading.opening import FOREIGN
-from shardmill.reading.sources import find_sources
+from shardmill.sources.finding import find_sources
+from shardmill.storage.opening import FOREIGN
 from tests.corpus import HARD, contents, documents, write_jsonl
 from tests.crashing import crash_everywhere
 from tests.reference import check, twin
-from tests.writing.readers import megatron_documents
+from tests.shards.readers import megatron_documents
 
 TEXT = b"A few words, and some more of them."
 
@@ -39,7 +39,7 @@ def some(count=300, seed=0):
 @pytest.fixture
 def bunches(monkeypatch):
     """The files of each bunch that is read from now on; 0: it was left to the ordinary readers."""
-    from shardmill import worker
+    from shardmill.run import worker
 
     read, seen = worker.read_bunch, []
 
@@ -54,7 +54,7 @@ def bunches(monkeypatch):
 
 def one_by_one(monkeypatch, *arguments, **options):
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.reading.bunches.MOST", 1)
+        patch.setattr("shardmill.documents.tiny_files.MOST", 1)
         return shardmill.prepare(*arguments, **options)
 
 
@@ -88,7 +88,7 @@ def test_together_and_one_by_one_they_give_the_same_bytes_in_every_format(tmp_pa
 
 @pytest.mark.parametrize("most", [1, 4096])
 def test_an_empty_file_is_no_document_in_an_index_and_hides_no_end_of_one(tmp_path, monkeypatch, most):
-    monkeypatch.setattr("shardmill.reading.bunches.MOST", most)
+    monkeypatch.setattr("shardmill.documents.tiny_files.MOST", most)
     source = write(tmp_path / "in", [b"", TEXT, b"", b"more words", b"", b"and more", b""])
     for seed in range(8):  # which sides the texts and the empty ones fall on
         out = tmp_path / f"{seed}"
@@ -103,7 +103,7 @@ def test_small_bunches_give_the_same_bytes_as_large_ones(tmp_path, monkeypatch, 
     source = write(tmp_path / "in", [b"", *some(40), b"", b"", *some(40, 1), b""])
     shardmill.prepare(source, tmp_path / "large", format=FORMATS, val=0.5)
     for most in (2, 7):
-        monkeypatch.setattr("shardmill.reading.bunches.MOST", most)
+        monkeypatch.setattr("shardmill.documents.tiny_files.MOST", most)
         shardmill.prepare(source, tmp_path / f"{most}", format=FORMATS, val=0.5)
         assert contents(tmp_path / f"{most}") == contents(tmp_path / "large")
     assert all(bunches)
@@ -111,8 +111,8 @@ def test_small_bunches_give_the_same_bytes_as_large_ones(tmp_path, monkeypatch, 
 
 
 def test_a_bunch_is_no_larger_than_a_chunk(tmp_path, monkeypatch, bunches):
-    monkeypatch.setattr("shardmill.budget.LARGEST", 1 << 14)
-    monkeypatch.setattr("shardmill.budget.SMALLEST", 1 << 14)
+    monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 14)
+    monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 14)
     source = write(tmp_path / "in", [TEXT * 100] * 20)
     same(monkeypatch, tmp_path, source)
     assert len(bunches) == 5
@@ -197,7 +197,7 @@ def after_finding(monkeypatch, change):
         change()
         return found
 
-    monkeypatch.setattr("shardmill.run.find_sources", finding)
+    monkeypatch.setattr("shardmill.run.main.find_sources", finding)
 
 
 @pytest.mark.parametrize("how", ["vanished", "shrank", "grew", "touched", "emptied"])
@@ -277,10 +277,10 @@ def test_a_run_that_is_killed_among_them_goes_on_at_any_file(tmp_path):
 def test_a_run_that_ended_in_the_middle_goes_on_with_bunches_of_another_size(tmp_path, monkeypatch, bunches):
     source = write(tmp_path / "in", some(400))
     expected = contents(shardmill.prepare(source, tmp_path / "whole", val=0.3).out)
-    monkeypatch.setattr("shardmill.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     lost, away = source / "00300.txt", tmp_path / "away"
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.reading.bunches.MOST", 37)
+        patch.setattr("shardmill.documents.tiny_files.MOST", 37)
         after_finding(patch, lambda: lost.rename(away))
         with pytest.raises(SourceError, match="not there any more"):
             shardmill.prepare(source, tmp_path / "out", val=0.3)

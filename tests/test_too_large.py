@@ -13,8 +13,8 @@ import pytest
 import shardmill
 from shardmill.errors import BudgetError
 from tests.corpus import contents, random_words
-from tests.encoding.vocabularies import gpt2_rules, write_json
 from tests.meter import metered
+from tests.tokens.vocabularies import gpt2_rules, write_json
 
 MB = 1_000_000
 LARGE = 12 * MB
@@ -120,10 +120,10 @@ def test_what_stands_after_the_last_wanted_document_does_not_matter(tmp_path, sm
 
 def _allow(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let a budget have room for records of so many bytes only, so that no test needs a gigabyte."""
-    made = shardmill.budget.Budget.__init__
+    made = shardmill.run.budget.Budget.__init__
 
     def smaller(self, *args, **more):
         made(self, *args, **more)
         self.largest = size
 
-    monkeypatch.setattr("shardmill.budget.Budget.__init__", smaller)
+    monkeypatch.setattr("shardmill.run.budget.Budget.__init__", smaller)

@@ -7,9 +7,9 @@ import json
 import pytest
 
 import shardmill
+from shardmill.dataset.verify import verify
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS
-from shardmill.verify import verify
 from tests.corpus import documents, write_jsonl
 from tests.meter import metered
 

@@ -13,7 +13,7 @@ import shardmill
 
 def watch_reads(monkeypatch):
     """Where the chunks begin that are read from now on, as they come."""
-    from shardmill.reading import formats
+    from shardmill.documents import formats
 
     read, starts = formats._SourceReader.read, []
 
@@ -34,7 +34,7 @@ def wait_until(true, seconds=40.0):
 
 def interrupt_after(chunks, source, out, **options):
     """A run that ends after so many results, as Ctrl-C ends it."""
-    from shardmill.writer import Writer
+    from shardmill.run.writer import Writer
 
     take, taken = Writer.take, []
 

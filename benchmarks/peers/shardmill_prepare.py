@@ -8,11 +8,11 @@ from importlib import import_module
 import gigatoken  # noqa: F401
 from way import OUT, SOURCE, WORKERS, Clock
 
-from shardmill.run import prepare
+from shardmill.run.main import prepare
 
 # A run imports the reader of what it reads, and no other: they take memory that its caches could have.
 reader = {".txt": "text", ".parquet": "parquet"}.get(SOURCE.suffix, "jsonl")
-import_module(f"shardmill.reading.{reader}")
+import_module(f"shardmill.documents.{reader}")
 
 options = {"memory": sys.argv[4]} if len(sys.argv) > 4 else {}
 if SOURCE.suffix == ".txt":

@@ -12,24 +12,24 @@ from typing import TYPE_CHECKING, Any
 from shardmill.errors import ShardmillError
 
 if TYPE_CHECKING:
-    from shardmill.conversion import convert as convert
-    from shardmill.dataset import Dataset as Dataset
-    from shardmill.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
-    from shardmill.inspecting import inspect as inspect
-    from shardmill.run import Result as Result
-    from shardmill.run import prepare as prepare
+    from shardmill.dataset.conversion import convert as convert
+    from shardmill.dataset.dataset import Dataset as Dataset
+    from shardmill.dataset.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
+    from shardmill.inspection import inspect as inspect
+    from shardmill.run.main import Result as Result
+    from shardmill.run.main import prepare as prepare
 
 __version__ = "0.1.0"
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = ["Dataset", "Result", "ShardmillError", "__version__", "convert", "prepare"]
 
 _LAZY = {
-    "Dataset": ("dataset", "Dataset"),
-    "Result": ("run", "Result"),
-    "convert": ("conversion", "convert"),
-    "inspect": ("inspecting", "inspect"),
-    "open": ("dataset", "open_dataset"),
-    "prepare": ("run", "prepare"),
+    "Dataset": ("dataset.dataset", "Dataset"),
+    "Result": ("run.main", "Result"),
+    "convert": ("dataset.conversion", "convert"),
+    "inspect": ("inspection", "inspect"),
+    "open": ("dataset.dataset", "open_dataset"),
+    "prepare": ("run.main", "prepare"),
 }
 
 

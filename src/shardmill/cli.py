@@ -77,9 +77,9 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
     from there.
     """
     with _importing():
-        from shardmill.progress import choose_progress
-        from shardmill.run import prepare as run
-        from shardmill.summary import as_data, as_text
+        from shardmill.run.main import prepare as run
+        from shardmill.run.progress import choose_progress
+        from shardmill.run.summary import as_data, as_text
 
     options = {name: value for name, value in given.items() if value not in (None, ())}
     if quiet:
@@ -104,7 +104,7 @@ def _importing() -> Iterator[None]:
 
 
 def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
-    from shardmill.recipe_calls import shadowed
+    from shardmill.sources.recipe_calls import shadowed
 
     for name in shadowed(sources) if not quiet else ():
         click.echo(f"note: `{name}` is here, so it is read, and not the recipe of that name", err=True)
@@ -124,7 +124,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
 
     SOURCE is what `prepare` takes, recipes included.
     """
-    from shardmill.inspecting import inspect as look
+    from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
     options = {name: value for name, value in given.items() if value is not None}
@@ -144,7 +144,7 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     """Check a dataset: sizes, sha256, counts, that every id is in range and EOT stands exactly between documents; and
     encode a sample of the documents again with the tokenizer's own library.
     """
-    from shardmill.verify import verify as check
+    from shardmill.dataset.verify import verify as check
 
     said = (lambda line: None) if quiet or as_json else (lambda line: click.echo(line, err=True))
     report = check(folder, sample=sample, source=source, tell=said)
@@ -167,8 +167,8 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 @click.option("--ids", is_flag=True, help="the id of each token as well")
 def show(folder: str, **given: Any) -> None:
     """Look at documents of a dataset. Tokens are told apart by colour on a terminal, and by │ elsewhere."""
-    from shardmill.dataset import open_dataset
-    from shardmill.show import show as shown
+    from shardmill.dataset.dataset import open_dataset
+    from shardmill.dataset.show import show as shown
 
     def paint(number: int, text: str) -> str:
         return click.style(text, bg=("bright_black", "blue")[number % 2])
@@ -190,9 +190,9 @@ def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     Megatron's `.bin` and `.idx`. Of such files `--tokenizer` says what made them. Kill it at any moment: the same
     command goes on from there.
     """
-    from shardmill.conversion import convert as run
-    from shardmill.progress import choose_progress
-    from shardmill.summary import as_data, as_text
+    from shardmill.dataset.conversion import convert as run
+    from shardmill.run.progress import choose_progress
+    from shardmill.run.summary import as_data, as_text
 
     options = {name: value for name, value in given.items() if value not in (None, ())}
     result = run(source, out, progress=choose_progress(quiet or as_json), **options)
@@ -208,7 +208,7 @@ def tokenizers(as_json: bool) -> None:
     """List the tokenizers that have a name. Any `.tiktoken`, `tokenizer.json` or SentencePiece `.model` file, and any
     hub id, can be given to `--tokenizer` as well.
     """
-    from shardmill.encoding import list_tokenizers
+    from shardmill.tokens import list_tokenizers
 
     listed = list_tokenizers()
     if as_json:
@@ -227,8 +227,8 @@ def recipes(name: str | None, as_json: bool) -> None:
     """List the recipes: names that `prepare` and `inspect` take as a SOURCE. With NAME, or a recipe's file, all about
     one, and the commands that it stands for.
     """
-    from shardmill.recipe_calls import as_data, as_page, as_table
-    from shardmill.recipes import list_recipes, named_recipe
+    from shardmill.sources.recipe_calls import as_data, as_page, as_table
+    from shardmill.sources.recipes import list_recipes, named_recipe
 
     listed = list_recipes() if name is None else [named_recipe(name)]
     if as_json:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardmill.errors import UsageError
-from shardmill.quantities import parse_bytes, parse_count, parse_share
+from shardmill.units import parse_bytes, parse_count, parse_share
 
 FORMATS = ("nanogpt", "shards", "npy", "llmc", "megatron", "datatrove", "mds")
 INPUT_FORMATS = ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv")

@@ -1,0 +1,102 @@
+"""The sources read again, and their tokens compared with the files of a dataset instead of being written."""
+
+from __future__ import annotations
+
+import tempfile
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.dataset.dataset import Dataset, open_dataset
+from shardmill.errors import DamageError
+from shardmill.options import Options
+from shardmill.run.journal import Journal
+from shardmill.run.main import Run
+from shardmill.run.plan import Plan
+from shardmill.run.progress import Progress
+from shardmill.shards import SPLITS, Output
+from shardmill.sources import find_sources
+from shardmill.storage import Written
+from shardmill.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | None = None) -> None:
+    """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
+    options = Options.of(manifest["options"])
+    sources = find_sources([source["name"] for source in manifest["sources"]], options.input_format)
+    tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+    formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
+    outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
+    with tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+        journal = Journal(Path(folder))
+        try:
+            made = Run(Plan(sources, tokenizer, options), Path(folder), outputs, progress or Progress()).go(journal)
+        finally:
+            journal.close()
+    for key in ("documents", "empty", "rejected"):
+        if made.manifest[key] != manifest[key]:
+            raise DamageError(
+                f"the sources give {made.manifest[key]:,} {key}, not {manifest[key]:,}", place="manifest.json"
+            )
+
+
+class Comparison:
+    """Stands where an output would, and compares what comes with the files that are there."""
+
+    full = file_tokens = 0
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.format, self.eot, self.dtype = dataset.format, dataset.eot, dataset.dtype
+        self._dataset = dataset
+        self._at = dict.fromkeys(SPLITS, 0)
+
+    def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
+        at = self._at[split]
+        if split not in self._dataset:
+            raise DamageError("the sources give tokens for a split that is not there", place=split)
+        there, left = self._dataset[split].tokens, len(self._dataset[split]) - at
+        if len(tokens) > left:
+            if not self._dataset[split].described.get("dropped"):
+                raise DamageError("the sources give more tokens than there are", place=split)
+            tokens = tokens[:left]
+        wrong = np.flatnonzero(there.read(at, at + len(tokens)) != tokens)
+        if len(wrong):
+            file = bisect_right(there.starts, at + int(wrong[0])) - 1
+            place = at + int(wrong[0]) - there.starts[file]
+            raise DamageError(f"the sources give another token at {place:,}", place=there.files[file].path.name)
+        self._at[split] = at + len(tokens)
+
+    def finish(self, wanted: tuple[str, ...]) -> None:
+        for split in self._dataset:
+            if self._at[split] < len(self._dataset[split]):
+                raise DamageError("the sources give fewer tokens than there are", place=split)
+
+    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+        return []
+
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None: ...
+
+    def end_document(self) -> None: ...
+
+    def position(self) -> dict[str, list[int]]:
+        return {}
+
+    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
+        return list
+
+    def recorded(self) -> None: ...
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        return {}
+
+    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
+        return []
+
+    def close(self) -> None: ...

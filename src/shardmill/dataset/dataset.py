@@ -1,0 +1,242 @@
+"""Open what was written: splits as sequences of tokens, documents, text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+import numpy as np
+
+from shardmill.dataset.document_index import DocumentIndex, EndOfText, Ends, Megatron
+from shardmill.dataset.token_files import MdsFiles, TokenFile, TokenFiles
+from shardmill.errors import DamageError, MismatchError, UsageError
+from shardmill.run.manifest import dataset_folder, read_manifest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.dataset.loader import Batches
+    from shardmill.tokens import Tokenizer
+
+_BLOCK = 1 << 18  # tokens read at a time while documents are iterated over
+_FAR = 4096  # tokens between two that are wanted: from here on each is read alone
+
+
+def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> Dataset:
+    """The dataset in a folder; of several formats the first, or the one that is named.
+
+    UsageError when the folder is not a dataset, DamageError when a file is not as large as the manifest says.
+    `shardmill verify` looks at every byte.
+    """
+    return Dataset(dataset_folder(folder), format)
+
+
+class Dataset:
+    """What `prepare` and `convert` make: `data["train"]`, `data["val"]`, and the manifest."""
+
+    def __init__(self, folder: Path, format: str | None = None) -> None:
+        self.folder = folder
+        self.manifest = read_manifest(folder)
+        there = {one["format"]: one for one in (self.manifest, *self.manifest.get("also", ()))}
+        if format is not None and format not in there:
+            raise UsageError(f"the dataset has no files of `{format}`", hint=f"there are: {', '.join(there)}")
+        described = there[format or self.manifest["format"]]
+        self.format: str = described["format"]
+        self.eot: str = described["eot"]
+        self.dtype = np.dtype(described["dtype"])
+        _check_sizes(folder, described["splits"])
+        self._splits = {name: Split(self, name, split) for name, split in described["splits"].items()}
+
+    def __getitem__(self, split: str) -> Split:
+        if split not in self._splits:
+            raise KeyError(f"there is no split `{split}`; there are: {', '.join(self._splits)}")
+        return self._splits[split]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._splits)
+
+    def __len__(self) -> int:
+        return len(self._splits)
+
+    def __contains__(self, split: object) -> bool:
+        return split in self._splits
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}: {len(split):,} tokens" for name, split in self._splits.items())
+        return f"<shardmill dataset {str(self.folder)!r}, {self.format}; {sizes}>"
+
+    @property
+    def eot_id(self) -> int | None:
+        """The end-of-text token, when the tokenizer has one."""
+        eot: int | None = self.manifest["tokenizer"]["eot"]
+        return eot
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that it was made with; MismatchError when the one of that name has changed."""
+        from shardmill.tokens import load_tokenizer
+
+        known, options = self.manifest["tokenizer"], self.manifest["options"]
+        spec = options.get("tokenizer") or known["name"]
+        found = load_tokenizer(spec, pattern=options.get("pattern"), specials=known.get("specials", "text"))
+        if found.sha256 != known["sha256"]:
+            raise MismatchError(f"the tokenizer `{spec}` is not the one that the dataset was made with")
+        return found
+
+    def decode(self, tokens: NDArray[Any]) -> str:
+        """The text of some tokens; bytes that are no whole characters become U+FFFD."""
+        return self.tokenizer.decode(np.asarray(tokens)).decode("utf-8", "replace")
+
+
+class Split:
+    """The tokens of a split, across its files, as one sequence."""
+
+    def __init__(self, dataset: Dataset, name: str, described: dict[str, Any]) -> None:
+        self.dataset, self.name = dataset, name
+        self.described = described
+        width = dataset.dtype.itemsize
+        mds = dataset.format == "mds"
+        files = [
+            TokenFile(dataset.folder / f["name"], f["tokens"], 0 if mds else f["bytes"] - f["tokens"] * width)
+            for f in described["files"]
+            if not f.get("role")
+        ]
+        self.tokens = MdsFiles(files, dataset.dtype) if mds else TokenFiles(files, dataset.dtype)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __repr__(self) -> str:
+        return f"<shardmill split {self.name!r}, {len(self):,} tokens in {len(self.tokens.files):,} files>"
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+    @overload
+    def __getitem__(self, key: slice) -> NDArray[Any]: ...
+    def __getitem__(self, key: int | slice) -> int | NDArray[Any]:
+        """A token, or some of them: read-only, and straight from the memory map when they lie in one file."""
+        if not isinstance(key, slice):
+            i = key + len(self) if key < 0 else key
+            if not 0 <= i < len(self):
+                raise IndexError(f"there is no token {key:,} in {len(self):,}")
+            return int(self.tokens.read(i, i + 1)[0])
+        start, stop, step = key.indices(len(self))
+        if step == 1:
+            return self.tokens.view(start, max(start, stop))
+        chosen = range(start, stop, step)
+        if not chosen:
+            return np.empty(0, self.tokens.dtype)
+        low, high = min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1
+        return self._stepped(low, high, abs(step))[:: 1 if step > 0 else -1]
+
+    def _stepped(self, low: int, high: int, step: int) -> NDArray[Any]:
+        """Every step-th token, in pieces, so that a wide slice costs only what it gives."""
+        if step >= _FAR:
+            return np.array([self[i] for i in range(low, high, step)], self.tokens.dtype)
+        block = _BLOCK // step * step
+        pieces = [self.tokens.read(i, min(i + block, high))[::step].copy() for i in range(low, high, block)]
+        return np.concatenate(pieces)
+
+    @cached_property
+    def documents(self) -> Documents:
+        """Its documents, by number or one after the other; UsageError where nothing separates them."""
+        return Documents(self, document_index(self))
+
+    def decode(self, tokens: NDArray[Any]) -> str:
+        """The text of some tokens."""
+        return self.dataset.decode(tokens)
+
+    def batches(self, batch: int, block: int, **more: Any) -> Batches:
+        """Shifted pairs (x, y) of `batch` rows of `block` tokens; the keywords are those of `Batches`."""
+        from shardmill.dataset.loader import make_batches
+
+        return make_batches(self, batch, block, **more)
+
+
+class Documents:
+    """The documents of a split without their end-of-text tokens."""
+
+    def __init__(self, split: Split, index: DocumentIndex) -> None:
+        self._split, self._index = split, index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, i: int) -> NDArray[Any]:
+        i = i + len(self) if i < 0 else i
+        if i < 0:
+            raise IndexError("there is no such document")
+        return self._strip(self._split[slice(*self._index.bounds(i))])
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """All of them in order, read once from the first token to the last."""
+        tokens = self._split.tokens
+        open_pieces: list[NDArray[Any]] = []
+        for start in range(0, len(tokens), _BLOCK):
+            stop = min(start + _BLOCK, len(tokens))
+            block = tokens.read(start, stop)
+            at = 0
+            for cut in (self._index.ends(start, stop, block) - start).tolist():
+                document = self._strip(np.concatenate([*open_pieces, block[at:cut]]))
+                open_pieces = []
+                if len(document) or start + cut > 1:
+                    yield document
+                at = cut
+            if at < len(block):
+                open_pieces.append(block[at:].copy())
+        if open_pieces and len(rest := self._strip(np.concatenate(open_pieces))):
+            yield rest
+
+    def text(self, i: int) -> str:
+        """A document's text."""
+        return self._split.decode(self[i])
+
+    def _strip(self, document: NDArray[Any]) -> NDArray[Any]:
+        eot = self._split.dataset.eot_id
+        if self._split.dataset.eot == "after" and len(document) and document[-1] == eot:
+            return document[:-1]
+        if self._split.dataset.eot == "before" and len(document) and document[0] == eot:
+            return document[1:]
+        return document
+
+
+def document_index(split: Split) -> DocumentIndex:
+    """Where the documents of a split are."""
+    data, tokens = split.dataset, split.tokens
+    indices = [data.folder / f["name"] for f in split.described["files"] if f.get("role") == "index"]
+    if data.format == "megatron":
+        return Megatron(tokens, indices)
+    if data.format == "datatrove":
+        return Ends.datatrove(tokens, indices)
+    if isinstance(tokens, MdsFiles):
+        return Ends.mds(tokens)
+    if data.eot == "none" or data.eot_id is None:
+        raise UsageError(
+            "nothing says where documents end: the dataset has no end-of-text tokens",
+            place=str(data.folder),
+            hint="prepare it without `--eot none`",
+        )
+    return EndOfText(tokens, data.eot_id, data.eot)
+
+
+def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:
+    """By listing each folder once: a thousand files are not worth a thousand questions."""
+    files = [file for split in splits.values() for file in split["files"]]
+    sizes: dict[str, int] = {}
+    for prefix in {str(Path(file["name"]).parent) for file in files}:
+        if (folder / prefix).is_dir():
+            with os.scandir(folder / prefix) as entries:
+                for entry in entries:
+                    if entry.is_file():
+                        sizes[entry.name if prefix == "." else f"{prefix}/{entry.name}"] = entry.stat().st_size
+    for file in files:
+        size = sizes.get(file["name"])
+        if size != file["bytes"]:
+            raise DamageError(
+                "the file is missing" if size is None else f"the file has {size:,} bytes, not {file['bytes']:,}",
+                place=str(folder / file["name"]),
+                hint="the dataset was changed after it was made: make it again, or bring the file back",
+            )

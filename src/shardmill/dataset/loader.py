@@ -1,0 +1,293 @@
+"""Feed a trainer: batches of shifted blocks, in an order that can be resumed, over any number of ranks.
+
+    for x, y in data["train"].batches(batch=8, block=1024, rank=0, world=1, seed=0): ...
+
+An epoch is every whole block of a split once: block b is x = tokens[b·block : (b+1)·block], and y the same one token
+later. The order is a list of blocks that all ranks share and nobody holds in memory; each step takes the next
+batch·world of it. So a state is a number, and means the same for every rank and for any other number of ranks.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardmill.dataset.permutation import Permutation, mix, mixed
+from shardmill.errors import MismatchError, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.dataset.dataset import Split
+
+ORDERS = ("shuffled", "sequential", "random")
+_AHEAD = 4096  # blocks whose places are computed in one go
+
+Step = tuple[int, int]
+"""(epoch, blocks of it that all ranks have had before)."""
+
+
+class Packed(NamedTuple):
+    """Where documents are in a batch. Each row begins anew: what came before its first token is not known."""
+
+    document: NDArray[np.int32]
+    """For each token the number of its document in the row: attention is for tokens that have the same one."""
+    position: NDArray[np.int32]
+    """For each token how far it is from the start of its document."""
+    cu_seqlens: NDArray[np.int32]
+    """Where documents begin in all rows laid end to end, and the end: as FlashAttention takes it."""
+
+
+class Batches:
+    """An iterable of (x, y), or of (x, y, Packed); `state_dict` says where it stands."""
+
+    def __init__(
+        self,
+        split: Split,
+        batch: int,
+        block: int,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        seed: int = 0,
+        order: str = "shuffled",
+        epochs: int | None = 1,
+        last: str = "short",
+        documents: bool = False,
+        dtype: Any = None,
+        tensors: bool = False,
+    ) -> None:
+        """UsageError for what cannot be.
+
+        `order`: `shuffled`, `sequential`, or `random` (windows drawn anywhere, as nanoGPT does). `epochs` None: for
+        ever. `last`: `short` gives the blocks left at the end of an epoch to as many ranks as there are, so that
+        nothing is left out; `drop` leaves them out, so that all ranks have equally many whole batches. `documents`:
+        a third value says where documents begin. `dtype`: of x and y, as in the files by default. `tensors`: give
+        torch tensors, of int64 by default.
+        """
+        self._split, self.batch, self.block = split, batch, block
+        self.rank, self.world, self.seed, self.order = rank, world, seed, order
+        self.epochs, self.last, self._documents, self._tensors = epochs, last, documents, tensors
+        self._check()
+        self._dtype = np.dtype(dtype if dtype is not None else np.int64 if tensors else split.tokens.dtype)
+        self._eot = split.dataset.eot_id if documents else None
+        self.blocks = max(0, len(split) - 1) // block
+        self._stride = batch * world
+        self._next: Step = (0, 0)
+        self._workers = 1
+        self._order: tuple[Step, int, NDArray[np.int64]] | None = None
+        if not self.blocks:
+            raise UsageError(f"{split.name} has {len(split):,} tokens, too few for a block of {block:,} and one more")
+        if last == "drop" and self.blocks < self._stride:
+            raise UsageError(f"{split.name} has {self.blocks:,} blocks, too few for one batch on every rank")
+
+    def __len__(self) -> int:
+        """Batches of this rank from the beginning to the end. TypeError when there is none."""
+        if self.epochs is None:
+            raise TypeError("batches without an end have no length")
+        whole, rest = divmod(self.blocks, self._stride)
+        return self.epochs * (whole + int(self.last == "short" and rest > self.rank))
+
+    def __iter__(self) -> Iterator[Any]:
+        """From where it stands to the end of its epochs; to iterate again is to have the next ones."""
+        workers, worker = _workers()
+        own = self._workers > 1
+        if own and workers != self._workers:
+            raise MismatchError(f"this is the state of one of {self._workers} workers, and there are {workers} now")
+        end = None if self.epochs is None else (self._next[0] // self.epochs + 1) * self.epochs
+        steps = islice(self._steps(self._next, end), 0 if own else worker, None, workers)
+        step = next(steps, None)
+        while step is not None:
+            following = next(steps, None)
+            if workers == 1:
+                self._next = self._after(step)
+            elif following is not None:
+                self._next, self._workers = following, workers
+            else:
+                self._next, self._workers = (end or 0, 0), 1
+            yield self._batch(step, workers)
+            step = following
+        if end is not None:
+            self._next, self._workers = (end, 0), 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands after the last batch that was given, for `load_state_dict` of any rank."""
+        epoch, blocks = self._next
+        return {**self._facts(), "epoch": epoch, "blocks": blocks, "workers": self._workers}
+
+    def state_after(self, steps: int) -> dict[str, Any]:
+        """The state after so many batches from the beginning: for a DataLoader, whose workers run ahead of it."""
+        epoch, within = divmod(steps, self._per_epoch)
+        return {**self._facts(), "epoch": epoch, "blocks": within * self._stride, "workers": 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state. MismatchError when it is of other data, or of another block, order or seed; batch, rank
+        and world may differ."""
+        for name, value in self._facts().items():
+            if state.get(name) != value:
+                raise MismatchError(f"the state is of another {name}: {state.get(name)}, not {value}")
+        self._next = (int(state["epoch"]), int(state["blocks"]))
+        self._workers = int(state.get("workers", 1))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_order": None}
+
+    def _facts(self) -> dict[str, Any]:
+        fingerprint = self._split.dataset.manifest["fingerprint"]
+        return {
+            "data": f"{fingerprint[:16]}/{self._split.name}",
+            "block": self.block,
+            "order": self.order,
+            "seed": self.seed,
+        }
+
+    @property
+    def _per_epoch(self) -> int:
+        return self.blocks // self._stride if self.last == "drop" else -(-self.blocks // self._stride)
+
+    def _steps(self, start: Step, end: int | None) -> Iterator[Step]:
+        """Every step from one on in which this rank has a block."""
+        epoch, blocks = start
+        while end is None or epoch < end:
+            beyond = self.blocks - self._stride + 1 if self.last == "drop" else self.blocks - self.rank
+            for before in range(blocks, beyond, self._stride):
+                yield epoch, before
+            epoch, blocks = epoch + 1, 0
+
+    def _after(self, step: Step) -> Step:
+        """The step after one, for all ranks: also for one that has no block in it."""
+        epoch, before = step[0], step[1] + self._stride
+        left = self.blocks - before
+        return (epoch, before) if left >= (self._stride if self.last == "drop" else 1) else (epoch + 1, 0)
+
+    def _batch(self, step: Step, workers: int) -> Any:
+        starts, tokens = self._starts(step, workers), self._split.tokens
+        if self.order == "sequential" and self.world == 1:
+            row = tokens.read(int(starts[0]), int(starts[0]) + len(starts) * self.block + 1)
+            x, y = (part.astype(self._dtype).reshape(-1, self.block) for part in (row[:-1], row[1:]))
+        else:
+            rows = np.empty((len(starts), self.block + 1), tokens.dtype)
+            for row, start in zip(rows, starts.tolist(), strict=True):
+                tokens.read_into(start, row)
+            x, y = rows[:, :-1].astype(self._dtype), rows[:, 1:].astype(self._dtype)
+        made: tuple[Any, ...] = (x, y)
+        if self._documents:
+            made = (x, y, packed(x, self._eot, self._split.dataset.eot))
+        return _as_tensors(made) if self._tensors else made
+
+    def _starts(self, step: Step, workers: int) -> NDArray[np.int64]:
+        """Where the rows of a step begin in the split; computed for many steps at once."""
+        (epoch, before), stride = step, self._stride * workers
+        if self._order is not None:
+            (same, first), was, places = self._order
+            n, off = divmod(before - first, stride)
+            if (same, was, off) == (epoch, stride, 0) and 0 <= n < len(places):
+                return _inside(places[n])
+        count = max(1, _AHEAD // self.batch)
+        steps = before + stride * np.arange(count)[:, None]
+        order = steps + self.rank + self.world * np.arange(self.batch)
+        places = np.full(order.shape, -1, np.int64)
+        inside = order < self.blocks
+        places[inside] = self._places(epoch, order[inside])
+        self._order = (step, stride, places)
+        return _inside(places[0])
+
+    def _places(self, epoch: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.order == "sequential":
+            return order * self.block
+        if self.order == "shuffled":
+            places = Permutation(self.blocks, self.seed, epoch)(order)
+            return places * self.block
+        drawn = mix(mix(order.astype(np.uint64)) ^ np.uint64(mixed(mixed(self.seed) ^ epoch)))
+        return (drawn % np.uint64(len(self._split) - self.block)).astype(np.int64)
+
+    def _check(self) -> None:
+        if self.batch < 1 or self.block < 1:
+            raise UsageError("`batch` and `block` are at least 1")
+        if not 0 <= self.rank < self.world:
+            raise UsageError(f"there is no rank {self.rank} in a world of {self.world}")
+        if self.order not in ORDERS:
+            raise UsageError(f"`{self.order}` is not an order", hint=f"there are: {', '.join(ORDERS)}")
+        if self.last not in ("short", "drop"):
+            raise UsageError(f"`last` is `short` or `drop`, not `{self.last}`")
+        data = self._split.dataset
+        if self._documents and (data.eot == "none" or data.eot_id is None):
+            raise UsageError("nothing says where documents end: the dataset has no end-of-text tokens")
+
+
+def _inside(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    return places[places >= 0]
+
+
+def packed(x: NDArray[Any], eot: int | None, where: str) -> Packed:
+    """Where documents are in the rows of `x`."""
+    begins = np.zeros(x.shape, np.bool_)
+    begins[:, 0] = True
+    begins[:, 1:] |= x[:, :-1] == eot if where == "after" else x[:, 1:] == eot
+    column = np.arange(x.shape[1], dtype=np.int32)
+    start = np.maximum.accumulate(np.where(begins, column, 0), axis=1)
+    at = np.append(np.flatnonzero(begins.ravel()), x.size)
+    return Packed(
+        (np.cumsum(begins, axis=1) - 1).astype(np.int32), (column - start).astype(np.int32), at.astype(np.int32)
+    )
+
+
+def make_batches(split: Split, batch: int, block: int, **more: Any) -> Batches:
+    """Batches; an IterableDataset too, for a DataLoader, when this process has imported torch."""
+    if more.get("tensors"):
+        _torch("torch.utils.data")
+    kind = _with_torch() if "torch" in sys.modules else Batches
+    return kind(split, batch, block, **more)
+
+
+def _with_torch() -> type[Batches]:
+    global _kind
+    if _kind is None:
+
+        class TorchBatches(Batches, _torch("torch.utils.data").IterableDataset):  # type: ignore[misc]
+            def __reduce__(self) -> Any:
+                return _rebuild, (self.__getstate__(),)
+
+        _kind = TorchBatches
+    return _kind
+
+
+_kind: type[Batches] | None = None
+
+
+def _rebuild(state: dict[str, Any]) -> Batches:
+    """In a worker process that was started anew, where torch may not be imported yet."""
+    _torch("torch.utils.data")
+    batches = object.__new__(_with_torch())
+    batches.__dict__.update(state)
+    return batches
+
+
+def _workers() -> tuple[int, int]:
+    """(how many workers a DataLoader has, which of them this process is)."""
+    if "torch" not in sys.modules:
+        return 1, 0
+    info = _torch("torch.utils.data").get_worker_info()
+    return (1, 0) if info is None else (info.num_workers, info.id)
+
+
+def _as_tensors(made: tuple[Any, ...]) -> tuple[Any, ...]:
+    torch = _torch("torch")
+    return tuple(
+        torch.from_numpy(part) if isinstance(part, np.ndarray) else Packed(*map(torch.from_numpy, part))
+        for part in made
+    )
+
+
+def _torch(name: str) -> Any:
+    """A module of torch, which is not among our dependencies."""
+    from importlib import import_module
+
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UsageError("torch is not installed", hint="pip install torch") from None

@@ -1,0 +1,323 @@
+"""Is a dataset what its manifest says? Every byte is read once, in bounded memory, at the speed of the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.dataset.compare import compare_sources
+from shardmill.dataset.dataset import Dataset, Split, open_dataset
+from shardmill.errors import DamageError, UsageError
+from shardmill.run.manifest import NAME as MANIFEST
+from shardmill.run.manifest import parse_manifest, read_manifest
+from shardmill.storage import ObjectStore, is_url
+from shardmill.tokens import Tokenizer, load_tokenizer
+from shardmill.units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_BLOCK = 4 << 20
+_SPAN = 65536  # bytes: a longer document without a separator may be dealt in spans, with parts of others beside it
+_LONGEST = 1 << 20  # tokens of a document that a sample encodes again; the library takes a second for a few megabytes
+
+
+@dataclass
+class Report:
+    """What was looked at, and what is wrong with it."""
+
+    folder: str
+    files: int = 0
+    bytes: int = 0
+    tokens: int = 0
+    documents: int = 0
+    sampled: int = 0
+    compared: bool = False
+    """The sources were read again, and gave the same tokens."""
+    notes: list[str] = field(default_factory=list)
+    damage: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def text(self) -> str:
+        """For people."""
+        checked = [
+            f"{self.files:,} files, {show_bytes(self.bytes)}: sizes and sha256",
+            f"{self.tokens:,} tokens of {self.documents:,} documents: counts, ids and EOT",
+        ]
+        checked += [f"{self.sampled:,} documents encoded again by the tokenizer's own library"] if self.sampled else []
+        checked += ["the sources, read again, give the same tokens"] if self.compared else []
+        verdict = f"{self.folder} is whole" if not self.damage else f"{self.folder} is damaged"
+        lines = [f"  checked: {line}" for line in checked] + [f"  note:    {line}" for line in self.notes]
+        return "\n".join(
+            [f"{verdict} ({show_seconds(self.seconds)})", *lines, *[f"  damage:  {d}" for d in self.damage]]
+        )
+
+
+def verify(
+    folder: str | os.PathLike[str],
+    *,
+    sample: int = 100,
+    source: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """Check a dataset: sizes, sha256, counts, ids, EOT; `sample` documents encoded again; with `source` all of them.
+
+    One in an object store is read once, and no document is encoded again.
+    Gives a report, whose `damage` is empty when all is well. UsageError when there is no dataset.
+    """
+    started = time.monotonic()
+    out = ObjectStore(os.fspath(folder)) if is_url(folder) else Path(folder)
+    manifest = _manifest_of(out) if isinstance(out, ObjectStore) else read_manifest(out)
+    report = Report(str(folder))
+    tokenizer = None
+    if isinstance(out, Path):
+        tokenizer = _tokenizer(manifest, report)
+    elif source:
+        raise UsageError("sources can be compared with a folder only", hint="copy the dataset down first")
+    else:
+        report.notes.append("no document was encoded again: copy the dataset down for that")
+    for described in (manifest, *manifest.get("also", ())):
+        _check_output(out, manifest, described, tokenizer, sample, report, tell)
+    if "rejects" in manifest:
+        _check_rejects(out, manifest, report)
+    written = sum(split["documents"] for split in manifest["splits"].values())
+    if written != manifest["documents"]:
+        report.damage.append(f"manifest.json: splits hold {written:,} documents, not {manifest['documents']:,}")
+    if source and isinstance(out, Path) and not report.damage:
+        tell("reading the sources again")
+        try:
+            compare_sources(out, manifest)
+            report.compared = True
+        except DamageError as why:
+            report.damage.append(f"{why.place}: {why.message}")
+    report.seconds = time.monotonic() - started
+    return report
+
+
+def _manifest_of(store: ObjectStore) -> dict[str, Any]:
+    found = store.read(MANIFEST)
+    if found is None:
+        raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")
+    return parse_manifest(found[0], f"{store.url}/{MANIFEST}")
+
+
+def _tokenizer(manifest: dict[str, Any], report: Report) -> Tokenizer | None:
+    named, options = manifest["tokenizer"], manifest["options"]
+    try:
+        tokenizer = load_tokenizer(options["tokenizer"], pattern=options["pattern"], specials=options["specials"])
+    except UsageError as why:
+        report.notes.append(f"no document was encoded again: {why.message}")
+        return None
+    if tokenizer.describe() != named:
+        report.notes.append(f"no document was encoded again: `{named['name']}` here is another tokenizer")
+        return None
+    return tokenizer
+
+
+def _check_output(
+    out: Path | ObjectStore,
+    manifest: dict[str, Any],
+    described: dict[str, Any],
+    tokenizer: Tokenizer | None,
+    sample: int,
+    report: Report,
+    tell: Callable[[str], None],
+) -> None:
+    ids = manifest["tokenizer"]
+    seen_documents = 0
+    for name, split in described["splits"].items():
+        scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
+        scan.inside |= name == "train" and manifest["options"].get("val", "").startswith("first:")
+        for entry in split["files"]:
+            tell(entry["name"])
+            before = len(report.damage)
+            head = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
+            # A shard of MosaicML has a head for every document; its tokens are read in a second pass.
+            beside = entry.get("role") or described["format"] == "mds"
+            scan.skip(entry["bytes"] if beside else head)
+            _check_file(out, entry, report, scan.take)
+            if len(report.damage) == before:
+                report.damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
+            scan.problems.clear()
+        if described["format"] == "mds" and not isinstance(out, Path):
+            report.notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
+            scan.tokens, scan.marks = split["tokens"], split["documents"]
+        elif described["format"] == "mds" and not report.damage and isinstance(out, Path):
+            _scan_samples(open_dataset(out, "mds")[name], scan, report)
+        report.tokens += scan.tokens
+        if scan.tokens != split["tokens"] and not report.damage:
+            report.damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
+        seen_documents += scan.marks
+    expected = sum(split["documents"] for split in described["splits"].values())
+    report.documents += expected
+    if described["eot"] == "none" or report.damage or manifest["options"]["specials"] == "parse":
+        return
+    if seen_documents != expected:
+        report.damage.append(f"{described['format']}: {seen_documents:,} EOT for {expected:,} documents")
+    elif tokenizer is not None and sample and isinstance(out, Path):
+        _sample(out, manifest, described, tokenizer, sample, report)
+
+
+def _scan_samples(split: Split, scan: _Scan, report: Report) -> None:
+    scan.skip(0)
+    for start in range(0, len(split), _BLOCK):
+        scan.look(split.tokens.read(start, min(start + _BLOCK, len(split))))
+    report.damage += [f"{split.name}: {problem}" for problem in scan.problems]
+
+
+def _check_file(
+    out: Path | ObjectStore, entry: dict[str, Any], report: Report, take: Callable[[memoryview], None]
+) -> None:
+    """Size and sha256 of one file; each block goes to `take` on the way."""
+    digest = hashlib.sha256()
+    try:
+        size = (out / entry["name"]).stat().st_size if isinstance(out, Path) else out.size(entry["name"])
+        if size != entry["bytes"]:
+            report.damage.append(f"{entry['name']}: {size:,} bytes, not {entry['bytes']:,}")
+            return
+        for block in _read(out / entry["name"]) if isinstance(out, Path) else out.download(entry["name"]):
+            digest.update(block)
+            take(memoryview(block))
+    except OSError as why:
+        report.damage.append(f"{entry['name']}: {(why.strerror or str(why)).lower()}")
+        return
+    report.files += 1
+    report.bytes += size
+    if digest.hexdigest() != entry["sha256"]:
+        report.damage.append(f"{entry['name']}: its sha256 is not that of the manifest")
+
+
+def _read(path: Path) -> Iterator[memoryview]:
+    with open(path, "rb", buffering=0) as file:
+        block = memoryview(bytearray(_BLOCK))
+        while got := file.readinto(block):
+            yield block[:got]
+
+
+def _check_rejects(out: Path | ObjectStore, manifest: dict[str, Any], report: Report) -> None:
+    counted = [0]
+
+    def count(block: memoryview) -> None:
+        counted[0] += bytes(block).count(b"\n")
+
+    _check_file(out, manifest["rejects"], report, count)
+    lines = counted[0]
+    if lines != manifest["rejected"]:
+        report.damage.append(f"{manifest['rejects']['name']}: {lines:,} lines for {manifest['rejected']:,} rejects")
+
+
+class _Scan:
+    """Looks at tokens as they come by: ids in range, EOT only between documents that have tokens."""
+
+    def __init__(self, dtype: np.dtype[Any], vocab_size: int, eot: int | None, where: str) -> None:
+        self.dtype = dtype
+        self._vocab_size, self._eot, self._where = vocab_size, eot, where
+        self._skip = 0
+        self._odd = b""
+        self.inside = where != "after"
+        """The stream may begin with EOT; where it stands after documents, it must not begin with the end of nothing."""
+        self._last_was_eot: bool | None = None
+        self.tokens = self.marks = 0
+        self.problems: list[str] = []
+
+    def skip(self, head: int) -> None:
+        """The next `head` bytes are not tokens."""
+        self._skip = head
+
+    def take(self, block: memoryview) -> None:
+        data = block[self._skip :]
+        self._skip = max(0, self._skip - len(block))
+        whole = self._odd + bytes(data) if self._odd else data
+        keep = len(whole) - len(whole) % self.dtype.itemsize
+        self._odd = bytes(whole[keep:])
+        self.look(np.frombuffer(whole[:keep], self.dtype))
+
+    def look(self, tokens: NDArray[Any]) -> None:
+        """The tokens that come next."""
+        if not len(tokens):
+            return
+        largest = int(tokens.max())
+        if largest >= self._vocab_size and not self.problems:
+            self.problems.append(f"id {largest:,} is outside the vocabulary of {self._vocab_size:,}")
+        if self._eot is not None and self._where != "none":
+            self._look_for_eot(tokens)
+        self.tokens += len(tokens)
+
+    def _look_for_eot(self, tokens: NDArray[Any]) -> None:
+        at = np.flatnonzero(tokens == self._eot)
+        self.marks += len(at)
+        twice = at[1:][np.diff(at) == 1]
+        before = not self.inside if self._last_was_eot is None else self._last_was_eot
+        first = len(at) and at[0] == 0 and before
+        if (first or len(twice)) and not self.problems:
+            place = self.tokens + (0 if first else int(twice[0]))
+            self.problems.append(f"two EOT stand side by side at token {place:,}")
+        self._last_was_eot = bool(len(at) and at[-1] == len(tokens) - 1)
+
+
+def _sample(
+    out: Path, manifest: dict[str, Any], described: dict[str, Any], tokenizer: Tokenizer, sample: int, report: Report
+) -> None:
+    """Decode some documents and encode them again with the tokenizer's own library."""
+    if tokenizer.cut is None:  # not byte-level: normalised text cannot be compared
+        report.notes.append(f"no document was encoded again: `{tokenizer.name}` does not give its text back")
+        return
+    try:
+        encode = tokenizer.reference()
+    except UsageError as why:
+        report.notes.append(f"no document was encoded again: {why.message}")
+        return
+    draw = random.Random(manifest["fingerprint"])
+    spans = manifest["options"]["separator"] is None and "val" in described["splits"]
+    skipped = 0
+    for entry, tokens in _documents(out, described, manifest["tokenizer"], sample, draw):
+        text = b"" if tokens is None else tokenizer.decode(tokens)
+        if tokens is None or (spans and len(text) > _SPAN):
+            skipped += 1
+            continue
+        report.sampled += 1
+        if tokens.tolist() != encode(text.decode("utf-8", "surrogateescape")):
+            report.damage.append(f"{entry}: the library gives other tokens for {text[:60]!r}")
+            return
+    if skipped:
+        report.notes.append(f"{skipped:,} of the sampled documents are too long or dealt in spans: not encoded again")
+
+
+def _documents(
+    out: Path, described: dict[str, Any], ids: dict[str, Any], sample: int, draw: random.Random
+) -> Iterator[tuple[str, NDArray[Any] | None]]:
+    """Documents around tokens drawn at random, without EOT; None for one that cannot be had whole."""
+    if described["format"] == "mds":
+        yield from _samples(open_dataset(out, "mds"), sample, draw)
+        return
+    dtype = np.dtype(described["dtype"])
+    files = [entry for split in described["splits"].values() for entry in split["files"] if entry["tokens"]]
+    weights = [entry["tokens"] for entry in files]
+    for entry in draw.choices(files, weights, k=sample) if files else ():
+        start = draw.randrange(entry["tokens"])
+        low, high = max(0, start - _LONGEST), min(entry["tokens"], start + _LONGEST)
+        head = entry["bytes"] - entry["tokens"] * dtype.itemsize
+        tokens = np.fromfile(out / entry["name"], dtype, high - low, offset=head + low * dtype.itemsize)
+        marks = np.flatnonzero(tokens == ids["eot"])
+        after = int(np.searchsorted(marks, start - low, side="left" if described["eot"] == "after" else "right"))
+        if not 0 < after < len(marks):
+            yield entry["name"], None  # it begins or ends in another file, or is longer than what was read
+        else:
+            yield entry["name"], tokens[marks[after - 1] + 1 : marks[after]]
+
+
+def _samples(dataset: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
+    """Documents drawn at random from a format that knows where they are."""
+    splits = [name for name in dataset if len(dataset[name])]
+    for name in draw.choices(splits, [len(dataset[split]) for split in splits], k=sample) if splits else ():
+        documents = dataset[name].documents
+        document = documents[draw.randrange(len(documents))]
+        yield name, document if len(document) <= _LONGEST else None

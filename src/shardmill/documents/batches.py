@@ -1,0 +1,129 @@
+"""Rows that a feeder has read already, cut into chunks that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from shardmill.documents.chunks import Chunk, Documents, Position, Reject
+from shardmill.documents.columns import as_binary, documents_of, text_bytes
+from shardmill.documents.oversize import Oversize
+from shardmill.documents.reading import Reading
+from shardmill.storage.source import Source
+
+# Rows of a chunk at the most: a million empty rows weigh nothing as text, but their offsets do.
+MOST_ROWS = 1 << 18
+
+
+class Rows(NamedTuple):
+    """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
+
+    column: pa.Array | pa.ChunkedArray
+    cost: int
+    total: int
+    """Rows, the bad ones included."""
+    rejects: tuple[Reject, ...] = ()
+    """Their records count from the first of these rows."""
+
+
+class RowsReader:
+    """What formats of rows have in common: chunks that carry a column, and rows as places."""
+
+    unit = "row"
+
+    def __init__(self, index: int, source: Source, reading: Reading) -> None:
+        self._index = index
+        self._source = source
+        self._reading = reading
+        self._field = reading.text_field
+
+    def read(self, chunk: Chunk) -> Documents:
+        if isinstance(chunk.payload, Oversize):
+            return chunk.payload.documents(record=0, lines=1)
+        rows: Rows = chunk.payload
+        return documents_of_rows(rows, self._field)
+
+    def place(self, record: int, byte: int) -> str:
+        return f"row {record + 1:,}"
+
+    def _numbered(self, parts: Iterable[Rows], start: Position, through: Callable[[], int]) -> Iterator[Chunk]:
+        """The chunks after `start`; `through` tells how far the stored bytes have been read."""
+        row = start.offset
+        for part in after(parts, row):
+            yield self._chunk(row, part, through())
+            row += part.total
+
+    def _chunk(self, row: int, part: Rows, through: int) -> Chunk:
+        payload: Rows | Oversize = part
+        if part.total == 1 and part.cost > self._reading.largest:
+            payload = Oversize("row", part.cost)
+        return Chunk(self._index, row, row + part.total, part.cost, through=through, payload=payload)
+
+
+def documents_of_rows(rows: Rows, field: str) -> Documents:
+    """The documents of the rows, with the rejects of both kinds in order."""
+    column = rows.column
+    if isinstance(column, pa.ChunkedArray):
+        parts = [as_binary(part) for part in column.chunks]
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    if not rows.rejects:
+        return documents_of(column, field)
+    keep = np.ones(rows.total, np.bool_)
+    keep[[reject.record for reject in rows.rejects]] = False
+    documents = documents_of(column, field, np.flatnonzero(keep))
+    documents.lines = rows.total
+    documents.rejects = sorted([*documents.rejects, *rows.rejects], key=lambda reject: reject.record)
+    return documents
+
+
+def after(parts: Iterable[Rows], count: int) -> Iterator[Rows]:
+    """The rows after the first `count` of them all."""
+    for part in parts:
+        if part.total <= count:
+            count -= part.total
+        else:
+            yield _without(part, count) if count else part
+            count = 0
+
+
+def _without(rows: Rows, count: int) -> Rows:
+    """The rows after the first `count`."""
+    gone = sum(1 for reject in rows.rejects if reject.record < count)
+    column = rows.column.slice(count - gone)
+    rejects = tuple(
+        Reject(reject.record - count, reject.byte, reject.reason, reject.excerpt)
+        for reject in rows.rejects
+        if reject.record >= count
+    )
+    return Rows(column, int(text_bytes(column).sum()), rows.total - count, rejects)
+
+
+def slices(columns: Iterable[pa.Array], size: int) -> Iterator[Rows]:
+    """Columns as runs of rows of about `size` bytes of text: small ones are not joined, large ones are cut."""
+    for column in columns:
+        ends = np.cumsum(text_bytes(column))
+        first = 0
+        while first < len(column):
+            behind = int(ends[first - 1]) if first else 0
+            last = int(np.searchsorted(ends, behind + max(1, size), side="right"))
+            last = min(max(last, first + 1), first + MOST_ROWS)
+            cost = int(ends[last - 1]) - behind
+            yield Rows(column.slice(first, last - first), cost, last - first)
+            first = last
+
+
+def gathered(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
+    """Runs of rows, without rejects, that are together about `size` bytes of text: what comes in small batches."""
+    held: list[pa.Array] = []
+    cost = total = 0
+    for part in parts:
+        if held and (cost + part.cost > size or total + part.total > MOST_ROWS):
+            yield Rows(pa.chunked_array(held), cost, total)
+            held, cost, total = [], 0, 0
+        held.append(part.column)
+        cost, total = cost + part.cost, total + part.total
+    if held:
+        yield Rows(pa.chunked_array(held), cost, total)

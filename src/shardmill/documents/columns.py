@@ -1,0 +1,151 @@
+"""An Arrow column of any string-like type as documents, and its bad rows as rejects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+from numpy.typing import NDArray
+
+from shardmill.documents.chunks import Documents, Reject
+from shardmill.errors import SourceError
+
+
+def excerpt(raw: bytes) -> str:
+    """The beginning of a record, as valid text of at most 80 characters."""
+    return raw[:320].decode("utf-8", "replace")[:80]
+
+
+def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
+    """The path of the text column: a column of that very name, or `a.b` for b inside the struct a."""
+    path: tuple[str, ...] = (field,) if field in schema.names else tuple(field.split("."))
+    kind: pa.DataType = pa.struct(list(schema))
+    for step in path:
+        if not pt.is_struct(kind) or kind.get_field_index(step) < 0:
+            columns = ", ".join(f"`{column}`" for column in schema.names[:20]) or "none"
+            raise SourceError(
+                f"there is no column `{field}`",
+                place=name,
+                hint=f"the columns are {columns}: choose with `--text-field`",
+            )
+        kind = kind.field(kind.get_field_index(step)).type
+    value = kind.value_type if pt.is_dictionary(kind) else kind
+    if not (_is_text(value) or pt.is_null(value)):
+        raise SourceError(f"the column `{field}` holds {kind}, not text", place=name, hint="choose with `--text-field`")
+    return path
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    tests = (pt.is_string, pt.is_large_string, pt.is_string_view, pt.is_binary, pt.is_large_binary, pt.is_binary_view)
+    return any(test(kind) for test in tests) or pt.is_fixed_size_binary(kind)
+
+
+def column_of(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
+    """The array at the path as bytes, its offsets checked; a null on the way is a null at its end.
+
+    Raises ArrowInvalid for offsets that lead elsewhere: a damaged file may hold any, and other functions trust them.
+    """
+    batch.validate()
+    array = batch.column(path[0])
+    for step in path[1:]:
+        array = pc.struct_field(array, [step])
+    if pt.is_dictionary(array.type):
+        array = pa.DictionaryArray.from_arrays(array.indices, _checked(array.dictionary))
+        array.validate(full=True)
+        return array
+    return _checked(array)
+
+
+def _checked(array: pa.Array) -> pa.Array:
+    if pt.is_string_view(array.type):
+        array = array.cast(pa.binary_view())
+    elif pt.is_string(array.type):
+        array = array.cast(pa.binary())
+    elif pt.is_large_string(array.type):
+        array = array.cast(pa.large_binary())
+    array.validate(full=True)
+    # Hardly any function takes views.
+    return array.cast(pa.large_binary()) if pt.is_binary_view(array.type) else array
+
+
+def text_bytes(array: pa.Array) -> NDArray[np.int64]:
+    """Bytes of text in each row, without making a dictionary's rows out."""
+    if pt.is_dictionary(array.type):
+        lengths = text_bytes(array.dictionary)
+        indices = array.indices.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return np.where(indices >= 0, np.append(lengths, 0)[indices], 0)
+    if pt.is_null(array.type):
+        return np.zeros(len(array), np.int64)
+    if pt.is_fixed_size_binary(array.type):
+        return np.full(len(array), array.type.byte_width, np.int64)
+    if array.null_count:
+        array = array.fill_null(b"")
+    return np.diff(_offsets(array))
+
+
+def as_binary(array: pa.Array) -> pa.Array:
+    """The same rows as large_binary."""
+    if pt.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pt.is_fixed_size_binary(array.type):
+        array = array.cast(pa.binary())
+    return array.cast(pa.large_binary())
+
+
+def documents_of(array: pa.Array, field: str, records: NDArray[np.int64] | None = None) -> Documents:
+    """The good rows as documents; nulls and rows that are not UTF-8 are rejects. `records` numbers the rows."""
+    count = len(array)
+    numbers = np.arange(count) if records is None else records
+    array = as_binary(array)
+    bad: list[tuple[int, str, str]] = []
+    if array.null_count:
+        empty = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
+        bad += [(int(row), f"field `{field}` is null", "") for row in empty]
+    for row in invalid_rows(array):
+        bad.append((row, "invalid UTF-8", excerpt(array[row].as_py())))
+    if bad:
+        keep = np.ones(count, bool)
+        keep[[row for row, _, _ in bad]] = False
+        array = array.filter(pa.array(keep))
+    rejects = [Reject(int(numbers[row]), -1, reason, shown) for row, reason, shown in sorted(bad)]
+    data, offsets = layout(array)
+    kept = numbers[keep] if bad else records
+    return Documents(data, offsets, kept, lines=count, rejects=rejects)
+
+
+def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The data and offsets of an array without nulls, beginning at 0."""
+    offsets, data = _offsets(array), array.buffers()[2]
+    view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
+    return view[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def _offsets(array: pa.Array) -> NDArray[np.int64]:
+    """Where each row of a string-like array begins in its data, and where the last ends."""
+    ends = array.buffers()[1]
+    if ends is None or len(array) == 0:
+        return np.zeros(len(array) + 1, np.int64)
+    wide = pt.is_large_binary(array.type) or pt.is_large_string(array.type)
+    kind: type[np.int64] | type[np.int32] = np.int64 if wide else np.int32
+    return np.frombuffer(ends, kind, len(array) + 1, array.offset * np.dtype(kind).itemsize).astype(np.int64)
+
+
+def invalid_rows(array: pa.Array) -> Iterator[int]:
+    """Rows of a large_binary array that are not UTF-8, found by halves: one bad row costs its neighbours nothing."""
+    text = pa.LargeStringArray.from_buffers(
+        len(array), array.buffers()[1], array.buffers()[2], array.buffers()[0], array.null_count, array.offset
+    )
+    waiting = [(0, len(array))]
+    while waiting:
+        start, length = waiting.pop()
+        try:
+            text.slice(start, length).validate(full=True)
+        except pa.ArrowInvalid:
+            if length == 1:
+                yield start
+            else:
+                half = length // 2
+                waiting += [(start + half, length - half), (start, half)]

@@ -1,0 +1,160 @@
+"""Where the bytes of a text may be parted: after a separator, or at a place that is safe for the tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from shardmill.storage.feeds import BLOCK, CONTEXT
+
+Cut = Callable[[bytes, int], int]
+Peek = Callable[[int, int], bytes]
+
+FIRST_WINDOW = 1 << 12
+NO_LIMIT = 1 << 62
+# Bytes of text for each document of a chunk, at the least: about what is kept for one while it is worked on, divided by
+# what a lease allows for a byte.
+ROW_BYTES = 16
+_SAMPLE, _SAMPLES = 1 << 10, 8
+
+
+class Stop(NamedTuple):
+    """Where a chunk ends, and whether a document ends there too."""
+
+    offset: int
+    ends: bool
+
+
+def next_stop(
+    peek: Peek,
+    *,
+    start: int,
+    at: int,
+    floor: int,
+    separator: bytes | None,
+    cut: Cut | None,
+    most: int = NO_LIMIT,
+    forget: Callable[[int], None] | None = None,
+) -> Stop | None:
+    """The first safe place at or after `at`, or the end of the document that begins at `start` if that comes first.
+
+    Nothing before `floor` is looked at. None: more than `most` bytes from `start` hold neither.
+    """
+    width = len(separator) if separator else 1
+    # A place this close to the edge of the window may touch a separator, or stand before a character that is cut off.
+    reach = max(width, 5)
+    search = max(start, at - width + 1)
+    step = FIRST_WINDOW
+    while True:
+        low = min(search, max(floor, at - CONTEXT))
+        n = at - low + step
+        window = peek(low, n)
+        final = len(window) < n
+        found = window.find(separator, search - low) if separator else -1
+        closed = final or found >= 0
+        lead = _continuations(window) if low > floor else 0
+        text = window[lead : found if found >= 0 else len(window)]
+        place = first_safe(cut, text, at - low - lead, 0 if closed else reach)
+        if place > 0:
+            return Stop(low + lead + place, ends=False)
+        if found >= 0:
+            return Stop(low + found + width, ends=True)
+        edge = low + len(window)
+        if final:
+            return Stop(edge, ends=True)
+        if edge - start > most:
+            return None
+        at = search = max(at, edge - reach)
+        step = min(BLOCK, step * 4)
+        if forget:
+            forget(at - CONTEXT)
+
+
+def first_safe(cut: Cut | None, window: bytes, at: int, reach: int) -> int:
+    """The first safe place at or after `at` and more than `reach` bytes before the end of the window, or -1."""
+    limit = len(window) - reach
+    while cut is not None and at < limit:
+        place = cut(window, max(at, 1))
+        if place <= 0 or place >= limit:
+            return -1
+        # The cut judges bytes; what is invalid around it will be replaced later, and then it may judge otherwise.
+        if _sound(window, place):
+            return place
+        at = place + 1
+    return -1
+
+
+def _continuations(window: bytes) -> int:
+    count = 0
+    while count < min(3, len(window)) and window[count] & 0xC0 == 0x80:
+        count += 1
+    return count
+
+
+def _sound(window: bytes, place: int) -> bool:
+    """Whether whole characters stand on both sides of the place."""
+    before = window[max(0, place - 8) : place]
+    if place > 8:
+        before = before[_continuations(before) :]
+    first = window[place]
+    width = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    try:
+        (before + window[place : place + width]).decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def last_separator(peek: Peek, start: int, limit: int, separator: bytes) -> int:
+    """Where the last separator that ends by `limit` ends, as splitting from `start` on would find it, or -1."""
+    width = max(1 << 14, 4 * len(separator))
+    while True:
+        low = max(start, limit - width)
+        end = _last_end(peek(low, limit - low), separator, whole=low == start)
+        if end >= 0:
+            return low + end
+        if low == start:
+            return -1
+        width *= 4
+
+
+def _last_end(window: bytes, separator: bytes, whole: bool) -> int:
+    """The end of the last separator in the window, or -1 where there is none or where the window does not tell.
+
+    Separators are taken leftmost first. One that can overlap itself is certainly taken where no other begins shortly
+    before it; from there on the rest follows.
+    """
+    n = len(separator)
+    place = window.rfind(separator)
+    if place < 0:
+        return -1
+    if not overlaps_itself(separator):
+        return place + n
+    if separator == separator[:1] * n:
+        run = len(window[: place + n].rstrip(separator[:1]))
+        return -1 if run == 0 and not whole else run + (place + n - run) // n * n
+    while (earlier := window.rfind(separator, max(0, place - n + 1), place + n - 1)) >= 0:
+        place = earlier
+    if place < n - 1 and not whole:
+        return -1
+    end = place + n
+    while (later := window.find(separator, end)) >= 0:
+        end = later + n
+    return end
+
+
+def overlaps_itself(separator: bytes) -> bool:
+    return any(separator.endswith(separator[:k]) for k in range(1, len(separator)))
+
+
+def thinned(peek: Peek, start: int, size: int, separator: bytes) -> int:
+    """A chunk's size, made smaller where documents are tiny: what is kept for each outweighs its text.
+
+    Told from samples, the densest of them; a chunk's size never changes what its documents are.
+    """
+    most = max(1, size // ROW_BYTES)
+    if size < _SAMPLE * _SAMPLES:
+        return size
+    densest = max(peek(start + i * (size // _SAMPLES), _SAMPLE).count(separator) for i in range(_SAMPLES))
+    rows = densest * size // _SAMPLE
+    return size if rows <= most else max(_SAMPLE * _SAMPLES, size * most // rows)

@@ -1,0 +1,151 @@
+"""The table of formats, and the reader that finds out which of them a source has.
+
+To add a format is one file with a reader class, one line in `FORMATS`, and its endings in names.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Protocol, cast
+
+from shardmill.documents.chunks import Chunk, Documents, Position
+from shardmill.documents.reading import Reading
+from shardmill.errors import SourceError, UsageError
+from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
+from shardmill.storage.fetching import shared_fetcher
+from shardmill.storage.names import format_of
+from shardmill.storage.opening import open_source
+from shardmill.storage.source import Source
+
+if TYPE_CHECKING:
+    from shardmill.documents.text import TextReader
+
+
+class FormatReader(Protocol):
+    """What a format's class gives; made as Class(index, source, reading, reopen, head).
+
+    `reopen` opens the bytes anew, from their start; `head` is the beginning of the text.
+    """
+
+    unit: str
+
+    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]: ...
+
+    def read(self, chunk: Chunk) -> Documents: ...
+
+    def place(self, record: int, byte: int) -> str: ...
+
+
+class Reader(Protocol):
+    """One source as chunks, and chunks as documents."""
+
+    @property
+    def unit(self) -> str:
+        """`line`, `row` or `byte`: what a place counts."""
+
+    def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
+        """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
+
+    def read(self, chunk: Chunk) -> Documents:
+        """The documents of a chunk; any thread may call it."""
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        """The text of a long chunk, which only text has, in pieces of whole characters and of about `size` bytes.
+
+        Returns how many invalid sequences became U+FFFD.
+        """
+
+    def check(self) -> None:
+        """Raise SourceError when the source changed since it was found."""
+
+    def place(self, record: int, byte: int) -> str:
+        """A place in the source, for people."""
+
+
+# Module and class, imported when a source of that format is first opened, and what its places count.
+FORMATS: dict[str, tuple[str, str, str]] = {
+    "text": ("text", "TextReader", "byte"),
+    "jsonl": ("jsonl", "JsonLinesReader", "line"),
+    "parquet": ("parquet", "ParquetReader", "row"),
+    "arrow": ("arrow_ipc", "ArrowReader", "row"),
+    "csv": ("delimited", "CsvReader", "row"),
+    "tsv": ("delimited", "TsvReader", "row"),
+}
+
+
+def reader_for(index: int, source: Source, reading: Reading) -> Reader:
+    """The reader of a source, which is opened only when its chunks are asked for."""
+    if source.input_format != "auto" and source.input_format not in FORMATS:
+        known = ", ".join(f"`{name}`" for name in ("auto", *FORMATS))
+        raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
+    return _SourceReader(index, source, reading)
+
+
+@cache
+def _class_of(format: str) -> Callable[..., FormatReader]:
+    module, name, _ = FORMATS[format]
+    made: Callable[..., FormatReader] = getattr(import_module(f"shardmill.documents.{module}"), name)
+    return made
+
+
+class _SourceReader:
+    __slots__ = ("_index", "_reader", "_reading", "_source", "_whole")
+
+    def __init__(self, index: int, source: Source, reading: Reading) -> None:
+        self._index = index
+        self._source = source
+        self._reading = reading
+        self._reader: FormatReader | None = None
+        self._whole = False
+
+    @property
+    def unit(self) -> str:
+        if self._reader is not None:
+            return self._reader.unit
+        promised = self._source.input_format
+        return FORMATS[(format_of(self._source.path) or "text") if promised == "auto" else promised][2]
+
+    def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
+        fetcher = self._reading.fetcher
+        if self._source.remote and fetcher is not None and fetcher.cache is not None:
+            self._source = fetcher.cache.local(self._source, fetcher)
+        opened = open_source(self._source, fetcher)
+        self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
+        try:
+            if self._reading.tail is not None and opened.format != "text":
+                raise UsageError(
+                    f"the end of a source can be set aside only for text, not for {opened.format}",
+                    place=self._source.name,
+                    hint="give `--val` a fraction or `first:N`",
+                )
+            self._reader = _class_of(opened.format)(self._index, self._source, self._reading, self._reopen, opened.head)
+            yield from self._reader.chunks(opened.feed, start, size)
+        finally:
+            opened.feed.close()
+
+    def _reopen(self) -> Feed:
+        return open_source(self._source, self._reading.fetcher).feed
+
+    def _opened(self) -> FormatReader:
+        if self._reader is None:
+            raise SourceError("no chunk of this source was asked for yet", place=self._source.name)
+        return self._reader
+
+    def read(self, chunk: Chunk) -> Documents:
+        return self._opened().read(chunk)
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        return cast("TextReader", self._opened()).pieces(chunk, size)
+
+    def check(self) -> None:
+        if self._source.remote:
+            (self._reading.fetcher or shared_fetcher()).check(self._source)
+        elif not self._whole:
+            check_unchanged(self._source)
+
+    def place(self, record: int, byte: int) -> str:
+        if self._reader is not None:
+            return self._reader.place(record, byte)
+        return f"{self.unit} {byte if self.unit == 'byte' else record + 1:,}"

@@ -1,0 +1,33 @@
+"""What reading needs to know of the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shardmill.storage.fetching import Fetcher
+
+SPAN = 65536
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The options that reading needs; of these, `gaps`, `largest` and `fetcher` must not change a dataset's bytes."""
+
+    text_field: str = "text"
+    separator: bytes | None = None
+    cut: Callable[[bytes, int], int] | None = None
+    """cut(window, at): the first token-safe place at or after `at` inside the window, or -1.
+    None: this tokenizer has no known safe cuts."""
+    spans: bool = False
+    """Text without a separator is to be dealt in spans."""
+    gaps: bool = False
+    """Documents may be handed on as they stand, with the separators between them."""
+    tail: float | None = None
+    """Rows that begin in this last share of a plain text file are flagged."""
+    largest: int = 64 << 20
+    """The largest record, in bytes, that may be held in memory at once."""
+    fetcher: Fetcher | None = None
+    """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""

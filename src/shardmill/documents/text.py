@@ -1,0 +1,241 @@
+"""Plain text: one document a file, or documents with a separator between them."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Callable, Generator, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.documents.chunks import Chunk, Documents, Position
+from shardmill.documents.cutting import Stop, last_separator, next_stop, thinned
+from shardmill.documents.oversize import Oversize
+from shardmill.documents.reading import SPAN, Reading
+from shardmill.documents.splitting import rows_between, split_documents
+from shardmill.errors import SourceError, UsageError
+from shardmill.storage.feeds import BLOCK, CONTEXT, Feed, FileFeed, read_range
+from shardmill.storage.ranges import RemoteFeed
+from shardmill.storage.source import Source
+from shardmill.storage.unicode import BOM, REPLACEMENT
+
+
+class TextReader:
+    """Text as documents, or as pieces of one document that is larger than a chunk."""
+
+    unit = "byte"
+
+    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
+        self._index = index
+        self._source = source
+        self._reading = reading
+        self._reopen = reopen
+        self._text_start = len(BOM) if head.startswith(BOM) else 0
+        self._spans = reading.spans and reading.separator is None
+        self._tail_at: int | None = None
+        if reading.separator == b"":
+            raise UsageError("the separator is empty", hint="leave `--separator` out: then a file is one document")
+
+    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
+        if self._reading.tail is not None:
+            self._tail_at = self._tail(feed, self._reading.tail)
+        position, inside = start.offset, start.inside
+        feed.drop(position)
+        if position and not inside and feed.end_by(position) is not None:
+            return
+        while True:
+            room = size = max(1, size)
+            if self._reading.separator is not None:
+                room = thinned(feed.peek, position, size, self._reading.separator)
+            stop = self._stop(feed, position, room, inside)
+            if stop is not None:
+                chunk = self._chunk(feed, position, inside, stop)
+                if room < size:  # many tiny documents weigh more than their text
+                    chunk = chunk._replace(cost=chunk.cost * size // room)
+            else:
+                chunk = self._giant(feed, position, inside, size)
+            yield chunk
+            if feed.end_by(chunk.end) is not None:
+                return
+            position, inside = chunk.end, not chunk.ends
+
+    def _tail(self, feed: Feed, tail: float) -> int:
+        if not isinstance(feed, (FileFeed, RemoteFeed)):
+            raise UsageError(
+                "the end of the text cannot be told from a stream", place=self._source.name, hint="decompress it first"
+            )
+        return math.ceil(feed.size * (1 - tail))
+
+    def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
+        floor = max(position, self._text_start)
+        limit = max(position + size, floor + 1)
+        separator = self._reading.separator
+        if separator is not None:
+            if inside:
+                found = feed.peek(position, limit - position).find(separator)
+                if found >= 0:
+                    return Stop(position + found + len(separator), ends=True)
+            end = feed.end_by(limit)
+            if end is not None:
+                return Stop(end, ends=True)
+            if not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
+                return Stop(found, ends=True)
+            return self._next(feed, position, limit, floor)
+        if self._spans:
+            limit = -(-limit // SPAN) * SPAN
+            floor = self._text_start
+        end = feed.end_by(limit)
+        stop = Stop(end, ends=True) if end is not None else self._next(feed, position, limit, floor)
+        tail = self._tail_at
+        if tail is not None and position < tail and (stop is None or tail < stop.offset):
+            stop = self._next(feed, position, max(tail, floor + 1), floor)
+        return self._span_before(feed, position, limit) if stop is None and self._spans else stop
+
+    def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
+        """The last span that begins before a giant stretch, so that the long chunk holds that one span and no other."""
+        for at in range(limit - SPAN, position, -SPAN):
+            stop = next_stop(
+                feed.peek,
+                start=position,
+                at=at,
+                floor=self._text_start,
+                separator=None,
+                cut=self._reading.cut,
+                most=limit - position,
+            )
+            if stop is not None and stop.offset < limit:
+                return stop
+        return None
+
+    def _next(self, feed: Feed, position: int, at: int, floor: int) -> Stop | None:
+        return next_stop(
+            feed.peek,
+            start=position,
+            at=at,
+            floor=floor,
+            separator=self._reading.separator,
+            cut=self._reading.cut,
+            most=self._reading.largest,
+        )
+
+    def _chunk(self, feed: Feed, position: int, inside: bool, stop: Stop) -> Chunk:
+        return Chunk(
+            source=self._index,
+            start=position,
+            end=stop.offset,
+            cost=stop.offset - position,
+            begins=not inside,
+            ends=stop.ends,
+            through=feed.stored(stop.offset),
+            payload=feed.take(self._begin(position), stop.offset),
+        )
+
+    def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
+        """A stretch that may not be held in memory: read in pieces, or the end where the tokenizer has no cuts."""
+        cut, separator, largest = self._reading.cut, self._reading.separator, self._reading.largest
+        if cut is not None and self._source.size is None:
+            raise SourceError(
+                f"a stretch of more than {largest:,} bytes has no place where it may be cut",
+                place=f"{self._source.name}, byte {position:,}",
+                hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
+            )
+        at = position + max(largest, size)
+        stop = next_stop(
+            feed.peek,
+            start=position,
+            at=-(-at // SPAN) * SPAN if self._spans else at,
+            floor=position,
+            separator=separator,
+            cut=cut,
+            forget=feed.drop,
+        )
+        assert stop is not None
+        text_end = stop.offset
+        if separator and stop.ends and feed.peek(text_end - len(separator), len(separator)) == separator:
+            text_end -= len(separator)
+        feed.drop(stop.offset)
+        return Chunk(
+            source=self._index,
+            start=position,
+            end=stop.offset,
+            cost=stop.offset - position if cut else size,
+            begins=not inside,
+            ends=stop.ends,
+            long=cut is not None,
+            through=feed.stored(stop.offset),
+            payload=text_end if cut else Oversize("document", text_end - position),
+        )
+
+    def _begin(self, start: int) -> int:
+        """Where the bytes that a worker needs begin: spans are found by looking at what stands before them."""
+        return max(0, start - CONTEXT) if self._spans else start
+
+    def read(self, chunk: Chunk) -> Documents:
+        if isinstance(chunk.payload, Oversize):
+            return chunk.payload.documents(record=-1, lines=0)
+        begin = self._begin(chunk.start)
+        raw = chunk.payload
+        if raw is None:
+            raw = read_range(self._source, begin, chunk.end)
+        first = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
+        if self._reading.separator is not None and chunk.ends:
+            documents, starts = split_documents(raw[first - begin :], self._reading.separator, gaps=self._reading.gaps)
+            documents.tail = self._flags(first + starts)
+            return documents
+        places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
+        bounds = np.array([first, *places, chunk.end], np.int64)
+        documents = rows_between(raw, bounds - begin)
+        documents.spans = self._spans
+        documents.tail = self._flags(bounds[:-1])
+        return documents
+
+    def _flags(self, starts: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+        return None if self._tail_at is None else starts >= self._tail_at
+
+    def _span_starts(self, raw: bytes, begin: int, chunk: Chunk) -> list[int]:
+        """Where the spans after the first begin: at the first safe place at or after each multiple of SPAN."""
+        places: list[int] = []
+        place = chunk.start
+        while True:
+            at = (place // SPAN + 1) * SPAN
+            if at >= chunk.end:
+                return places
+            stop = next_stop(
+                lambda offset, n: raw[offset - begin : offset - begin + n],
+                start=chunk.start,
+                at=at,
+                floor=max(self._text_start, begin),
+                separator=None,
+                cut=self._reading.cut,
+            )
+            if stop is None or stop.offset >= chunk.end:
+                return places
+            place = stop.offset
+            places.append(place)
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        """The text of a long chunk, in turn; returns how many invalid sequences became U+FFFD."""
+        end: int = chunk.payload
+        feed = self._reopen()
+        try:
+            start = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            count = 0
+            feed.drop(start)
+            while start < end:
+                # An invalid byte becomes three.
+                block = feed.peek(start, max(1, min(size // 3, BLOCK, end - start)))
+                start += len(block)
+                feed.drop(start)
+                piece = decoder.decode(block, final=start >= end).encode()
+                if piece != block:
+                    count += piece.count(REPLACEMENT) - block.count(REPLACEMENT)
+                if piece:
+                    yield piece
+        finally:
+            feed.close()
+        return count
+
+    def place(self, record: int, byte: int) -> str:
+        return f"byte {byte:,}"

@@ -1,0 +1,157 @@
+"""An inspection as a person reads it, in lines of at most 100 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from shardmill.units import show_bytes, show_count, show_seconds
+
+if TYPE_CHECKING:
+    from shardmill.inspection.estimate import Amount
+    from shardmill.inspection.inspection import Inspection
+
+_WIDTH = 100
+_LABEL = 12
+_BAR = 40
+_KINDS = 12
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def as_text(report: Inspection) -> str:
+    lines: list[str] = []
+    for label, said in _sections(report):
+        for i, line in enumerate(said):
+            wrapped = textwrap.wrap(line, _WIDTH - _LABEL, break_on_hyphens=False, replace_whitespace=False) or [""]
+            # A table's own spaces stay as they are: only what is too long is wrapped.
+            for j, part in enumerate([line] if len(line) <= _WIDTH - _LABEL else wrapped):
+                lines.append(f"{label if i == j == 0 else '':<{_LABEL}}{part}".rstrip())
+    return "\n".join(lines)
+
+
+def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
+    yield "sources", list(_kinds(report))
+    if report.documents.value:
+        yield "documents", list(_documents(report))
+    if report.separators:
+        yield "separators", list(_separators(report))
+    if report.tokens.value:
+        yield (
+            "tokens",
+            [
+                f"{_amount(report.tokens)} with {report.tokenizer}, end-of-text tokens included; "
+                f"{report.bytes_per_token:.2f} bytes a token"
+            ],
+        )
+        yield "output", list(_outputs(report))
+    made = f", where files are made for {report.out}" if report.staging else ""
+    yield "disk", [f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"]
+    yield "memory", [f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"]
+    if report.tokens.value:
+        yield "time", list(_time(report))
+        yield (
+            "naive",
+            [
+                f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM; "
+                f"this machine has {show_bytes(report.machine_bytes)}"
+            ],
+        )
+    yield (
+        "sample",
+        [
+            f"{_plural(report.sampled_places, 'place')}, {show_bytes(report.sampled_bytes)} of text, "
+            f"{show_seconds(report.sampled_seconds)}; ± holds in 95 of 100 cases"
+        ],
+    )
+    for trouble in report.troubles:
+        said = [trouble.message]
+        said += [f"place: {trouble.place}"] if trouble.place else []
+        said += [f"hint:  {trouble.hint}"] if trouble.hint else []
+        yield "would stop:" if trouble.stops else "warning:", said
+
+
+def _time(report: Inspection) -> Iterator[str]:
+    speed = show_bytes(report.stored_bytes / report.seconds)
+    said = f"about {show_seconds(report.seconds)} ({speed}/s)"
+    if report.bound == "download":
+        yield f"{said}: the download bounds it"
+    else:
+        of = {"feeder": "one thread that reads the sources", "workers": "the workers", "cpus": "the CPUs"}[report.bound]
+        yield f"{said} at the speed of the sample, if nothing else is at work here; what bounds it: {of}"
+    if report.fetched_per_second:
+        rate = show_bytes(report.fetched_per_second)
+        yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"
+    elif report.fetched_bytes:
+        yield f"{show_bytes(report.fetched_bytes)} to download, too little to tell how fast"
+
+
+def _kinds(report: Inspection) -> Iterator[str]:
+    for kind in report.kinds[:_KINDS]:
+        name = kind.format + (f" ({kind.compression})" if kind.compression else "")
+        yield _row(name, kind.sources, kind.stored_bytes, kind.text_bytes, kind.documents)
+    if len(report.kinds) > _KINDS:
+        yield f"and {len(report.kinds) - _KINDS} kinds more"
+    if len(report.kinds) > 1:
+        yield _row("all", report.sources, report.stored_bytes, report.text_bytes, report.documents)
+
+
+def _row(name: str, sources: int, stored: int, text: Amount, documents: Amount) -> str:
+    held = f"{show_bytes(text.value)} of text"
+    counted = f"{_amount(documents)} {'document' if documents.value == 1 else 'documents'}"
+    return f"{name:<16}{_plural(sources, 'source'):>16}{show_bytes(stored):>10}  {held:<19}{counted}"
+
+
+def _documents(report: Inspection) -> Iterator[str]:
+    written = sum(count for _, count in report.sizes)
+    if not written:
+        yield "none that has text"
+        return
+    yield f"{show_bytes(report.text_bytes.value / written)} each on average; by size:"
+    most = max(count for _, count in report.sizes)
+    for up_to, count in report.sizes:
+        yield f"up to {_power(up_to):>7}{count:>15,}  {_bar(count / most)}"
+
+
+def _power(size: int) -> str:
+    """A power of two in its own units, so that it is a round number: 4096 → `4 KiB`."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= factor:
+            return f"{size // factor} {unit}"
+    return f"{size} B"
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _BAR * 8)
+    bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+    return bar or ("▏" if share else "")
+
+
+def _separators(report: Inspection) -> Iterator[str]:
+    for one in report.separators:
+        option = f"--separator '{one.separator}'"
+        made = f"about {show_count(one.documents)} documents of {show_bytes(one.apart)}"
+        yield f"{option:<30}{made:<35}{one.meaning}"
+
+
+def _outputs(report: Inspection) -> Iterator[str]:
+    row = ""
+    for name, size in report.output_bytes.items():
+        entry = f"{name} {show_bytes(size)}"
+        if row and len(row) + 3 + len(entry) > _WIDTH - _LABEL:
+            yield row
+            row = ""
+        row += ("   " if row else "") + entry
+    yield row
+
+
+def _amount(amount: Amount) -> str:
+    """Exact numbers in full, estimates with three digits and their margin."""
+    if amount.exact:
+        return f"{amount.value:,}"
+    percent = max(0.01, 100 * amount.margin / max(1, amount.value))
+    return f"{show_count(amount.value)} ± {percent:.2g} %"
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

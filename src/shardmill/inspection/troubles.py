@@ -1,0 +1,178 @@
+"""What would go wrong in a run, as far as a sample shows it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shardmill.inspection.estimate import ONE_FILE
+from shardmill.storage import LARGEST
+from shardmill.units import show_bytes
+
+if TYPE_CHECKING:
+    from shardmill.errors import BudgetError
+    from shardmill.inspection.inspection import Inspection
+    from shardmill.inspection.sampling import Kind
+    from shardmill.options import Options
+    from shardmill.storage import Source
+
+_SHOWN = 3
+_FEWEST_BAD = 100  # below that no share of bad documents stops a run
+_LARGE = 1_000_000  # bytes of a text from which on blank lines in it may well part documents
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """One thing that would go wrong, with the way out."""
+
+    what: str
+    """A word for programs: source, empty, rejects, utf8, separator, vocabulary, disk or memory."""
+    message: str
+    place: str | None = None
+    hint: str | None = None
+    stops: bool = False
+    """`prepare` would end with an error."""
+
+
+def find_troubles(
+    report: Inspection, kinds: list[Kind], sources: list[Source], options: Options, memory: BudgetError | None
+) -> list[Trouble]:
+    """All of them, those that stop a run first."""
+    found = [
+        *_damaged(kinds),
+        *_rejects(report, kinds, options),
+        *_disk(report),
+        *_object(report),
+        *([Trouble("memory", memory.message, None, memory.hint, stops=True)] if memory else []),
+        *_empty(report, sources),
+        *_invalid(kinds),
+        *_separator(report, kinds, options),
+    ]
+    if report.token_bytes > 2:
+        found.append(
+            Trouble(
+                "vocabulary",
+                f"the {report.vocab_size:,} tokens of `{report.tokenizer}` do not fit in uint16: a token takes "
+                f"{report.token_bytes} bytes, and nanoGPT reads uint16 unless you change it",
+            )
+        )
+    return sorted(found, key=lambda trouble: not trouble.stops)
+
+
+def _damaged(kinds: list[Kind]) -> list[Trouble]:
+    """One for each kind of error, with the first place."""
+    errors = [error for kind in kinds for error in kind.errors]
+    counted = Counter(error.message for error in errors)
+    found = []
+    for message, count in counted.most_common(_SHOWN):
+        first = next(error for error in errors if error.message == message)
+        more = f" (and {count - 1:,} more of the sources that were looked into)" if count > 1 else ""
+        found.append(Trouble("source", message + more, first.place, first.hint, stops=True))
+    return found
+
+
+def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
+    bad = sum(unit.rejected for kind in kinds for unit in kind.units)
+    if not bad:
+        return []
+    share = bad / max(bad, sum(map(_seen, kinds)))
+    reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(_SHOWN)
+    listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
+    allowed, documents = options.bad_allowed, report.documents.value
+    if isinstance(allowed, float):
+        allowed = max(_FEWEST_BAD, allowed * documents)
+    stops = allowed is not None and share * documents > allowed
+    hint = "they will be set aside in `rejects.jsonl`"
+    if stops:
+        hint = f"add `--max-bad {_above(share)}` to set them aside in `rejects.jsonl`"
+    return [
+        Trouble("rejects", f"{_percent(share)} of the documents in the sample are bad: {listed}", None, hint, stops)
+    ]
+
+
+def _seen(kind: Kind) -> int:
+    return sum(unit.documents for unit in kind.units)
+
+
+def _disk(report: Inspection) -> list[Trouble]:
+    large = {name: size for name, size in report.disk_bytes.items() if size > report.free_bytes}
+    if not large:
+        return []
+    which = "" if len(large) == len(report.disk_bytes) else f" as {', '.join(large)}"
+    said = f"the output{which} does not fit on the disk: it takes about {show_bytes(min(large.values()))}"
+    hint = "choose another folder with `-o`, or prepare a part of it with `--limit`"
+    if report.staging:
+        said += " there until it is in the store"
+        hint = "choose another folder with `--cache`, or smaller files with `--shard-tokens`"
+        if which:
+            hint = "a format with shards needs little space there, such as `-f shards`"
+    return [
+        Trouble(
+            "disk",
+            f"{said}, and {show_bytes(report.free_bytes)} are free",
+            report.staging or report.out,
+            hint,
+            stops=not which,
+        )
+    ]
+
+
+def _object(report: Inspection) -> list[Trouble]:
+    large = [name for name in ONE_FILE if report.staging and report.output_bytes.get(name, 0) > LARGEST]
+    if not large:
+        return []
+    said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST)}"
+    return [Trouble("disk", said, report.out, "choose a format with shards, such as `-f shards`")]
+
+
+def _empty(report: Inspection, sources: list[Source]) -> list[Trouble]:
+    empty = [source.name for source in sources if not source.size]
+    if not empty:
+        return []
+    shown = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN:,} more" if len(empty) > _SHOWN else "")
+    said = f"{len(empty):,} sources are empty" if len(empty) > 1 else "a source is empty"
+    return [Trouble("empty", said if len(empty) < report.sources else "all sources are empty", shown)]
+
+
+def _invalid(kinds: list[Kind]) -> list[Trouble]:
+    units = [unit for kind in kinds for unit in kind.units]
+    replaced, text = sum(unit.replaced for unit in units), sum(unit.text for unit in units)
+    if not replaced:
+        return []
+    share = replaced / max(1, text)
+    said = f"{replaced:,} places in {show_bytes(text)} of sampled text ({_percent(share)}) are not UTF-8"
+    hint = "each becomes U+FFFD"
+    if share > 0.001:
+        hint += "; if the text is in another encoding, convert it first: `iconv -f latin1 -t utf-8`"
+    return [Trouble("utf8", said, None, hint)]
+
+
+def _separator(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
+    texts = [kind for kind in kinds if kind.format == "text" and kind.stored]
+    if not texts:
+        return []
+    if options.separator is not None:
+        if any(_seen(kind) > kind.looked for kind in texts):
+            return []
+        said = f"the separator `{options.separator}` was not found in the sampled text"
+        return [Trouble("separator", said, None, "without one, a file is a document")]
+    average = sum(kind.stored for kind in texts) / sum(len(kind.members) for kind in texts)
+    likely = [one for one in report.separators if one.certain or average > _LARGE]
+    if not likely:
+        return []
+    first = likely[0]
+    said = f"without `--separator` a text file is one document; `{first.separator}` stands in it ({first.meaning})"
+    return [Trouble("separator", said, None, f"add `--separator '{first.separator}'` if it parts documents")]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %" if share < 0.995 else "100 %"
+
+
+def _above(share: float) -> str:
+    """A round share that is larger."""
+    step = 0.001
+    while step < share * 1.2 and step < 1:
+        step *= 10**0.5
+    return "any" if step >= 0.5 else f"{100 * step:.2g}%"

@@ -1,0 +1,1 @@
+"""The main job: plan → chunks → documents → tokens → shards → manifest."""

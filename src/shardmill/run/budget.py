@@ -1,0 +1,171 @@
+"""The memory of a run: how much there is, and who holds how much of it.
+
+A chunk is worked on only while it holds a lease for its worst case. Besides the leases there is what the program itself
+takes, and the engines, whose caches grow with the text: `crowded` says when an engine has to be replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from shardmill.errors import BudgetError
+from shardmill.run.machine import hand_back, resident, usable_cpus, usable_memory
+from shardmill.units import show_bytes
+
+MB = 1_000_000
+
+# Of --memory; the rest is for what no lease foresees: slack of the allocators, stacks of threads.
+_CEILING = 0.86
+# What a process that has only just loaded shardmill holds at the most.
+_FRESH = 200 * MB
+# By how much a process may hold more than another that did the same: what is named as the least must do next time.
+_VARIES = 8 * MB
+# What the feeder buffers: windows of decompressors, pages of parquet.
+_FEEDER = 12 * MB
+# What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s. Where memory is tight it is
+# worth more as room for the engines' caches: with 25 of 400 MB set aside, engines were made anew 24 times, not 3.
+_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
+# What the clients of eight connections take.
+_CLIENT = 12 * MB
+# A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
+_ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
+# What an engine's caches grow by while it encodes one chunk of words never seen before, when a table doubles.
+_GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
+# What caches take for a moment, of what they took before, while their tables double; they may all do so at once. With
+# words never seen before 119 MB became 185, then 202: 335, 375: 637, 690: 1,215.
+_DOUBLING = 1.8
+# What must be free again after the allocators have handed back what they only keep, 40-110 MB in runs of 512 MB; with
+# less, they would do so for every chunk.
+_RELIEF = 16 * MB
+# What a task takes whatever its size: a few calls' worth of small arrays.
+_TASK = 4 * MB
+# What a process may hold more when it begins than it did the last time: 50 MB where it has made a run before.
+_DIFFERS = 64 * MB
+SMALLEST, LARGEST, _STEP = 256 * 1024, 4 * 1024 * 1024, 64 * 1024
+
+
+class Budget:
+    """Leases of bytes, granted in the order in which they are asked for; one thread asks."""
+
+    def __init__(
+        self,
+        memory: int | None,
+        workers: int | None,
+        vocab_size: int = 50257,
+        token_bytes: int = 2,
+        *,
+        library_bytes: int = 0,
+        remote: bool = False,
+        beside: int = 0,
+    ) -> None:
+        """BudgetError when `memory` is below the least that works; it names it.
+
+        `library_bytes`: what the tokenizer's library takes for each byte of text besides. `remote`: bytes are read
+        ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
+        """
+        self._closed = False
+        self._held = 0
+        self._freed = threading.Condition()
+        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
+        # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
+        # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
+        self._per_byte = 4 + 2 * token_bytes + library_bytes
+        self.peak = resident()
+        self._base = base = self.peak + beside
+        self._remote = remote
+        cpus = usable_cpus()
+        self._most_workers = self.workers = workers or cpus
+        # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
+        self.memory = memory or default_memory(self.workers) + max(0, self.peak - _FRESH)
+        self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 16 - 16 * MB)) if remote else 0
+        """Bytes of remote sources that may lie ready before their turn."""
+        feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)
+        least = int((base + feeder + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
+        if self.memory < least:
+            several = workers is not None and workers > 1
+            raise BudgetError(
+                f"{show_bytes(self.memory)} of memory does not suffice"
+                + (f" for {workers} workers" if several else ""),
+                hint=f"the least that works is {_option(least + _VARIES)}" + (" (or fewer `--workers`)" * several),
+            )
+        room = int(self.memory * _CEILING) - base - feeder
+        if workers is None:
+            self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
+        # As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB. There is a lease more
+        # than workers, for what is read ahead or written: without it they wait a tenth of the time. The least memory
+        # has no room for that.
+        for_text = room - self.workers * self._worker_needs(0) - _TASK
+        fitting = for_text // (self.workers * (_GROWTH_PER_BYTE + 2 * self._per_byte) + self._per_byte)
+        self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
+        ceiling, fixed = int(self.memory * _CEILING), base + feeder + self.workers * self._engine
+        calm = ceiling - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
+        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING))
+        spare = calm - fixed
+        leases = self.workers + (self.chunk_bytes > SMALLEST)
+        self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
+        self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
+
+    def lease_for(self, text_bytes: int) -> int:
+        """What a chunk of so many bytes of text may take at the most while it is worked on."""
+        return self._per_byte * text_bytes + _TASK
+
+    def _worker_needs(self, chunk_bytes: int) -> int:
+        # Two leases: one that is worked on, and one that is written or read ahead.
+        growth = _GROWTH + _GROWTH_PER_BYTE * chunk_bytes
+        return self._engine + growth + 2 * self.lease_for(chunk_bytes)
+
+    def too_small(self, message: str, record: int, place: str) -> BudgetError:
+        """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
+
+        That may be more than the least: all workers, the largest chunks and the most that is read ahead are counted,
+        since more memory leads to them, so that every `--memory` from there on will do.
+        """
+        feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
+        engines = self._most_workers * (self._engine + _GROWTH + _GROWTH_PER_BYTE * LARGEST)
+        enough = int((self._base + _DIFFERS + feeder + engines + 2 * self.lease_for(record)) / _CEILING)
+        hint = f"with {_option(enough)} there is room for it"
+        if enough > usable_memory():
+            hint += f"; this machine allows {show_bytes(usable_memory())}"
+        return BudgetError(message, place=place, hint=hint)
+
+    def sample(self) -> int:
+        """Bytes that this process holds in memory now, remembering the largest."""
+        now = resident()
+        self.peak = max(self.peak, now)
+        return now
+
+    def crowded(self) -> bool:
+        """Whether an engine has to be replaced before the next chunk; not if handing back what is unused will do."""
+        if self.sample() <= self._soft:
+            return False
+        hand_back()
+        return self.sample() > self._soft - _RELIEF
+
+    def lease(self, amount: int) -> bool:
+        """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
+        with self._freed:
+            # Waking now and then is a guard: a release that never comes must not look like one that is late.
+            while not self._closed and self._held and self._held + amount > self.capacity:
+                self._freed.wait(0.5)
+            self._held += amount
+            return not self._closed
+
+    def release(self, amount: int) -> None:
+        with self._freed:
+            self._held -= amount
+            self._freed.notify_all()
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._freed:
+            self._closed = True
+            self._freed.notify_all()
+
+
+def _option(memory: int) -> str:
+    return f"`--memory {-(-memory // MB)}MB`"
+
+
+def default_memory(workers: int) -> int:
+    """1 GB for up to two workers and 256 MB for each more, at most half of what this process may use."""
+    return min(1000 * MB + 256 * MB * max(0, workers - 2), usable_memory() // 2)

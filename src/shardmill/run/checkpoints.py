@@ -1,0 +1,214 @@
+"""Checkpoints: what was written is brought to the disk and recorded in the journal, in the background."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from concurrent.futures import wait as wait_for
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardmill.errors import OutputError, ShardmillError
+from shardmill.run.journal import Begun, Journal
+from shardmill.run.manifest import NAME, read_manifest
+from shardmill.shards import Output
+from shardmill.storage import PartialFile, Written, writing_to
+
+if TYPE_CHECKING:
+    from shardmill.run.mirror import Mirror
+
+# Seconds between checkpoints: what a crash costs at the most, beside the chunks in flight. Often, so that the disk has
+# something to do all the time and not everything at the end.
+_EVERY = 0.5
+_FULL = 8  # files that may wait for their name; each holds two handles
+_FULL_MIRRORED = 2  # the same, where a file that has its name leaves the disk
+_PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
+
+State = Callable[[], dict[str, Any]]
+
+
+class Checkpoints:
+    """The outputs of a run and the journal that speaks of them. One thread uses it; `keeper` works in another."""
+
+    def __init__(
+        self,
+        out: Path,
+        journal: Journal,
+        outputs: Sequence[Output],
+        keeper: Executor,
+        state: State,
+        mirror: Mirror | None = None,
+    ) -> None:
+        """`state` gives all that a later run needs to go on from here, but for the outputs' positions."""
+        self._out, self._journal, self._outputs, self._keeper, self._state = out, journal, outputs, keeper, state
+        self._mirror = mirror
+        self.files: list[tuple[int, str, Written]] = []
+        """Those that are whole: the number of the output, the split, and what the manifest says."""
+        self.beside: list[PartialFile] = []
+        """Files that are settled with the outputs'."""
+        self._sound = True
+        self._unrecorded: list[Any] = []
+        self._running: Future[None] | None = None
+        self._last = time.monotonic()
+
+    def begin(self, facts: dict[str, Any], begun: Begun | None) -> dict[str, Any] | None:
+        """Start from nothing, or from what an earlier run has recorded, whose state it gives.
+
+        OutputError when files of another making are in the way.
+        """
+        saved = begun.state if begun else None
+        there = self._mirror.names() if self._mirror else None
+        if begun is None and (foreign := [name for output in self._outputs for name in output.foreign(there)]):
+            raise OutputError(
+                f"files of another making are in the way: {', '.join(foreign[:3])}",
+                place=self._mirror.url if self._mirror else str(self._out),
+                hint="choose another folder, or replace them with `--overwrite`",
+            )
+        if begun and saved:
+            self.files = [(i, split, Written(**entry)) for i, split, entry in begun.files]
+        if self._mirror:
+            self._mirror.begin(facts, [written for _, _, written in self.files], self._outputs)
+        for i, output in enumerate(self._outputs):
+            position = saved["outputs"][i] if saved else output.position()
+            output.restore(position, [written for j, _, written in self.files if j == i])
+        self._journal.begin(facts, saved)
+        return saved
+
+    @contextmanager
+    def step(self, *, final: bool = True) -> Iterator[None]:
+        """Around all that must be recorded together or not at all: an interrupt may come between any two lines.
+
+        Not `final`: what was done is no place to go on from, until a step that is.
+        """
+        self._sound = False
+        yield
+        self._sound = final
+
+    def keep(self, *, now: bool = False) -> None:
+        """Bring everything to the disk and record it; with `now` also when it is not time yet, waiting for the end.
+
+        Between steps that are not final, full files get their names and nothing is recorded.
+        """
+        if self._running is not None and self._running.done():
+            self._wait()
+        sound = self._sound
+        crowd = sum(output.full for output in self._outputs) >= (_FULL_MIRRORED if self._mirror else _FULL)
+        due = sound and self._running is None and time.monotonic() - self._last >= _EVERY
+        if not (now or crowd or due):
+            return
+        self._wait()
+        self._last = time.monotonic()
+        saved = {**self._state(), "outputs": [output.position() for output in self._outputs]} if sound else None
+        beside = [(file, file.length) for file in self.beside]
+        # From here on the outputs believe that their full files are being named: not to be recorded unless they are.
+        with self.step(final=sound):
+            settling = [output.settling() for output in self._outputs]
+            self._running = self._keeper.submit(self._settle, settling, beside, saved, now)
+        if now:
+            self._wait()
+
+    def stop(self, why: BaseException, kept: str | None) -> None:
+        """Record what is done before a run ends early, and say in the error what is kept."""
+        try:
+            if self._sound:
+                self.keep(now=True)
+                if self._mirror:
+                    self._mirror.leave([file for file in self.beside if file.path.parent == self._out and file.length])
+            else:
+                self._wait()
+        except OutputError as also:  # the disk is the trouble: what was recorded before stands
+            if why is not also and isinstance(why, ShardmillError) and why.hint is None:
+                why.hint = also.message
+        if isinstance(why, ShardmillError) and why.kept is None:
+            why.kept = kept
+
+    def _settle(
+        self, settling: list[Any], beside: list[tuple[PartialFile, int]], saved: dict[str, Any] | None, now: bool
+    ) -> None:
+        done = [(i, split, written) for i, work in enumerate(settling) for split, written in work()]
+        if self._mirror:
+            self._mirror.upload([written for _, _, written in done])
+        self.files += done
+        self._unrecorded += [[i, split, written.entry()] for i, split, written in done]
+        if saved is None:
+            return
+        for file, length in beside:
+            file.settle(length)
+        self._journal.record(self._unrecorded, saved)
+        self._unrecorded = []
+        for output in self._outputs:
+            output.recorded()
+        if self._mirror:
+            self._mirror.push(lambda: [[i, split, one.entry()] for i, split, one in self.files], saved, now=now)
+
+    def _wait(self) -> None:
+        if self._running is None:
+            return
+        waiting = time.monotonic()
+        while not wait_for([self._running], timeout=_PATIENCE).done:
+            # Gigabytes may have to go through a slow line: there it is the store's silence that counts.
+            if self._mirror is None or self._mirror.progressed < waiting:
+                where, place = ("store", self._mirror.url) if self._mirror else ("disk", str(self._out))
+                raise OutputError(f"the {where} has not answered for {_PATIENCE:.0f} seconds", place=place)
+            waiting = time.monotonic()
+        # One that failed stays: nothing may be recorded after files that never got their names.
+        self._running.result()
+        self._running = None
+
+
+def remove_dataset(
+    out: Path,
+    journal: Journal,
+    outputs: Sequence[Output],
+    *more: str,
+    mirror: Mirror | None = None,
+    facts: dict[str, Any] | None = None,
+) -> None:
+    """Make a folder as if nothing had been there; the manifest goes first, so that no half dataset has one.
+
+    With a `mirror` the same there, for a run of the plan that `facts` describe.
+    """
+    names = [NAME, *more]
+    try:
+        manifest = read_manifest(out)
+    except ShardmillError:  # none, or damaged: then what the outputs own is all that can be known
+        manifest = {}
+    for described in (manifest, *manifest.get("also", ())):
+        names += [file["name"] for split in described.get("splits", {}).values() for file in split.get("files", ())]
+    there = mirror.names() if mirror else None
+    for output in outputs:
+        names += output.foreign(there)
+    # A manifest may come from anywhere.
+    names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
+    if mirror:
+        mirror.clear(facts or {}, names)
+    for name in names:
+        with writing_to(out / name):
+            (out / name).unlink(missing_ok=True)
+    journal.clear(plan=False)
+
+
+def describe_outputs(
+    outputs: Sequence[Output], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
+) -> list[dict[str, Any]]:
+    """What the manifest says of each output: `counts` of each of its splits, and the files."""
+    described = []
+    for i, output in enumerate(outputs):
+        splits: dict[str, dict[str, Any]] = {}
+        for name, count in counts[i].items():
+            splits[name] = dict(count)
+            if dropped := output.dropped.get(name):
+                splits[name] |= {"tokens": count["tokens"] - dropped, "dropped": dropped}
+            splits[name]["files"] = [written.entry() for j, split, written in files if (j, split) == (i, name)]
+        described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
+    return described
+
+
+def warn(outputs: Sequence[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
+    """What the readers of the formats will trip over."""
+    described = (manifest, *manifest.get("also", ()))
+    return tuple(
+        warning for output, one in zip(outputs, described, strict=True) for warning in output.warnings(one["splits"])
+    )

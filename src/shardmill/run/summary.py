@@ -1,0 +1,75 @@
+"""What a run has made, for people and for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shardmill.units import show_bytes, show_seconds
+
+if TYPE_CHECKING:
+    from shardmill.run.main import Result
+
+
+def as_data(result: Result) -> dict[str, Any]:
+    """The summary as JSON-able data."""
+    manifest = result.manifest
+    return {
+        "out": str(result.out),
+        "fingerprint": manifest["fingerprint"],
+        "documents": manifest["documents"],
+        "empty": manifest["empty"],
+        "rejected": manifest["rejected"],
+        "replaced": manifest["replaced"],
+        "fallbacks": result.fallbacks,
+        "tokens": sum(split["tokens"] for split in manifest["splits"].values()),
+        "text_bytes": sum(split["bytes"] for split in manifest["splits"].values()),
+        "splits": {
+            name: {key: split[key] for key in ("tokens", "documents", "bytes")} | {"files": len(split["files"])}
+            for name, split in manifest["splits"].items()
+        },
+        "warnings": list(result.warnings),
+        "seconds": round(result.seconds, 3),
+        "peak_memory": result.peak_memory,
+        "already": result.already,
+        "resumed": result.resumed,
+        "retries": result.retries,
+    }
+
+
+def as_text(result: Result) -> str:
+    """The summary as a person reads it."""
+    data = as_data(result)
+    if result.already:
+        return f"{result.out} is complete: {data['tokens']:,} tokens of {data['documents']:,} documents. Nothing to do."
+    tokens, text = data["tokens"], data["text_bytes"]
+    counts = [f"{data['documents']:,} documents"]
+    counts += [f"{data['empty']:,} empty"] if data["empty"] else []
+    counts += [f"{data['rejected']:,} rejected (see {result.out}/rejects.jsonl)"] if data["rejected"] else []
+    lines = [
+        ", ".join(counts),
+        f"{tokens:,} tokens from {show_bytes(text)} of text"
+        + (f", {text / tokens:.2f} bytes a token ({result.manifest['tokenizer']['name']})" if tokens else ""),
+    ]
+    for described in (result.manifest, *result.manifest.get("also", ())):
+        for name, split in described["splits"].items():
+            files = split["files"]
+            shown = files[0]["name"] if files else "no file"
+            shown += f" … {files[-1]['name']} ({len(files):,} files)" if len(files) > 1 else ""
+            size = show_bytes(sum(file["bytes"] for file in files))
+            lines.append(
+                f"{name:>5}  {split['tokens']:>15,} tokens  {split['documents']:>12,} documents  {size:>8}  {shown}"
+            )
+    if data["replaced"]:
+        lines.append(f"{data['replaced']:,} invalid UTF-8 sequences became U+FFFD")
+    if result.fallbacks:
+        lines.append(f"{result.fallbacks:,} documents were encoded by the tokenizer's own library")
+    if result.retries:
+        lines.append(f"{result.retries:,} requests had to be made again")
+    if not data["splits"].get("val", {"tokens": 1})["tokens"]:
+        lines.append("val is empty: too little text for its share; see `--val`")
+    lines += [f"warning: {warning}" for warning in result.warnings]
+    speed = f", {show_bytes(text / result.seconds)}/s" if result.seconds else ""
+    lines.append(
+        f"{show_seconds(result.seconds)}{speed}, at most {show_bytes(result.peak_memory)} of memory → {result.out}"
+    )
+    return "\n".join(lines)

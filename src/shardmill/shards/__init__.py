@@ -1,0 +1,6 @@
+"""Tokens ↔ files: the output formats."""
+
+from shardmill.shards.formats import open_output
+from shardmill.shards.output import SPLITS, Output
+
+__all__ = ["SPLITS", "Output", "open_output"]

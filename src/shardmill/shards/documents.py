@@ -1,0 +1,239 @@
+"""Files that know their documents: tokens in one file, and the length of every document in another beside it."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.errors import OutputError
+from shardmill.shards.output import SPLITS, names_under, remove_strangers
+from shardmill.storage.files import PARTIAL, PartialFile, Written, writing_to
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass
+class Stand:
+    """How far a split has come."""
+
+    index: int = 0
+    """Of the open file."""
+    tokens: int = 0
+    documents: int = 0
+    """That have ended in the open file."""
+    open: int = 0
+    """Tokens of the document that has not ended yet."""
+    closed: int = 0
+    """1 when nothing will follow."""
+
+
+@dataclass
+class Pair:
+    """A file of tokens, and the lengths of its documents beside it."""
+
+    split: str
+    index: int
+    tokens: PartialFile
+    lengths: PartialFile
+    token_count: int = 0
+    document_count: int = 0
+
+
+class DocumentOutput(ABC):
+    """What Megatron's, datatrove's and MosaicML's files have in common; each says in `complete` what becomes of a pair.
+
+    Lengths go to disk as documents end, so nothing here grows with the number of documents. A document is never
+    cut across files: a file ends with the first document that makes it at least as large as the limit.
+    """
+
+    format: str
+    limit: int = 0
+    """Tokens in a file; 0: one file a split."""
+    per_document: int = 0
+    """What a document adds to a file's size beside its tokens, counted in tokens."""
+    longest: int
+    """Tokens that a document may have."""
+    length_dtype: np.dtype[Any]
+    cumulative: bool = False
+    """Where documents end in the file, instead of their lengths."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], eot: str) -> None:
+        self.folder, self.name, self.dtype, self.eot = folder, name, dtype, eot
+        self._stands = {split: Stand() for split in SPLITS}
+        self._open: dict[str, Pair] = {}
+        self._full: list[Pair] = []
+        self._in_hand: list[Pair] = []
+        self._ending: list[str] = []
+        self._obsolete: list[PartialFile] = []
+
+    @abstractmethod
+    def tokens_name(self, split: str, index: int) -> str:
+        """What the file of a split's tokens is called."""
+
+    def lengths_name(self, split: str, index: int) -> str:
+        return self.tokens_name(split, index) + ".lengths"
+
+    @abstractmethod
+    def owns(self) -> re.Pattern[str]:
+        """Matches every file name that this output can make."""
+
+    @abstractmethod
+    def complete(self, pair: Pair) -> list[Written]:
+        """Turn a pair into the files that the readers want; what is not needed any more goes to `obsolete`."""
+
+    def complete_split(self, split: str) -> list[Written]:
+        """What comes after the last file of a split."""
+        return []
+
+    def obsolete(self, file: PartialFile) -> None:
+        """It may go as soon as the present position is recorded, and not before: a crash goes on from it."""
+        file.close()
+        self._obsolete.append(file)
+
+    @property
+    def full(self) -> int:
+        """Files that wait for their names."""
+        return len(self._full)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Nothing: every file ends with a document."""
+        return {}
+
+    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
+        """What the format's readers will trip over."""
+        return []
+
+    @property
+    def file_tokens(self) -> int:
+        """Tokens after which a file ends; 0: there is one file a split."""
+        return self.limit
+
+    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+        """Which of these names, or of those in the folder, this output would use."""
+        owned = self.owns()
+        names = names_under(self.folder) if names is None else names
+        return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
+
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
+        """Go on from a recorded position: files are cut back to it, and what came after is removed."""
+        keep = {written.name for written in complete}
+        for split, numbers in position.items():
+            stand = self._stands[split] = Stand(*numbers)
+            if stand.tokens:
+                pair = self._begin(split, stand.tokens, stand.documents)
+                keep |= {pair.tokens.name + PARTIAL, pair.lengths.name + PARTIAL}
+        remove_strangers(self, self.folder, keep)
+
+    def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
+        """Put tokens at the end of a split; OutputError for a document that is too long for the format."""
+        if tokens.dtype != self.dtype:
+            tokens = tokens.astype(self.dtype)
+        stand = self._stands[split]
+        while len(tokens):
+            last = len(ends)
+            if self.limit and last:
+                sizes = stand.tokens + ends + self.per_document * (stand.documents + np.arange(1, last + 1))
+                last = int(np.searchsorted(sizes, self.limit))
+            full = last < len(ends)
+            size = int(ends[last]) if full else len(tokens)
+            self._write(split, tokens[:size], ends[: last + 1])
+            if full:
+                self._end(split)
+            tokens, ends = tokens[size:], ends[last + 1 :] - size
+
+    def end_document(self) -> None:
+        """The document that is open in any split ends here."""
+        for split, stand in self._stands.items():
+            if stand.open:
+                self._write(split, np.empty(0, self.dtype), np.zeros(1, np.int64))
+                if self.limit and stand.tokens + self.per_document * stand.documents >= self.limit:
+                    self._end(split)
+
+    def position(self) -> dict[str, list[int]]:
+        """Where each split stands, as the fields of a `Stand`."""
+        return {split: list(vars(stand).values()) for split, stand in self._stands.items()}
+
+    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
+        """What brings the present position to the disk; run it in another thread while this one appends."""
+        full, self._full = self._full, []
+        self._in_hand = full
+        ending, self._ending = self._ending, []
+        lengths = [(file, file.length) for pair in self._open.values() for file in (pair.tokens, pair.lengths)]
+
+        def settle() -> list[tuple[str, Written]]:
+            done = [(pair.split, written) for pair in full for written in self.complete(pair)]
+            done += [(split, written) for split in ending for written in self.complete_split(split)]
+            for file, length in lengths:
+                file.settle(length)
+            return done
+
+        return settle
+
+    def recorded(self) -> None:
+        """Remove what only an earlier position needs."""
+        while self._obsolete:
+            self._obsolete.pop().remove()
+
+    def finish(self, wanted: tuple[str, ...]) -> None:
+        """End every open file; the splits in `wanted` have one even when they have no tokens."""
+        self.end_document()
+        for split, stand in self._stands.items():
+            if split in wanted and not stand.closed:
+                if split not in self._open and not stand.index:
+                    self._begin(split)
+                if split in self._open:
+                    self._end(split)
+                self._ending.append(split)
+                stand.closed = 1
+
+    def close(self) -> None:
+        """Let go of all files without finishing them."""
+        for pair in (*self._open.values(), *self._full, *self._in_hand):
+            pair.tokens.close()
+            pair.lengths.close()
+
+    def _begin(self, split: str, tokens: int = 0, documents: int = 0) -> Pair:
+        index = self._stands[split].index
+        names = (self.tokens_name(split, index), self.lengths_name(split, index))
+        keeps = (tokens * self.dtype.itemsize, documents * self.length_dtype.itemsize)
+        with writing_to(self.folder):
+            (self.folder / names[0]).parent.mkdir(exist_ok=True)
+        files = [PartialFile(self.folder / name, keep, name=name) for name, keep in zip(names, keeps, strict=True)]
+        pair = self._open[split] = Pair(split, index, files[0], files[1])
+        return pair
+
+    def _write(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
+        stand = self._stands[split]
+        pair = self._open.get(split) or self._begin(split)
+        lengths = np.diff(ends, prepend=0)
+        if len(ends):
+            lengths[0] += stand.open
+        open_now = len(tokens) - int(ends[-1]) if len(ends) else stand.open + len(tokens)
+        longest = max(open_now, int(lengths.max(initial=0)))
+        if longest > self.longest:
+            raise OutputError(
+                f"a document of {longest:,} tokens or more does not fit in a file of {self.format}, which takes "
+                f"{self.longest:,}",
+                place=pair.tokens.name,
+                hint="choose another format, or cut the text into documents with `--separator`",
+            )
+        pair.tokens.append(tokens)
+        if len(ends):
+            pair.lengths.append((ends + stand.tokens if self.cumulative else lengths).astype(self.length_dtype))
+        stand.tokens += len(tokens)
+        stand.documents += len(ends)
+        stand.open = open_now
+
+    def _end(self, split: str) -> None:
+        stand, pair = self._stands[split], self._open.pop(split)
+        pair.token_count, pair.document_count = stand.tokens, stand.documents
+        self._full.append(pair)
+        stand.index, stand.tokens, stand.documents, stand.open = stand.index + 1, 0, 0, 0

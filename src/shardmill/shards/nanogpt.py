@@ -1,0 +1,8 @@
+"""nanoGPT's `train.bin` and `val.bin`: raw tokens, one file a split."""
+
+from __future__ import annotations
+
+from shardmill.shards.limits import raw_tokens
+from shardmill.shards.streams import Layout
+
+NANOGPT = Layout("nanogpt", eot="after", file_name=lambda name, split, index: f"{split}.bin", warnings=raw_tokens)

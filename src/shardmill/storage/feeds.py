@@ -1,0 +1,321 @@
+"""A source's bytes, from a file that can be entered anywhere or from a stream that only goes forward.
+
+A feed is what the one feeder thread looks through to find where chunks end. That of a remote file is in ranges.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from typing import Protocol
+
+from shardmill.errors import SourceError
+from shardmill.sources.finding import STDIN
+from shardmill.storage.compressed import Pull
+from shardmill.storage.source import Source
+
+FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+# Files up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes.
+SMALL = 1 << 16
+BLOCK = 1 << 18
+# Bytes before a span's nominal start that a cut may look at.
+CONTEXT = 64
+
+
+class Feed(Protocol):
+    """Bytes that are looked at in front and taken from behind, in order."""
+
+    def peek(self, offset: int, n: int) -> bytes:
+        """The n bytes at offset; fewer only at the end of the source."""
+
+    def take(self, start: int, end: int) -> bytes | None:
+        """The bytes for a chunk's payload; None where a worker can read them itself. What lies before end is let go."""
+
+    def drop(self, offset: int) -> None:
+        """Let go of what lies before offset, reading on and discarding where need be."""
+
+    def end_by(self, limit: int) -> int | None:
+        """Where the source ends, when that is not after limit."""
+
+    def stored(self, offset: int) -> int:
+        """About how many bytes, as they are stored, lie behind offset; for progress."""
+
+    def close(self) -> None: ...
+
+
+def open_raw(source: Source) -> int:
+    """A file descriptor; SourceError when the file is not there any more or is not the one that was found."""
+    descriptor = _open(source)
+    try:
+        _check_open(source, descriptor)
+    except SourceError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open(source: Source) -> int:
+    try:
+        return os.open(source.path, FLAGS)
+    except OSError as error:
+        raise _os_error(source, error) from error
+
+
+def _check_open(source: Source, descriptor: int) -> None:
+    if source.size is not None and not is_as_found(source, os.fstat(descriptor)):
+        raise changed(source)
+
+
+def is_as_found(source: Source, status: os.stat_result) -> bool:
+    return status.st_size == source.size and str(status.st_mtime_ns) == source.version
+
+
+def read_range(source: Source, start: int, end: int) -> bytes:
+    """The bytes from start to end of a plain file, read by any thread."""
+    if source.remote:
+        from shardmill.storage.fetching import shared_fetcher
+
+        return bytes(shared_fetcher().read(source, start, end))
+    descriptor = open_raw(source)
+    try:
+        return _read_at(source, descriptor, start, end - start)
+    finally:
+        os.close(descriptor)
+
+
+def check_unchanged(source: Source) -> None:
+    """Raise SourceError when the file's size or time changed since it was found."""
+    if source.size is None:
+        return
+    try:
+        status = os.stat(source.path)
+    except OSError as error:
+        raise _os_error(source, error) from error
+    if not is_as_found(source, status):
+        raise changed(source)
+
+
+def changed(source: Source) -> SourceError:
+    return SourceError(
+        "the source changed while it was read",
+        place=source.name,
+        hint="wait until nothing writes to it any more, then start again",
+    )
+
+
+def _os_error(source: Source, error: OSError, offset: int | None = None) -> SourceError:
+    place = source.name if offset is None else f"{source.name}, byte {offset:,}"
+    if isinstance(error, FileNotFoundError):
+        return SourceError("the source is not there any more", place=place)
+    if isinstance(error, PermissionError):
+        return SourceError("no permission to read the source", place=place)
+    return SourceError(f"the source cannot be read: {error.strerror or error}", place=place)
+
+
+def _read_at(source: Source, descriptor: int, offset: int, n: int) -> bytes:
+    """All n bytes, though one call gives at most 2 GB; short means that the file shrank."""
+    parts = []
+    while n > 0:
+        try:
+            part = _pread(descriptor, min(n, 1 << 30), offset)
+        except OSError as error:
+            raise _os_error(source, error, offset) from error
+        if not part:
+            raise changed(source)
+        parts.append(part)
+        offset += len(part)
+        n -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _seek_and_read(descriptor: int, n: int, offset: int) -> bytes:
+    # For Windows, which has no pread. Each thread has a descriptor of its own.
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    return os.read(descriptor, n)
+
+
+_pread = getattr(os, "pread", _seek_and_read)
+
+
+class FileFeed:
+    """A plain file of known size. Never mapped: mapped pages count as resident memory."""
+
+    def __init__(self, source: Source) -> None:
+        assert source.size is not None
+        self._source = source
+        self.size = source.size
+        self._whole: bytes | None = None
+        if self.size > SMALL:
+            self._descriptor = open_raw(source)
+        else:
+            self._descriptor = _open(source)
+            try:
+                self._whole = _read_at(source, self._descriptor, 0, self.size) if self.size else b""
+                _check_open(source, self._descriptor)
+            finally:
+                self.close()
+
+    @property
+    def whole(self) -> bool:
+        """All of it was read at once, and has not changed while it was: nothing more needs to be checked."""
+        return self._whole is not None
+
+    def peek(self, offset: int, n: int) -> bytes:
+        if self._whole is not None:
+            return self._whole[offset : offset + n]
+        n = min(n, self.size - offset)
+        return _read_at(self._source, self._descriptor, offset, n) if n > 0 else b""
+
+    def take(self, start: int, end: int) -> bytes | None:
+        return None if self._whole is None else self._whole[start:end]
+
+    def drop(self, offset: int) -> None:
+        if offset > self.size:
+            raise changed(self._source)
+
+    def end_by(self, limit: int) -> int | None:
+        return self.size if self.size <= limit else None
+
+    def stored(self, offset: int) -> int:
+        return offset
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class StreamFeed:
+    """A stream that only goes forward: the blocks that were looked at and not yet taken are held, and CONTEXT bytes."""
+
+    def __init__(self, pull: Pull, name: str) -> None:
+        self._pull = pull
+        self._name = name
+        self._blocks: deque[bytes] = deque()
+        self._base = self._end = 0  # of the blocks that are held
+        self._ended = False
+
+    def peek(self, offset: int, n: int) -> bytes:
+        self._fill(offset + n)
+        parts = []
+        at = self._base
+        for block in self._blocks:
+            if at >= offset + n:
+                break
+            if at + len(block) > offset:
+                parts.append(block[max(0, offset - at) : offset + n - at])
+            at += len(block)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def take(self, start: int, end: int) -> bytes | None:
+        taken = self.peek(start, end - start)
+        self.drop(end)
+        return taken
+
+    def drop(self, offset: int) -> None:
+        keep = max(0, offset - CONTEXT)
+        self._forget(keep)
+        while not self._ended and self._end < keep:
+            self._fill(self._end + 1)
+            self._forget(keep)
+        if keep > self._end:
+            raise SourceError("the stream is shorter than it was when this run began", place=self._name)
+
+    def end_by(self, limit: int) -> int | None:
+        self._fill(limit + 1)
+        return self._end if self._ended and self._end <= limit else None
+
+    def stored(self, offset: int) -> int:
+        return self._pull.stored()
+
+    def close(self) -> None:
+        self._pull.close()
+
+    def _fill(self, end: int) -> None:
+        while not self._ended and self._end < end:
+            block = self._pull.read(BLOCK)
+            if block:
+                self._blocks.append(block)
+                self._end += len(block)
+            else:
+                self._ended = True
+
+    def _forget(self, keep: int) -> None:
+        while self._blocks and self._base + len(self._blocks[0]) <= keep:
+            self._base += len(self._blocks.popleft())
+
+
+class RawFile:
+    """A file, a pipe or standard input, pulled from the start."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._offset = 0
+        self._descriptor = -1 if source.path == STDIN else open_raw(source)
+
+    def read(self, n: int) -> bytes:
+        try:
+            block = os.read(0 if self._source.path == STDIN else self._descriptor, n)
+        except OSError as error:
+            raise _os_error(self._source, error, self._offset) from error
+        self._offset += len(block)
+        if not block and self._source.size is not None and self._offset < self._source.size:
+            raise changed(self._source)
+        return block
+
+    def stored(self) -> int:
+        return self._offset
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FeedPull:
+    """A feed pulled from its start, for what decompresses or decodes it."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._offset = 0
+
+    def read(self, n: int) -> bytes:
+        block = self._feed.peek(self._offset, n)
+        self._offset += len(block)
+        self._feed.drop(self._offset)
+        return block
+
+    def stored(self) -> int:
+        return self._feed.stored(self._offset)
+
+    def close(self) -> None:
+        self._feed.close()
+
+
+class FeedFile:
+    """A feed as the file object that pyarrow's readers take; `most` bounds what one read may ask for."""
+
+    def __init__(self, feed: Feed, name: str, offset: int = 0, most: int = 1 << 62) -> None:
+        self._feed = feed
+        self._name = name
+        self._most = most
+        self.offset = offset
+        self.closed = False
+
+    def read(self, n: int = -1) -> bytes:
+        if n > self._most:
+            raise SourceError(
+                f"a stretch of {n:,} bytes would have to be held in memory at once",
+                place=f"{self._name}, byte {self.offset:,}",
+                hint="raise `--memory`, or write the file again in smaller batches",
+            )
+        block = self._feed.peek(self.offset, BLOCK if n < 0 else n)
+        self.offset += len(block)
+        self._feed.drop(self.offset)
+        return block
+
+    def stored(self) -> int:
+        return self._feed.stored(self.offset)
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,112 @@
+"""A source opened for reading: its compression, encoding and format, as its name and its first bytes tell."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from shardmill.errors import SourceError
+from shardmill.storage.compressed import compression_from, decompressed
+from shardmill.storage.feeds import SMALL, Feed, FeedPull, FileFeed, RawFile, StreamFeed
+from shardmill.storage.fetching import Fetcher, shared_fetcher
+from shardmill.storage.names import compression_of, format_of
+from shardmill.storage.ranges import RemoteFeed
+from shardmill.storage.source import Source
+from shardmill.storage.unicode import BOM, Transcoded, wide_encoding
+
+PARQUET_MARK = b"PAR1"
+ARROW_MARK = b"ARROW1"
+# Formats that are bytes of text, and may therefore stand in another encoding than UTF-8.
+TEXT_FORMATS = ("text", "jsonl", "csv", "tsv")
+
+FOREIGN = (
+    (b"PK\x03\x04", "a zip archive", "unpack it first"),
+    (b"%PDF-", "a PDF file", "turn it into text first"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
+    (b"\x04\x22\x4d\x18", "an lz4 file", "decompress it first"),
+    (b"\x89PNG\r\n\x1a\n", "a PNG picture", "leave it out"),
+    (b"SQLite format 3\0", "an SQLite database", "export its text first"),
+    (b"\x93NUMPY", "a NumPy array", "leave it out"),
+)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a source turned out to be, and the feed of its bytes."""
+
+    feed: Feed
+    format: str
+    head: bytes
+
+
+def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
+    """Open a source, with a fetcher of the run if it is remote.
+
+    SourceError when it is not what its name or the user says.
+    """
+    feed = _feed(source, fetcher)
+    try:
+        head = feed.peek(0, SMALL)
+        promised = compression_of(source.path)
+        compression = compression_from(head, promised)
+        if promised and not compression and (head or source.size == 0):
+            raise SourceError(
+                f"the name says {promised}, but the content is something else" if head else "the file is empty",
+                place=source.name,
+                hint="is the download complete? Without the ending it would be read as it is" if head else None,
+            )
+        if compression:
+            feed = StreamFeed(decompressed(FeedPull(feed), compression, source.name), source.name)
+            head = feed.peek(0, SMALL)
+        format = source.input_format
+        if format == "auto":
+            format = format_of(source.path) or guess(head)
+            _refuse_foreign(source, format, head, compression)
+        if format in TEXT_FORMATS and (encoding := wide_encoding(head)):
+            feed = StreamFeed(Transcoded(FeedPull(feed), encoding), source.name)
+            head = feed.peek(0, SMALL)
+        return Opened(feed, format, head)
+    except BaseException:
+        feed.close()
+        raise
+
+
+def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
+    if source.size is None:
+        return StreamFeed(RawFile(source), source.name)
+    return RemoteFeed(fetcher or shared_fetcher(), source) if source.remote else FileFeed(source)
+
+
+def guess(head: bytes) -> str:
+    """The format of bytes whose name says nothing."""
+    if head.startswith(PARQUET_MARK):
+        return "parquet"
+    if head.startswith(ARROW_MARK) or (head[:4] == b"\xff\xff\xff\xff" and head[6:8] == b"\0\0"):
+        return "arrow"
+    text = head.removeprefix(BOM).lstrip()
+    if text[:1] == b"{":
+        line, newline, _ = text.partition(b"\n")
+        try:
+            if isinstance(json.loads(line), dict):
+                return "jsonl"
+        except (ValueError, RecursionError):
+            return "jsonl" if not newline and len(head) == SMALL and text[1:].lstrip()[:1] == b'"' else "text"
+    return "text"
+
+
+def _refuse_foreign(source: Source, format: str, head: bytes, compression: str) -> None:
+    """Raise when the content is of a kind that the format cannot be."""
+    place = source.name
+    if compression and compression_from(head):
+        raise SourceError("the content is compressed twice", place=place, hint="decompress it once")
+    if format in TEXT_FORMATS:
+        if head[257:262] == b"ustar":
+            raise SourceError("the source is a tar archive, not text", place=place, hint="unpack it first")
+        for mark, kind, hint in FOREIGN:
+            if head.startswith(mark):
+                raise SourceError(f"the source is {kind}, not text", place=place, hint=hint)
+        # After the mark a page header begins, with a byte that is no text: a text about PAR1 is not refused.
+        if head.startswith(PARQUET_MARK) and head[4:5] == b"\x15":
+            raise SourceError(f"the source is parquet, not {format}", place=place, hint="add `--input-format parquet`")
+        if head.startswith(ARROW_MARK + b"\0\0"):
+            raise SourceError(f"the source is Arrow, not {format}", place=place, hint="add `--input-format arrow`")

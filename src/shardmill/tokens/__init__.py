@@ -1,0 +1,17 @@
+"""Documents → tokens: tokenizers, their engines, and where a text may be cut."""
+
+from shardmill.tokens.cuts import UncuttableError
+from shardmill.tokens.engines import Encoded, Engine, EngineError
+from shardmill.tokens.loading import Listed, list_tokenizers, load_tokenizer
+from shardmill.tokens.tokenizers import Tokenizer
+
+__all__ = [
+    "Encoded",
+    "Engine",
+    "EngineError",
+    "Listed",
+    "Tokenizer",
+    "UncuttableError",
+    "list_tokenizers",
+    "load_tokenizer",
+]

@@ -1,0 +1,290 @@
+"""Rows of text to rows of tokens, whichever library does the work, and with another for the rows that it cannot do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from shardmill.errors import ShardmillError
+from shardmill.tokens import unicode_mismatch
+from shardmill.tokens.cuts import UncuttableError
+from shardmill.tokens.stitch import Stitching, encode_stream
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Callable, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+CALL = 5 << 20
+"""Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
+LONG = 1 << 22
+"""A row beyond this is encoded in parts."""
+
+
+@dataclass
+class Encoded:
+    """The tokens of some rows: row i has tokens[offsets[i] : offsets[i+1] - 1], and after them one place is free.
+
+    The place is for a mark between documents: to put it in later would be to copy everything once more.
+    """
+
+    tokens: NDArray[Any]
+    offsets: NDArray[np.int64]
+    fallbacks: int = 0
+    """Rows that the reference library encoded in place of a faster one."""
+    failed: list[tuple[int, str]] = field(default_factory=list)
+    """Rows that cannot be encoded, and why; they have no tokens."""
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many tokens each row has."""
+        return np.diff(self.offsets) - 1
+
+
+class Backend(Protocol):
+    """A library that encodes rows; it may raise anything, PanicException too."""
+
+    def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all rows, one more after each that means nothing, and where each row begins.
+
+        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
+        """
+
+
+class ReferenceBackend:
+    """The tokenizer's own library, row by row."""
+
+    def __init__(self, encode: Callable[[str], list[int]]) -> None:
+        self._encode = encode
+
+    def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """The ids of all rows, one more after each that means nothing, and where each row begins."""
+        ids = [
+            np.array([*self._encode(data[begin:end].tobytes().decode()), 0], np.uint32)
+            for begin, end in zip(offsets[:-1].tolist(), (offsets[1:] - gap).tolist(), strict=True)
+        ]
+        bounds = np.zeros(len(offsets), np.int64)
+        np.cumsum([len(row) for row in ids], out=bounds[1:])
+        return np.concatenate([np.empty(0, np.uint32), *ids]), bounds
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What an engine is made of; belongs to the tokenizer and is shared by its engines."""
+
+    dtype: np.dtype[Any]
+    largest_id: int
+    primary: Callable[[], Backend]
+    reference: Callable[[], Backend] | None
+    """None: the primary is the reference."""
+    stitching: Stitching | None
+    forbidden: re.Pattern[bytes] | None = None
+    """Special tokens that a row must not contain."""
+    drift: unicode_mismatch.Characters = unicode_mismatch.WITH_SYMBOLS
+    """Characters that the primary and the reference may take for different things."""
+
+
+class EngineError(ShardmillError):
+    """The text holds a special token that it must not, or neither the engine nor the reference could encode it."""
+
+
+class Engine:
+    """Encodes text with one tokenizer. Not for two threads at once; its caches grow until it is dropped."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe = recipe
+        self._primary = recipe.primary()
+        self._reference: Backend | None = None
+        self._fallbacks = 0
+        self._whole = recipe.stitching.step if recipe.stitching and recipe.stitching.little else LONG
+        """A row beyond this goes in parts where the reference may have to encode it."""
+
+    def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
+        """The tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8.
+
+        A gap holds the separator that the engine was made for; after the last row it may be missing.
+        """
+        rows = _Rows(data, offsets, gap)
+        result = _Result(self._recipe.dtype, len(offsets) - 1)
+        start = 0
+        for row in self._odd_rows(rows):
+            self._plain_rows(rows, start, row, result)
+            self._odd_row(rows.text(row), row, result)
+            start = row + 1
+        self._plain_rows(rows, start, len(offsets) - 1, result)
+        return result.encoded()
+
+    def renew(self) -> None:
+        """Give back what the caches hold; also while a text in pieces is being encoded."""
+        self._primary = self._recipe.primary()
+
+    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[NDArray[Any]]:
+        """The tokens of one text that comes in pieces, cut anywhere between characters, in a few megabytes of memory.
+
+        UncuttableError if no safe places are known for this tokenizer.
+        """
+        if self._recipe.stitching is None:
+            raise UncuttableError(
+                "no places are known where this tokenizer's text may be cut", hint="a document must fit in the memory"
+            )
+        return encode_stream(pieces, self._text, self._recipe.stitching)
+
+    def _odd_rows(self, rows: _Rows) -> list[int]:
+        """The rows that cannot go with the others, in order."""
+        data, offsets, gap = rows
+        recipe = self._recipe
+        first, last = int(offsets[0]), int(offsets[-1])
+        odd = [np.empty(0, np.int64)]
+        if recipe.reference:
+            odd.append(np.searchsorted(offsets, self._drift(data[first:last]) + first, side="right") - 1)
+        if recipe.stitching:
+            odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if recipe.reference else self._whole)))
+        if recipe.forbidden:
+            text = data.data
+            begins = np.array([match.start() for match in recipe.forbidden.finditer(text, first, last)], np.int64)
+            odd.append(np.searchsorted(offsets, begins, side="right") - 1)
+        numbers: list[int] = np.unique(np.concatenate(odd)).tolist()
+        return numbers
+
+    def _odd_row(self, text: NDArray[np.uint8], row: int, result: _Result) -> None:
+        before = self._fallbacks
+        try:
+            self._refuse_special(text.data)
+            if self._recipe.stitching and len(text) > self._whole:
+                try:
+                    result.add(row, list(self.encode_pieces(_views(text))))
+                except UncuttableError:
+                    result.add(row, [self._alone(text)])
+            else:
+                result.add(row, [self._alone(text)])
+        except EngineError as error:
+            result.fail(row, error.message)
+        result.fallbacks += self._fallbacks > before
+
+    def _plain_rows(self, rows: _Rows, start: int, end: int, result: _Result) -> None:
+        """The rows from start to end, in calls of about CALL bytes."""
+        while start < end:
+            fit = int(np.searchsorted(rows.offsets, rows.offsets[start] + CALL, side="right")) - 1
+            stop = min(max(fit, start + 1), end)
+            self._call(rows, start, stop, result)
+            start = stop
+
+    def _call(self, rows: _Rows, start: int, stop: int, result: _Result) -> None:
+        """Rows that go in one call, or after an error by halves, so that it costs only the row that caused it."""
+        outcome = self._attempt(self._primary, rows.some(start, stop))
+        if not isinstance(outcome, str):
+            result.add_rows(start, *outcome)
+        elif stop - start > 1:
+            middle = (start + stop) // 2
+            self._call(rows, start, middle, result)
+            self._call(rows, middle, stop, result)
+        else:
+            self._odd_row(rows.text(start), start, result)
+
+    def _drift(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        return self._recipe.drift.places(data)
+
+    def _text(self, text: bytes) -> NDArray[Any]:
+        self._refuse_special(text)
+        return self._alone(np.frombuffer(text, np.uint8))
+
+    def _refuse_special(self, text: bytes | memoryview) -> None:
+        found = self._recipe.forbidden and self._recipe.forbidden.search(text)
+        if found:
+            raise EngineError(f"the text contains the special token {found[1].decode(errors='replace')}")
+
+    def _alone(self, text: NDArray[np.uint8]) -> NDArray[Any]:
+        """The tokens of one text in one call. EngineError if neither library can."""
+        row = _Rows(text, np.array([0, len(text)], np.int64), 0)
+        outcome: tuple[NDArray[Any], NDArray[np.int64]] | str = ""
+        if not self._recipe.reference or not len(self._drift(text)):
+            outcome = self._attempt(self._primary, row)
+        if isinstance(outcome, str) and self._recipe.reference:
+            self._fallbacks += 1
+            self._reference = self._reference or self._recipe.reference()
+            outcome = self._attempt(self._reference, row)
+        if isinstance(outcome, str):
+            raise EngineError(f"the text cannot be encoded: {outcome}")
+        return outcome[0][:-1]
+
+    def _attempt(self, backend: Backend, rows: _Rows) -> tuple[NDArray[Any], NDArray[np.int64]] | str:
+        """Tokens and bounds, or in words what the library said instead."""
+        try:
+            ids, bounds = backend.rows(*rows)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a library raises what it likes, and it costs only this row
+            return f"{type(error).__name__}: {error}"
+        except BaseException as error:
+            # What a Rust panic becomes is no Exception, and is not importable.
+            if type(error).__name__ != "PanicException":
+                raise
+            if backend is self._primary:
+                self._primary = self._recipe.primary()
+            return f"a panic of the library: {error}"
+        if len(ids) and int(ids.max()) > self._recipe.largest_id:
+            return f"id {ids.max()} is beyond the vocabulary"
+        tokens = np.empty(bounds[-1], self._recipe.dtype)
+        tokens[: len(ids)] = ids
+        tokens[len(ids) :] = 0
+        return tokens, bounds
+
+
+class _Rows(NamedTuple):
+    """Row i is data[offsets[i] : offsets[i+1] - gap]."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    gap: int
+
+    def text(self, row: int) -> NDArray[np.uint8]:
+        return self.data[self.offsets[row] : self.offsets[row + 1] - self.gap]
+
+    def some(self, start: int, stop: int) -> _Rows:
+        return self._replace(offsets=self.offsets[start : stop + 1])
+
+
+def _views(text: NDArray[np.uint8]) -> Iterator[bytes]:
+    """A long row a megabyte at a time, cut between characters."""
+    begin = 0
+    while begin < len(text):
+        end = min(begin + (1 << 20), len(text))
+        while end < len(text) and text[end] & 0xC0 == 0x80:
+            end -= 1
+        yield text[begin:end].tobytes()
+        begin = end
+
+
+class _Result:
+    """Rows of tokens as they come, in order."""
+
+    def __init__(self, dtype: np.dtype[Any], rows: int) -> None:
+        self._parts = [np.empty(0, dtype)]
+        self._place = np.zeros(1, dtype)
+        self._bounds = np.zeros(rows + 1, np.int64)
+        self.fallbacks = 0
+        self._failed: list[tuple[int, str]] = []
+
+    def add(self, row: int, parts: list[NDArray[Any]]) -> None:
+        self._parts += [*parts, self._place]
+        self._bounds[row + 1] = sum(map(len, parts)) + 1
+
+    def add_rows(self, row: int, tokens: NDArray[Any], bounds: NDArray[np.int64]) -> None:
+        self._parts.append(tokens)
+        self._bounds[row + 1 : row + len(bounds)] = np.diff(bounds)
+
+    def fail(self, row: int, reason: str) -> None:
+        self.add(row, [])
+        self._failed.append((row, reason))
+
+    def encoded(self) -> Encoded:
+        offsets = np.cumsum(self._bounds)
+        tokens = self._parts[1] if len(self._parts) == 2 else np.concatenate(self._parts)
+        return Encoded(tokens, offsets, self.fallbacks, self._failed)

@@ -1,0 +1,198 @@
+"""Tokenizers that are a tokenizer.json, the format of Hugging Face's `tokenizers`."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import hashlib
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.errors import UsageError
+from shardmill.extras import needs
+from shardmill.tokens import gigatoken_backend, schemes, self_check
+from shardmill.tokens.cuts import Cut
+from shardmill.tokens.engines import Backend, ReferenceBackend
+from shardmill.tokens.stitch import Stitching
+from shardmill.tokens.tokenizers import Reference, Tokenizer
+from shardmill.tokens.unicode_mismatch import drift_of
+
+END_NAMES = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",
+    "</s>",
+    "<eos>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "[EOS]",
+    "[SEP]",
+)
+"""What the end of a text is called where no tokenizer_config.json says it, the most likely first."""
+
+
+_LIBRARY_BYTES = 110  # that `tokenizers` takes for each byte of English in one document: 100 to 106
+
+
+def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, place: str) -> Tokenizer:
+    """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
+    rules = _parse(text, place)
+    added = [token for token in rules.get("added_tokens") or [] if isinstance(token, dict)]
+    special_tokens = {token["content"]: token["id"] for token in added if token.get("special")}
+    plain = {token["content"]: token["id"] for token in added if not token.get("special")}
+
+    @functools.cache
+    def library() -> Any:
+        factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
+        try:
+            made = factory.from_str(text.decode())
+        except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+            raise UsageError(f"`tokenizers` cannot read this tokenizer.json: {error}", place=place) from None
+        made.no_truncation()
+        made.no_padding()
+        made.encode_special_tokens = specials != "parse"
+        return made
+
+    @functools.cache
+    def reference() -> Reference:
+        encode = library().encode
+        return lambda document: list(encode(document, add_special_tokens=False).ids)
+
+    largest = max(library().get_vocab(with_added_tokens=True).values())
+
+    @functools.cache
+    def token_bytes() -> list[bytes]:
+        return _token_bytes(library().get_vocab(with_added_tokens=True), added, largest)
+
+    @functools.cache
+    def lengths() -> NDArray[np.int64]:
+        return np.array([len(token) for token in token_bytes()], np.int64)
+
+    def by_library(separator: bytes = b"") -> Backend:
+        return ReferenceBackend(reference())
+
+    @functools.cache
+    def stripped(*more: tuple[str, int]) -> bytes:
+        return _for_gigatoken(rules, specials, dict(more))
+
+    def by_gigatoken(separator: bytes = b"") -> Backend:
+        return gigatoken_backend.of_json(lambda more: stripped(*more.items()), largest + 1)
+
+    scheme = schemes.of_pre_tokenizer(rules.get("pre_tokenizer"))
+    byte_level = scheme is not None and rules["model"].get("type") == "BPE" and not rules["model"].get("dropout")
+    fast = byte_level and self_check.trusted(by_gigatoken, reference(), list(special_tokens | plain))
+    # Where special tokens are an error they must be found, so no cut may hide one.
+    parsed = [token for token in added if specials != "text" or not token.get("special")]
+    cut = None
+    if byte_level and scheme and _normal_form(rules) in ("", "NFC") and not any(map(_reaches_out, parsed)):
+        cut = Cut(scheme.family, specials=bool(parsed) or specials == "error")
+    return Tokenizer(
+        name=name,
+        sha256=hashlib.sha256(text).hexdigest(),
+        vocab_size=largest + 1,
+        largest_id=largest,
+        eot=_end_of_text(special_tokens | plain, config, library().get_vocab(with_added_tokens=True)),
+        engine_name="gigatoken" if fast else "tokenizers",
+        specials=specials,
+        special_tokens=special_tokens,
+        pattern=scheme.name if scheme else None,
+        cut=cut,
+        make_primary=by_gigatoken if fast else by_library,
+        make_fallback=by_library if fast else None,
+        make_reference=reference,
+        decode_ids=functools.partial(_decode_bytes, token_bytes)
+        if byte_level
+        else functools.partial(_decode_text, library),
+        stitching=Stitching(
+            cut,
+            lengths,
+            scheme.digit_group,
+            scheme.looks_past_white,
+            normalizes=bool(_normal_form(rules)),
+            specials=bool(parsed),
+            little=True,
+        )
+        if cut and scheme
+        else None,
+        library_bytes=0 if fast or cut else _LIBRARY_BYTES,
+        drift=drift_of(scheme.patterns if scheme else ()),
+    )
+
+
+def _parse(text: bytes, place: str) -> dict[str, Any]:
+    try:
+        rules = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"not a tokenizer.json: {error}", place=place) from None
+    if not isinstance(rules, dict) or not isinstance(rules.get("model"), dict):
+        raise UsageError(
+            "not a tokenizer.json: it has no `model`",
+            place=place,
+            hint="give the tokenizer.json that `save_pretrained` writes",
+        )
+    return rules
+
+
+def _normal_form(rules: dict[str, Any]) -> str:
+    """The type of the normalizer, empty if there is none."""
+    normalizer = rules.get("normalizer")
+    if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence" and len(normalizer["normalizers"]) < 2:
+        normalizer = next(iter(normalizer["normalizers"]), None)
+    return str(normalizer["type"]) if normalizer else ""
+
+
+def _reaches_out(token: dict[str, Any]) -> bool:
+    """Whether a token that is found in texts holds white space, or changes what stands behind it."""
+    return bool(token.get("rstrip") or token.get("single_word") or any(map(str.isspace, token["content"])))
+
+
+def _for_gigatoken(rules: dict[str, Any], specials: str, more: dict[str, int]) -> bytes:
+    """The rules with more special tokens, but without what adds tokens at the ends.
+
+    If special tokens are text, those that the rules have are left out.
+    """
+    kept = copy.copy(rules)
+    kept["post_processor"] = kept["truncation"] = kept["padding"] = None
+    added = rules.get("added_tokens") or []
+    if specials != "parse":
+        added = [token for token in added if not token.get("special")]
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    kept["added_tokens"] = added + [{"id": i, "content": name, **plain, "special": True} for name, i in more.items()]
+    return json.dumps(kept).encode()
+
+
+def _token_bytes(vocab: dict[str, int], added: list[dict[str, Any]], largest: int) -> list[bytes]:
+    """The bytes of each id: ordinary tokens are written with a printable character for each byte."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+    names = {token["content"] for token in added}
+    table = [b""] * (largest + 1)
+    for token, id_ in vocab.items():
+        ordinary = token not in names and all(character in alphabet for character in token)
+        table[id_] = bytes(map(alphabet.__getitem__, token)) if ordinary else token.encode()
+    return table
+
+
+def _decode_bytes(token_bytes: Any, ids: list[int]) -> bytes:
+    return b"".join(map(token_bytes().__getitem__, ids))
+
+
+def _decode_text(library: Any, ids: list[int]) -> bytes:
+    return str(library().decode(ids, skip_special_tokens=False)).encode()
+
+
+def _end_of_text(names: dict[str, int], config: bytes | None, vocab: dict[str, int]) -> int | None:
+    """The id of what ends a text: by the configuration's eos_token, else by the names in use."""
+    if config:
+        try:
+            token = json.loads(config).get("eos_token")
+        except (ValueError, AttributeError):
+            raise UsageError("the tokenizer_config.json beside the tokenizer is not a JSON object") from None
+        token = token.get("content") if isinstance(token, dict) else token
+        if token in vocab:
+            return vocab[token]
+    return next((vocab[name] for name in END_NAMES if name in names or name in vocab), None)

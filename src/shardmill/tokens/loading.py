@@ -1,0 +1,218 @@
+"""A tokenizer by its name, its file, its folder or its hub id."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shardmill.errors import UsageError
+from shardmill.extras import needs
+from shardmill.tokens import vocabulary
+from shardmill.tokens.json_files import from_json
+from shardmill.tokens.rank_files import from_ranks
+from shardmill.tokens.schemes import SCHEMES, Scheme, by_pattern
+from shardmill.tokens.sentencepiece_files import from_model
+
+if TYPE_CHECKING:
+    from shardmill.tokens.tokenizers import Tokenizer
+
+SPECIALS = ("text", "parse", "error")
+
+
+@dataclass(frozen=True)
+class Published:
+    """A rank file that has a name, and what does not stand in it."""
+
+    scheme: str
+    special_tokens: dict[str, int]
+    sha256: str
+    """Of the rank file."""
+    vocab_size: int
+
+
+_END, _PROMPT = vocabulary.END_OF_TEXT, "<|endofprompt|>"
+_FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+
+PUBLISHED = {
+    "gpt2": Published("gpt2", {_END: 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", 50257),
+    "r50k_base": Published(
+        "gpt2", {_END: 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", 50257
+    ),
+    "p50k_base": Published(
+        "gpt2", {_END: 50256}, "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069", 50281
+    ),
+    "cl100k_base": Published(
+        "cl100k",
+        {_END: 100257, **dict(zip(_FIM, range(100258, 100261), strict=True)), _PROMPT: 100276},
+        "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        100277,
+    ),
+    "o200k_base": Published(
+        "o200k",
+        {_END: 199999, _PROMPT: 200018},
+        "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        200019,
+    ),
+}
+"""As tiktoken defines them. p50k_base is GPT-2's and 24 tokens more, so it is here too."""
+
+BUILT_IN = ("gpt2", "r50k_base", "p50k_base")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A tokenizer that can be asked for by name."""
+
+    name: str
+    vocab_size: int
+    engine: str
+    source: str
+    available: bool
+
+
+def list_tokenizers() -> list[Listed]:
+    """The tokenizers that have names; any others are given as a file, a folder or a hub id."""
+    return [
+        Listed(
+            name,
+            known.vocab_size,
+            "gigatoken",
+            "in this package" if name in BUILT_IN else "tiktoken's cache or the network",
+            name in BUILT_IN or _cached(name),
+        )
+        for name, known in PUBLISHED.items()
+    ]
+
+
+def load_tokenizer(spec: str, *, pattern: str | None = None, specials: str = "text") -> Tokenizer:
+    """The tokenizer of that name or file. UsageError, with the way out, if there is none or it cannot be had here."""
+    if specials not in SPECIALS:
+        raise UsageError(f"special tokens cannot be `{specials}`", hint=f"one of {', '.join(SPECIALS)}")
+    path = Path(spec)
+    if spec in PUBLISHED:
+        _no_pattern(pattern, spec)
+        return _published(spec, _ranks_of(spec), specials)
+    if path.is_dir():
+        return _from_folder(path, pattern, specials)
+    if path.is_file():
+        return _from_file(path, pattern, specials)
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and path.suffix not in (".json", ".model", ".tiktoken"):
+        _no_pattern(pattern, spec)
+        return _from_hub(spec, specials)
+    raise UsageError(
+        f"there is no tokenizer `{spec}`",
+        hint=f"a name ({', '.join(PUBLISHED)}), a .tiktoken, tokenizer.json or .model file, a folder, or a hub id",
+    )
+
+
+def _no_pattern(pattern: str | None, spec: str) -> None:
+    if pattern is not None:
+        raise UsageError(f"`{spec}` has a split pattern of its own", hint="a pattern goes with a .tiktoken file only")
+
+
+def _published(name: str, text: bytes, specials: str) -> Tokenizer:
+    known = PUBLISHED[name]
+    return from_ranks(
+        name, text, SCHEMES[known.scheme], known.special_tokens, specials=specials, place=name, published=True
+    )
+
+
+def _ranks_of(name: str) -> bytes:
+    if name in BUILT_IN:
+        return vocabulary.p50k_ranks() if name == "p50k_base" else vocabulary.gpt2_ranks()
+    from tiktoken.load import read_file_cached
+
+    url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
+    try:
+        text: bytes = read_file_cached(url, PUBLISHED[name].sha256)
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"the vocabulary of `{name}` is not in tiktoken's cache and cannot be fetched: {error}",
+            place=url,
+            hint=f"fetch it elsewhere and give the file: --tokenizer {name}.tiktoken",
+        ) from None
+    return text
+
+
+def _cached(name: str) -> bool:
+    """Whether tiktoken has the vocabulary already; it looks in these places, under the hash of the address."""
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
+    folder = os.path.join(tempfile.gettempdir(), "data-gym-cache") if folder is None else folder
+    url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
+    return bool(folder) and os.path.exists(os.path.join(folder, hashlib.sha1(url.encode()).hexdigest()))
+
+
+def _from_folder(folder: Path, pattern: str | None, specials: str) -> Tokenizer:
+    for name in ("tokenizer.json", "tokenizer.model", "tiktoken.model"):
+        if (folder / name).is_file():
+            return _from_file(folder / name, pattern, specials)
+    ranks = sorted(folder.glob("*.tiktoken"))
+    if len(ranks) == 1:
+        return _from_file(ranks[0], pattern, specials)
+    raise UsageError("the folder holds no tokenizer.json, tokenizer.model or .tiktoken file", place=str(folder))
+
+
+def _from_file(path: Path, pattern: str | None, specials: str) -> Tokenizer:
+    text = path.read_bytes()
+    if re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", text):
+        return _from_rank_file(path, text, pattern, specials)
+    _no_pattern(pattern, str(path))
+    if path.suffix == ".json":
+        config = path.with_name("tokenizer_config.json")
+        return from_json(
+            path.parent.name if path.name == "tokenizer.json" and path.parent.name else path.stem,
+            text,
+            config.read_bytes() if config.is_file() else None,
+            specials=specials,
+            place=str(path),
+        )
+    return from_model(path.stem, text, specials=specials, place=str(path))
+
+
+def _from_rank_file(path: Path, text: bytes, pattern: str | None, specials: str) -> Tokenizer:
+    """By its content if that is known; else by the pattern, which such a file does not hold."""
+    digest = hashlib.sha256(text).hexdigest()
+    published = next((name for name, known in PUBLISHED.items() if known.sha256 == digest), None)
+    if pattern is None and published:
+        return _published(published, text, specials)
+    if pattern is None:
+        raise UsageError(
+            "a rank file does not say how it splits text",
+            place=str(path),
+            hint=f"give the pattern: a regular expression, or one of {', '.join(SCHEMES)}",
+        )
+    scheme: Scheme | str = SCHEMES.get(pattern) or by_pattern(pattern) or pattern
+    special_tokens = PUBLISHED[published].special_tokens if published else {}
+    return from_ranks(path.stem, text, scheme, special_tokens, specials=specials, place=str(path))
+
+
+def _from_hub(spec: str, specials: str) -> Tokenizer:
+    hub = needs("huggingface_hub", "hf", "this tokenizer")
+    errors = needs("huggingface_hub.errors", "hf", "this tokenizer")
+    missing, unreachable = errors.EntryNotFoundError, errors.LocalEntryNotFoundError
+    try:
+        rules = Path(hub.hf_hub_download(spec, "tokenizer.json"))
+        try:
+            config = Path(hub.hf_hub_download(spec, "tokenizer_config.json")).read_bytes()
+        except missing:
+            config = None
+    except unreachable:
+        raise UsageError(
+            f"the tokenizer `{spec}` cannot be fetched: the hub is out of reach, and it is not in the cache",
+            hint="fetch it on a machine with a network, and give its tokenizer.json",
+        ) from None
+    except missing:
+        raise UsageError(
+            f"`{spec}` on the hub has no tokenizer.json", hint="convert it with transformers, and give the file"
+        ) from None
+    except (OSError, ValueError, errors.HfHubHTTPError) as error:
+        raise UsageError(
+            f"the tokenizer `{spec}` cannot be fetched from the hub: {str(error).splitlines()[0]}",
+            hint="check the name and the network, log in with `hf auth login`, or give a tokenizer.json file",
+        ) from None
+    return from_json(spec, rules.read_bytes(), config, specials=specials, place=spec)

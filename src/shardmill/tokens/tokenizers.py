@@ -1,0 +1,102 @@
+"""A tokenizer by its name or its file."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.tokens.engines import Backend, Engine, Recipe
+from shardmill.tokens.gigatoken_backend import MARK
+from shardmill.tokens.stitch import Stitching
+from shardmill.tokens.unicode_mismatch import WITH_SYMBOLS, Characters
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Reference = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """The facts about a tokenizer, and ways to make engines for it. Safe to share between threads."""
+
+    name: str
+    sha256: str
+    """Of the file that holds its vocabulary or rules."""
+    vocab_size: int
+    largest_id: int
+    eot: int | None
+    engine_name: str
+    specials: str
+    """What a special token in the text is: `text`, `parse` or `error`."""
+    special_tokens: dict[str, int]
+    pattern: str | None
+    """The split pattern's name, or the pattern."""
+    cut: Callable[[bytes, int], int] | None
+    make_primary: Callable[[bytes], Backend] = field(repr=False)
+    """Given the separator that may stand between its rows, or nothing."""
+    make_fallback: Callable[[], Backend] | None = field(repr=False)
+    make_reference: Callable[[], Reference] = field(repr=False)
+    decode_ids: Callable[[list[int]], bytes] = field(repr=False)
+    stitching: Stitching | None = field(repr=False)
+    separable: bool = False
+    """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
+    library_bytes: int = 0
+    """Memory that its library takes for each byte of a document, where every document goes to it whole."""
+    drift: Characters = WITH_SYMBOLS
+    """Characters that its engine and its library may take for different things."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
+        return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
+
+    def describe(self) -> dict[str, Any]:
+        """What can change the tokens, for the fingerprint and the manifest."""
+        return {
+            "name": self.name,
+            "sha256": self.sha256,
+            "vocab_size": self.vocab_size,
+            "eot": self.eot,
+            "pattern": self.pattern,
+            "specials": self.specials,
+            "bos_eos": "none added",
+        }
+
+    def takes(self, separator: bytes) -> bool:
+        """Whether engines can be made for rows that have this separator between them."""
+        return self.separable and bool(separator) and not set(separator) & set(MARK.encode())
+
+    def engine(self, separator: bytes = b"") -> Engine:
+        """A new engine with empty caches: one for each thread, dropped when its caches have grown too large.
+
+        `separator`: what may stand between rows, of which `takes` says that it can be had.
+        """
+        forbidden = None
+        if self.specials == "error" and self.special_tokens:
+            names = sorted(self.special_tokens, key=len, reverse=True)
+            forbidden = re.compile(rb"(?=(" + b"|".join(re.escape(name.encode()) for name in names) + rb"))")
+        return Engine(
+            Recipe(
+                self.dtype,
+                self.largest_id,
+                functools.partial(self.make_primary, separator),
+                self.make_fallback,
+                self.stitching,
+                forbidden,
+                self.drift,
+            )
+        )
+
+    def decode(self, ids: NDArray[Any]) -> bytes:
+        """The bytes of any ids of this tokenizer, special tokens by their names."""
+        return self.decode_ids(ids.tolist())
+
+    def reference(self) -> Reference:
+        """Encodes a text with the tokenizer's own library. UsageError if that is not installed."""
+        return self.make_reference()

@@ -1,0 +1,202 @@
+"""What goes wrong on the way: tried again, exact in the end, or an error that says what to do."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+
+import pytest
+
+import shardmill
+from shardmill.errors import SourceError
+from shardmill.run.progress import Lines
+from shardmill.sources import find_sources
+from shardmill.storage.retrying import Patience, Retries, Transient, patiently
+from tests.corpus import documents
+from tests.documents.away import QUICK, REPO, jsonl, parquet, prepared
+from tests.hub import Fault
+
+LINES = jsonl(documents(30000))
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    """What a run makes of each file on disk."""
+    folder = tmp_path_factory.mktemp("local")
+    (folder / "x.jsonl").write_bytes(LINES)
+    data = parquet(folder / "x.parquet", documents(8000, seed=3), rows=1000)
+    made = {name: prepared(folder / name, folder / f"out-{name}") for name in ("x.jsonl", "x.parquet")}
+    return {"x.jsonl": LINES, "x.parquet": data}, made
+
+
+FAULTS = {
+    "503": [Fault("/cdn/", skip=1, times=3, status=503)],
+    "429 with Retry-After": [Fault("/cdn/", skip=1, times=2, status=429, headers={"Retry-After": "0.3"})],
+    "500 from the hub itself": [Fault("/resolve/", times=2, status=500)],
+    "cut in mid-body": [Fault("/cdn/", skip=1, times=3, cut=10_000)],
+    "cut before the body": [Fault("/cdn/", skip=2, times=2, cut=0)],
+    "short": [Fault("/cdn/", skip=1, times=3, short=5)],
+    "silence before the answer": [Fault("/cdn/", skip=1, times=1, stall=3.2)],
+    "silence in mid-body": [Fault("/cdn/", skip=1, times=1, cut=10_000, stall=3.2)],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+def test_what_passes_is_tried_again_and_the_data_is_exact(fault, name, expected, hub, tmp_path):
+    files, made = expected
+    hub.add(REPO, files)
+    hub.faults += [Fault(**vars(one)) for one in FAULTS[fault]]
+    assert prepared(f"hf://datasets/{REPO}/{name}", tmp_path / "out") == made[name]
+    assert all(one.times == 0 for one in hub.faults), "the fault was never met"
+
+
+def test_retry_after_is_waited_for(hub, tmp_path):
+    hub.add(REPO, {"x.jsonl": LINES})
+    hub.faults.append(Fault("/cdn/", times=1, status=429, headers={"Retry-After": "1.2"}))
+    result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
+    first, second = [request.time for request in hub.answered("/cdn/")][:2]
+    assert second - first >= 1.2
+    assert result.retries == 1
+
+
+def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(hub, caplog):
+    hub.add(REPO, {"x.jsonl": LINES})
+    hub.faults.append(Fault("/api/", times=2, status=502))
+    assert len(find_sources([f"hf://datasets/{REPO}/x.jsonl"])) == 1
+    assert [record.getMessage() for record in caplog.records if record.name == "shardmill"]
+    assert all(message.startswith("retrying: 502") for message in caplog.messages if "retrying" in message)
+
+
+def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(expected, hub, tmp_path):
+    files, made = expected
+    hub.add(REPO, files)
+    hub.faults.append(Fault("/cdn/", skip=2, times=1000, status=503))
+    with pytest.raises(SourceError) as caught:
+        prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
+    assert "503 from the hub (4 tries)" in caught.value.message
+    assert caught.value.place.startswith(f"hf://datasets/{REPO}@") and "x.jsonl, byte " in caught.value.place
+    assert "the same command goes on" in caught.value.hint
+    hub.faults.clear()
+    assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == made["x.jsonl"]
+
+
+def test_a_pause_longer_than_our_patience_is_not_waited_for(hub, tmp_path):
+    hub.add(REPO, {"x.jsonl": LINES})
+    hub.faults.append(Fault("/cdn/", times=1, status=429, headers={"Retry-After": "3600"}))
+    started = time.monotonic()
+    with pytest.raises(SourceError, match=r"asks to wait 3,600 s"):
+        prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
+    assert time.monotonic() - started < 8
+
+
+def test_tries_and_time_are_bounded():
+    calls = []
+
+    def fails(deadline: float) -> None:
+        calls.append(deadline)
+        raise Transient("no luck")
+
+    patience = Patience(tries=5, pause=0.001, longest_pause=0.002)
+    with pytest.raises(SourceError, match=r"no luck \(5 tries\)"):
+        patiently(fails, "here", patience, Retries(), threading.Event())
+    assert len(calls) == 5
+    patience = Patience(tries=1000, retry_seconds=0.2, pause=0.05)
+    started = time.monotonic()
+    with pytest.raises(SourceError):
+        patiently(fails, "here", patience, Retries(), threading.Event())
+    assert time.monotonic() - started < 1
+
+
+def test_the_progress_line_says_what_is_tried_again(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr("shardmill.run.progress._EVERY", 0.1)
+    monkeypatch.setenv("SHARDMILL_PAUSE", "0.6")
+    monkeypatch.setenv("SHARDMILL_LONGEST_PAUSE", "1")
+    hub.add(REPO, {"x.jsonl": LINES})
+    hub.faults.append(Fault("/cdn/", skip=1, times=1, status=503))
+    told = io.StringIO()
+    shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out", progress=Lines(told))
+    assert "retrying: 503 from the hub, try 2 of 4" in told.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "hint"),
+    [
+        (Fault("/resolve/", status=403, headers={"X-Error-Code": "GatedRepo"}), "gated", f"datasets/{REPO}, then"),
+        (Fault("/resolve/", status=401, headers={"X-Error-Code": "RepoNotFound"}), "no such dataset", "hf auth login"),
+        (Fault("/resolve/", status=404, headers={"X-Error-Code": "EntryNotFound"}), "no such file", "/tree/main"),
+        (Fault("/api/", status=403, headers={"X-Error-Code": "GatedRepo"}), "gated", "hf auth login"),
+        (Fault("/api/", status=401, headers={"X-Error-Code": "RepoNotFound"}), "no such dataset", "HF_TOKEN"),
+        (Fault("/api/", status=404, headers={"X-Error-Code": "RevisionNotFound"}), "no such revision", "@"),
+    ],
+)
+def test_a_refusal_of_the_hub_stops_at_once_with_what_to_do(fault, message, hint, hub, tmp_path):
+    hub.add(REPO, {"x.jsonl": LINES})
+    fault = Fault(**{**vars(fault), "times": 1000})
+    hub.faults.append(fault)
+    with pytest.raises(SourceError) as caught:
+        prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
+    assert message in caught.value.message and hint in caught.value.hint
+    assert 1000 - fault.times <= 2, "a refusal was tried again"
+
+
+@pytest.mark.parametrize(("status", "message"), [(401, "refuses"), (403, "refuses"), (404, "not there")])
+def test_a_refusal_of_a_web_server_stops_at_once(status, message, hub):
+    hub.web["x.jsonl"] = LINES
+    hub.faults.append(Fault("/web/", times=1000, status=status))
+    with pytest.raises(SourceError, match=message):
+        find_sources([f"{hub.url}/web/x.jsonl"])
+    assert len(hub.answered("/web/")) == 1
+
+
+@pytest.mark.parametrize("place", ["hub", "web"])
+def test_a_file_that_changes_while_it_is_read_is_an_error(place, hub, tmp_path):
+    other = LINES.replace(b"the", b"THE")
+    commit = hub.add(REPO, {"x.jsonl": LINES})
+    hub.web["x.jsonl"] = LINES
+
+    def change() -> None:
+        hub.web["x.jsonl"] = other
+        hub.repos[REPO].commits[commit]["x.jsonl"] = other
+
+    part = {"hub": "/cdn/", "web": "/web/"}[place]
+    hub.faults.append(Fault(part, skip=2, times=1, status=503, then=change))
+    with pytest.raises(SourceError, match="changed while it was read"):
+        prepared({"hub": f"hf://datasets/{REPO}/x.jsonl", "web": f"{hub.url}/web/x.jsonl"}[place], tmp_path / "out")
+
+
+def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub, tmp_path):
+    hub.web["x.jsonl"] = LINES
+    hub.faults.append(Fault("/web/", times=1000, whole=True))
+    with pytest.raises(SourceError) as caught:
+        prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
+    assert "--cache" in caught.value.hint
+
+
+def test_no_server_at_all_is_an_error_in_bounded_time(hub, monkeypatch):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("SHARDMILL_TRIES", "2")
+    with pytest.raises(SourceError, match="no connection"):
+        find_sources([f"hf://datasets/{REPO}/x.jsonl"])
+    with pytest.raises(SourceError, match="no connection"):
+        find_sources(["http://127.0.0.1:9/x.jsonl"])
+
+
+def test_patience_comes_from_the_environment(monkeypatch):
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+    assert Patience.from_environment() == Patience(4, 30.0, 0.02, 0.1, 2.5)
+
+
+def test_the_summary_counts_what_was_tried_again(hub, tmp_path):
+    from shardmill.run.summary import as_data, as_text
+
+    hub.add(REPO, {"x.jsonl": LINES})
+    hub.faults.append(Fault("/cdn/", times=2, status=503))
+    result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
+    assert json.loads(json.dumps(as_data(result)))["retries"] == 2
+    assert "2 requests had to be made again" in as_text(result)

@@ -1,0 +1,40 @@
+"""Small places, so that some megabytes are much more than a sample; and a count of what is read."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from shardmill.inspection import excerpts, sampling
+from shardmill.storage import compressed
+from shardmill.storage import feeds as storage
+
+
+@pytest.fixture
+def few_places(monkeypatch):
+    """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
+    for module in (excerpts, sampling):
+        monkeypatch.setattr(module, "UNIT", 1 << 15)
+    monkeypatch.setattr(storage, "BLOCK", storage.BLOCK >> 4)
+    monkeypatch.setattr(compressed, "INPUT_BLOCK", compressed.INPUT_BLOCK >> 4)
+
+
+@pytest.fixture
+def bytes_read(monkeypatch):
+    """How many bytes come from files, and how many files are opened."""
+    counted = {"bytes": 0, "opened": 0}
+    pread, opened = storage._pread, os.open
+
+    def count(descriptor, n, offset):
+        got = pread(descriptor, n, offset)
+        counted["bytes"] += len(got)
+        return got
+
+    def count_open(*arguments, **more):
+        counted["opened"] += 1
+        return opened(*arguments, **more)
+
+    monkeypatch.setattr(storage, "_pread", count)
+    monkeypatch.setattr(os, "open", count_open)
+    return counted

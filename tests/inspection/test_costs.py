@@ -1,0 +1,49 @@
+"""However large the sources are, `inspect` reads some megabytes of them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from shardmill.inspection import inspect
+from tests.inspection.material import texts, true_tokens
+
+
+@pytest.mark.parametrize("name", ["hole.txt", "hole.jsonl"])
+def test_a_terabyte_costs_no_more_than_some_megabytes(tmp_path, bytes_read, name):
+    path = tmp_path / name
+    block = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts(300_000, 1))
+    with path.open("wb") as file:
+        for i in range(8):
+            file.seek(i << 37)
+            file.write(block)
+        file.truncate(1 << 40)
+    report = inspect(path)
+    assert report.stored_bytes == 1 << 40
+    assert report.text_bytes.value > 0
+    assert 0 < bytes_read["bytes"] < 250_000_000
+
+
+def test_of_very_many_files_some_are_opened(tmp_path, bytes_read):
+    made = texts(3_000_000, 4)
+    for i in range(6000):
+        folder = tmp_path / f"{i // 1000}"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{i:05}.txt").write_text(made[i % len(made)] * (1 + i % 3))
+    report = inspect(tmp_path)
+    assert report.sources == report.documents.value == 6000
+    assert bytes_read["opened"] <= 80 * 64 + 10
+    truth = true_tokens([made[i % len(made)] * (1 + i % 3) for i in range(6000)])
+    assert abs(report.tokens.value / truth - 1) < 0.03
+
+
+def test_a_small_file_that_unpacks_to_very_much_is_not_unpacked_whole(tmp_path):
+    path = tmp_path / "bomb.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(300):
+            file.write(b"a bomb " * 150_000)
+    report = inspect(path)
+    assert report.sampled_bytes < 100_000_000
+    assert abs(report.text_bytes.value / (300 * 7 * 150_000) - 1) < 0.1

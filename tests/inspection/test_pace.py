@@ -1,0 +1,47 @@
+"""The time of a run is that of whatever it waits for longest."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardmill.inspection.estimate import Amount, Expected, Pace, pace
+from shardmill.inspection.sampling import Kind, Unit
+
+
+@pytest.mark.parametrize(
+    ("needed", "workers", "cpus", "bound", "least"),
+    [
+        (Pace(feeding=1, working=40, keeping=1, download=500), 4, 4, "download", 500),
+        (Pace(feeding=100, working=40, keeping=1, download=5), 4, 4, "feeder", 100),
+        (Pace(feeding=1, working=40, keeping=1, download=5), 1, 4, "workers", 40),
+        (Pace(feeding=10, working=40, keeping=1, download=5), 4, 4, "cpus", 51 / 4),
+        (Pace(starting=2, feeding=1, working=8, keeping=1), 1, 1, "cpus", 12),
+    ],
+)
+def test_the_slowest_part_bounds_the_time(needed, workers, cpus, bound, least):
+    seconds, by = needed.seconds(workers, cpus)
+    assert by == bound
+    assert least <= seconds < 1.3 * least
+
+
+def sample(stored: int, speeds: list[float]) -> tuple[Kind, Expected]:
+    """Units of a megabyte, encoded at these speeds in MB/s, and what they stand for."""
+    kind = Kind("text", "", [0], np.array([stored]))
+    kind.units = [Unit(1e6, 10**6, 250_000, 100, encoding=1 / speed, reading=0.001) for speed in speeds]
+    return kind, Expected(Amount(stored), Amount(stored // 10**4), stored // 10**4, Amount(stored // 4))
+
+
+def test_cold_caches_are_paid_for_once_a_worker_and_not_for_every_byte():
+    kind, holds = sample(10**12, [20.0] * 10 + [200.0] * 10)
+    warm = pace([kind], holds, 2, 4, 0.0).working
+    assert warm == pytest.approx(10**12 / 200e6 + 1000 + 4 * 0.45, rel=0.2)
+    one, four = (pace([kind], holds, 2, workers, 0.0).working for workers in (1, 4))
+    assert four - one == pytest.approx(3 * 10 * (1 / 20 - 1 / 200))
+
+
+def test_what_loads_libraries_is_not_multiplied():
+    kind, holds = sample(10**12, [100.0] * 20)
+    before = pace([kind], holds, 2, 1, 0.0).working
+    kind.units[0].reading += 0.5
+    assert pace([kind], holds, 2, 1, 0.0).working == pytest.approx(before)

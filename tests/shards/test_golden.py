@@ -1,0 +1,121 @@
+"""Our files in the hands of the libraries that they are made for; skipped where those are not installed."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+
+import numpy as np
+import pytest
+
+from shardmill.shards import SPLITS
+from tests.shards.driving import SHARD, contents, documents, whole_run
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
+
+
+def library(name: str):
+    """A module of somebody else's, whatever it warns of while it is imported."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return importlib.import_module(name)
+        except ImportError as why:
+            return pytest.skip(f"{name}: {why}")
+
+
+def of(made, split):
+    return [tokens for s, tokens in made if s == split]
+
+
+def test_numpy_loads_our_shards_and_would_have_written_the_same(tmp_path):
+    made = documents(1)
+    run = whole_run("npy", tmp_path / "out", made)
+    for split in SPLITS:
+        for name in run.names(split):
+            np.save(tmp_path / "theirs.npy", np.load(run.folder / name))
+            assert (tmp_path / "theirs.npy").read_bytes() == (run.folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("largest", [50257, 200_000])
+def test_megatron_core_reads_our_pair_and_would_have_written_the_same(largest, tmp_path):
+    megatron = library("megatron.core.datasets.indexed_dataset")
+    import torch
+
+    made = documents(2, largest=largest)
+    dtype = np.dtype("uint16" if largest <= 65536 else "uint32")
+    run = whole_run("megatron", tmp_path / "out", made, dtype=dtype, vocab_size=largest)
+    for split in SPLITS:
+        prefix = run.folder / f"web-{split}_text_document"
+        dataset = megatron.IndexedDataset(str(prefix))
+        assert len(dataset) == len(of(made, split))
+        assert all(np.array_equal(ours, theirs) for ours, theirs in zip(of(made, split), dataset[:], strict=True))
+        builder = megatron.IndexedDatasetBuilder(
+            str(tmp_path / "theirs.bin"), dtype=megatron.DType.optimal_dtype(largest)
+        )
+        for tokens in of(made, split):
+            builder.add_document(torch.tensor(tokens.astype(np.int64)), [len(tokens)])
+        builder.finalize(str(tmp_path / "theirs.idx"))
+        for ending in (".bin", ".idx"):
+            assert (tmp_path / f"theirs{ending}").read_bytes() == prefix.with_suffix(ending).read_bytes()
+
+
+def test_datatrove_reads_our_files_and_would_have_written_the_same(tmp_path):
+    datasets = library("datatrove.utils.dataset")
+    writing = library("datatrove.pipeline.tokens.tokenizer")
+    made = documents(3)
+    run = whole_run("datatrove", tmp_path / "out", made, tokenizer="gpt2", shard_tokens=10**6)
+    tokens = np.concatenate(of(made, "train"))
+    dataset = datasets.DatatroveFolderDataset(str(run.folder / "train"), seq_len=31, filename_pattern="*.ds")
+    assert len(dataset) == len(tokens) // 32
+    for i in range(len(dataset)):
+        assert np.array_equal(dataset[i]["input_ids"].numpy(), tokens[32 * i : 32 * (i + 1)])
+    positions = datasets.DatatroveFileDataset(
+        str(run.folder / "train" / "web_000000.ds"), seq_len=31, return_positions=True
+    )
+    starts = np.cumsum([0] + [len(document) for document in of(made, "train")])
+    within = np.arange(len(tokens)) - np.repeat(starts[:-1], np.diff(starts))
+    got = positions[0]["positions"].numpy()
+    assert np.array_equal(got[: starts[1]], within[:32][: starts[1]])
+    for split in SPLITS:
+        theirs = writing.TokenizedFile(
+            str(tmp_path / "theirs" / split), "web_000000.ds", save_index=True, tokenizer_name_or_path="gpt2",
+            save_final_metadata=True, token_size=2,
+        )  # fmt: skip
+        for document in of(made, split):
+            theirs.write(document.tolist(), None)
+        theirs.close()
+    assert contents(tmp_path / "theirs") == contents(run.folder)
+
+
+def test_mosaicmls_streaming_reads_our_shards_and_would_have_written_the_same(tmp_path):
+    streaming = library("streaming")
+    made = [*documents(4), ("train", np.arange(70_000, dtype=np.uint16))]
+    run = whole_run("mds", tmp_path / "out", made)
+    assert len(run.names("train")) > 3
+    dataset = streaming.StreamingDataset(local=str(run.folder), split="train", shuffle=False, batch_size=1)
+    for ours, theirs in zip(of(made, "train"), dataset, strict=True):
+        assert np.array_equal(theirs["tokens"], ours)
+    together = whole_run("mds", tmp_path / "together", made, shard_tokens=10**9)
+    for split in SPLITS:
+        with streaming.MDSWriter(out=str(tmp_path / "theirs" / split), columns={"tokens": "ndarray:uint16"}) as writer:
+            for tokens in of(made, split):
+                writer.write({"tokens": tokens})
+    assert contents(tmp_path / "theirs") == contents(together.folder)
+
+
+def test_torch_takes_our_files_as_llmc_and_modded_nanogpt_take_them(tmp_path):
+    torch = library("torch")
+    made = documents(5)
+    run = whole_run("llmc", tmp_path / "out", made)
+    for name in run.names("train"):
+        path = str(run.folder / name)
+        head = torch.from_file(path, False, 256, dtype=torch.int32)
+        assert (head[0], head[1]) == (20240520, 1)
+        count = int(head[2])
+        tokens = torch.empty(count, dtype=torch.uint16)
+        with open(path, "rb", buffering=0) as file:
+            file.seek(256 * 4)
+            assert file.readinto(tokens.numpy()) == 2 * count
+            assert not file.read(1)
+        assert count == SHARD or name == run.names("train")[-1]

@@ -1,0 +1,307 @@
+"""Rows of text to rows of tokens: equal to the tokenizer's own library, whatever the rows are."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.tokens import (
+    Engine,
+    EngineError,
+    Tokenizer,
+    UncuttableError,
+    engines,
+    gigatoken_backend,
+    load_tokenizer,
+    vocabulary,
+)
+from shardmill.tokens.gigatoken_backend import MARK
+from tests.tokens.hard import disorder, lists, rows, run, texts
+from tests.tokens.vocabularies import EVERY, gpt2_rules, tokenizer, write_json
+
+POISON = "\u0007poison\u0007"
+
+
+def check(made: Tokenizer, documents: list[str]) -> None:
+    encoded = made.engine().encode(*rows(documents))
+    assert lists(encoded) == [made.reference()(document) for document in documents]
+    assert encoded.tokens.dtype == made.dtype and encoded.offsets.dtype == np.int64
+    assert not encoded.failed
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_rows_encode_to_what_the_library_gives(name: str) -> None:
+    check(tokenizer(name), disorder(name, 3_000))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "p50k", "cl100k", "llama3-json"])
+def test_rows_with_special_tokens_to_be_found_encode_to_what_the_library_gives(name: str) -> None:
+    documents = disorder(name, 2_000)
+    assert sum("<|endoftext|>" in document for document in documents) > 100
+    check(tokenizer(name, "parse"), documents)
+
+
+@given(documents=st.lists(texts, max_size=12))
+@settings(max_examples=150)
+def test_any_rows_encode_to_what_tiktoken_gives(documents: list[str]) -> None:
+    engine, reference = hypothesised()
+    assert lists(engine.encode(*rows(documents))) == [reference(document) for document in documents]
+
+
+@functools.cache
+def hypothesised() -> tuple[Engine, Callable[[str], list[int]]]:
+    made = load_tokenizer("gpt2")
+    return made.engine(), made.reference()
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_fast_engine_runs_every_known_scheme(name: str) -> None:
+    assert tokenizer(name).engine_name == "gigatoken"
+
+
+def test_offsets_may_begin_anywhere_and_buffers_may_be_read_only() -> None:
+    made = load_tokenizer("gpt2")
+    data = np.frombuffer(b"skipped hello world.\n\nAgain rest", np.uint8)
+    assert not data.flags.writeable
+    encoded = made.engine().encode(data, np.array([8, 13, 13, 27], np.int64))
+    assert lists(encoded) == [made.reference()(text) for text in ("hello", "", " world.\n\nAgain")]
+
+
+def test_no_rows_and_empty_rows_have_no_tokens() -> None:
+    engine = load_tokenizer("gpt2").engine()
+    assert lists(engine.encode(*rows([]))) == []
+    assert lists(engine.encode(*rows([""]))) == [[]]
+    assert lists(engine.encode(*rows(["", "", ""]))) == [[], [], []]
+
+
+def test_many_calls_give_the_same_rows_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = load_tokenizer("gpt2")
+    documents = [run("words", size, size) for size in range(300)]
+    whole = lists(made.engine().encode(*rows(documents)))
+    assert whole == [made.reference()(document) for document in documents]
+    for size in (1, 50, 1_000):
+        monkeypatch.setattr(engines, "CALL", size)
+        assert lists(made.engine().encode(*rows(documents))) == whole
+
+
+def test_a_row_longer_than_a_call_is_encoded_in_parts_and_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "LONG", 10_000)
+    for name in ("gpt2", "llama3-json"):
+        made = tokenizer(name)
+        documents = ["x", run("words", 40_000), "y", run("unicode 17", 12_000), run("digit", 30_000)]
+        assert lists(made.engine().encode(*rows(documents))) == [made.reference()(text) for text in documents]
+
+
+def test_rows_with_characters_that_the_libraries_class_differently_go_to_the_reference() -> None:
+    made = load_tokenizer("gpt2")
+    documents = ["plain", "x\U000323b5's", "more", "\ua7f1'll go", "emoji 😀"]
+    encoded = made.engine().encode(*rows(documents))
+    assert encoded.fallbacks == 2
+    assert lists(encoded) == [made.reference()(document) for document in documents]
+
+
+def test_a_special_token_is_ordinary_text_unless_asked_for() -> None:
+    text = "a<|endoftext|>b"
+    plain = lists(load_tokenizer("gpt2").engine().encode(*rows([text])))
+    assert 50256 not in plain[0]
+    parsed = lists(load_tokenizer("gpt2", specials="parse").engine().encode(*rows([text])))
+    assert parsed == [[64, 50256, 65]]
+
+
+def test_a_row_with_a_special_token_fails_where_that_is_an_error_and_only_that_row() -> None:
+    engine = load_tokenizer("gpt2", specials="error").engine()
+    encoded = engine.encode(*rows(["a", "b<|endoftext|>", "<|endof", "text|>", "c"]))
+    assert encoded.failed == [(1, "the text contains the special token <|endoftext|>")]
+    reference = load_tokenizer("gpt2").reference()
+    assert lists(encoded) == [reference("a"), [], reference("<|endof"), reference("text|>"), reference("c")]
+
+
+def test_a_special_token_that_is_an_error_is_found_in_a_text_in_pieces_too() -> None:
+    made = load_tokenizer("gpt2", specials="error")
+    text = run("words", 50_000) + "<|endoftext|>" + run("words", 50_000)
+    pieces = [text[start : start + 5].encode() for start in range(0, len(text), 5)]
+    with pytest.raises(EngineError, match="special token"):
+        list(made.engine().encode_pieces(pieces))
+    special = b"x<|endoftext|>y z"
+    assert made.cut is not None and made.cut(special, 1) == special.index(b" z")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_row_may_hold_the_mark_that_stands_between_rows_or_a_part_of_it(name: str) -> None:
+    made = tokenizer(name)
+    first, last = MARK
+    texts = [MARK, f"a{MARK}", f"{MARK}b", "", f"x{first}", f"{last}y", first, last, f"{last}{first}", "", "plain"]
+    for some in (texts, [text for text in texts if MARK not in text], [MARK], [first], [""]):
+        encoded = made.engine().encode(*rows(some))
+        assert lists(encoded) == [made.reference()(text) for text in some]
+        assert encoded.lengths.tolist() == list(map(len, lists(encoded)))
+
+
+SEPARATORS = ["<|endoftext|>", "\n\n", "\n", "---", "aa", "é", " ", "<|end", "#" * 40]
+
+
+@pytest.mark.parametrize("separator", SEPARATORS)
+@pytest.mark.parametrize("name", ["gpt2", "p50k", "cl100k"])
+def test_rows_with_separators_between_them_have_the_tokens_of_rows_alone(name: str, separator: str) -> None:
+    made = tokenizer(name)
+    assert made.takes(separator.encode())
+    engine = made.engine(separator.encode())
+    plain = made.engine()
+    for seed in range(20):
+        some = [text for text in disorder(f"{separator}{seed}", 60) if separator not in text + separator[:-1]]
+        # What stands before a separator must not make another one with its beginning: a reader finds the first.
+        some = [text for text in some if not any(text.endswith(separator[:n]) for n in range(1, len(separator)))]
+        some += ["", MARK, "a ʕ•ᴥ•ʔ b"][: seed % 4]
+        packed, offsets = rows(some)
+        gap = len(separator.encode())
+        raw = separator.join(some).encode() + separator.encode() * (seed % 2)
+        spread = offsets + gap * np.arange(len(offsets))
+        encoded = engine.encode(np.frombuffer(raw, np.uint8), spread, gap)
+        expected = plain.encode(packed, offsets)
+        assert lists(encoded) == lists(expected)
+        assert (encoded.fallbacks, encoded.failed) == (expected.fallbacks, expected.failed)
+        # An engine that knows a separator also takes rows without any between them, and rows that hold it.
+        assert lists(engine.encode(*rows([*some, f"a{separator}b"]))) == lists(
+            plain.encode(*rows([*some, f"a{separator}b"]))
+        )
+
+
+def test_a_separator_is_not_looked_for_where_special_tokens_are() -> None:
+    assert not load_tokenizer("gpt2", specials="parse").takes(b"<|endoftext|>")
+    assert not load_tokenizer("gpt2", specials="error").takes(b"<|endoftext|>")
+    assert not load_tokenizer("gpt2").takes(b"") and not load_tokenizer("gpt2").takes(MARK.encode())
+
+
+class Noted:
+    """The tokenizer's own library, and the largest text that it was given."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner, self.most = inner, 0
+
+    def rows(self, data: Any, offsets: Any, gap: int) -> Any:
+        self.most = max(self.most, int((np.diff(offsets) - gap).max()))
+        return self._inner.rows(data, offsets, gap)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts(alone: bool) -> None:
+    made = tokenizer("llama3-json")
+    assert made.stitching and made.stitching.little and made.make_fallback
+    noted = Noted(made.make_fallback())
+    if alone:
+        made = dataclasses.replace(made, make_primary=lambda separator: noted, make_fallback=None)
+    else:  # for rows with a character that the engine may not know
+        made = dataclasses.replace(made, make_fallback=lambda: noted)
+    long = run("words", 400_000) + " \u088f's " + run("words", 300_000, 1)
+    documents = ["short", long, "", long[:1_000]]
+    assert lists(made.engine().encode(*rows(documents))) == [made.reference()(document) for document in documents]
+    assert 0 < noted.most <= 2 * made.stitching.step
+
+
+def test_documents_that_go_whole_to_a_library_are_counted_with_what_it_takes() -> None:
+    rules = gpt2_rules()
+    lower = load_tokenizer(str(write_json("lower", {**rules, "normalizer": {"type": "Lowercase"}})))
+    assert (lower.engine_name, lower.cut) == ("tokenizers", None) and lower.library_bytes > 100
+    spaces = {"id": 50257, "content": "  ", "special": False, "single_word": False, "lstrip": False, "rstrip": False}
+    added = [*rules["added_tokens"], {**spaces, "normalized": True}]
+    spaced = load_tokenizer(str(write_json("spaced", {**rules, "added_tokens": added})))
+    assert (spaced.engine_name, spaced.cut, spaced.library_bytes) == ("gigatoken", None, 0)
+
+
+class Poisoned:
+    """A library that cannot encode rows with a certain text in them."""
+
+    def __init__(self, inner: Any, failure: str) -> None:
+        self._inner, self._failure = inner, failure
+
+    def rows(self, data: Any, offsets: Any, gap: int) -> Any:
+        if POISON.encode() in data[offsets[0] : offsets[-1]].tobytes():
+            if self._failure == "panic":
+                # Two tokens that are no merge of others: gigatoken gives a real panic on such a vocabulary.
+                gigatoken_backend.of_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {}, 2)
+            if self._failure == "interrupt":
+                raise KeyboardInterrupt
+            if self._failure == "memory":
+                raise MemoryError
+            if self._failure == "wrong id":
+                return np.full(len(offsets), 10**6, np.uint32), np.array([0, *range(2, len(offsets) + 1)])
+            raise ValueError("cannot")
+        return self._inner.rows(data, offsets, gap)
+
+
+def poisoned(failure: str, *, reference_too: bool = False) -> Tokenizer:
+    made = load_tokenizer("gpt2")
+    inner, fallback = made.make_primary, made.make_fallback
+    return dataclasses.replace(
+        made,
+        make_primary=lambda separator: Poisoned(inner(separator), failure),
+        make_fallback=(lambda: Poisoned(fallback(), failure)) if reference_too else fallback,
+    )
+
+
+DOCUMENTS = ["one", "two", f"bad {POISON}", "three", *["more"] * 20, f"{POISON} again", "end"]
+
+
+@pytest.mark.parametrize("failure", ["panic", "error", "wrong id"])
+def test_a_row_that_the_engine_cannot_encode_goes_to_the_reference(failure: str) -> None:
+    encoded = poisoned(failure).engine().encode(*rows(DOCUMENTS))
+    reference = load_tokenizer("gpt2").reference()
+    assert lists(encoded) == [reference(document) for document in DOCUMENTS]
+    assert (encoded.fallbacks, encoded.failed) == (2, [])
+
+
+@pytest.mark.parametrize("failure", ["panic", "error", "wrong id"])
+def test_a_row_that_nothing_can_encode_fails_alone_with_a_reason(failure: str) -> None:
+    encoded = poisoned(failure, reference_too=True).engine().encode(*rows(DOCUMENTS))
+    reference = load_tokenizer("gpt2").reference()
+    assert lists(encoded) == [[] if POISON in document else reference(document) for document in DOCUMENTS]
+    assert [row for row, _ in encoded.failed] == [2, 24]
+    assert all(reason.startswith("the text cannot be encoded: ") for _, reason in encoded.failed)
+
+
+@pytest.mark.parametrize(("failure", "error"), [("interrupt", KeyboardInterrupt), ("memory", MemoryError)])
+def test_an_interrupt_is_not_taken_for_a_bad_row(failure: str, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        poisoned(failure).engine().encode(*rows(DOCUMENTS))
+
+
+def test_a_text_in_pieces_that_nothing_can_encode_is_an_error() -> None:
+    engine = poisoned("panic", reference_too=True).engine()
+    with pytest.raises(EngineError):
+        list(engine.encode_pieces([POISON.encode()]))
+
+
+def test_engines_of_one_tokenizer_work_in_threads_at_once() -> None:
+    made = load_tokenizer("gpt2")
+    documents = [run("words", 2_000, seed) for seed in range(100)]
+    expected = [made.reference()(document) for document in documents]
+    results: list[list[list[int]]] = []
+
+    def work() -> None:
+        engine = made.engine()
+        results.extend(lists(engine.encode(*rows(documents))) for _ in range(3))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 12 and all(result == expected for result in results)
+
+
+def test_without_known_safe_places_a_text_in_pieces_is_an_error_and_rows_are_not(tmp_path: Any) -> None:
+    path = tmp_path / "odd.tiktoken"
+    path.write_bytes(vocabulary.gpt2_ranks())
+    made = load_tokenizer(str(path), pattern=r"\w+|\W+")
+    assert (made.cut, made.engine_name) == (None, "tiktoken")
+    assert lists(made.engine().encode(*rows(["ab, c"]))) == [made.reference()("ab, c")]
+    with pytest.raises(UncuttableError):
+        list(made.engine().encode_pieces([b"ab"]))
