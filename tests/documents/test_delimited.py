@@ -152,7 +152,11 @@ def test_a_csv_in_utf_16_with_a_mark_is_read(tmp_path: Path) -> None:
 
 
 # What rows are made of where something may go wrong: quotes in all places, all line ends, what is not UTF-8.
-_PARTS = [b",", b",", b"\n", b"\r\n", b"\r", b'"', b'""', b',"', b'",', b'"\n', b"a", b"bc", b"\t", b" ", "é😀".encode(), b"\xff"]
+_PARTS = [
+    b",", b",", b"\n", b"\r\n", b"\r", b'"', b'""', b',"', b'",', b'"\n', b"a", b"bc", b"\t", b" ", b"\xff",
+    "é😀".encode(),
+]  # fmt: skip
+_HEADERS = [b"text", b"id,text", b'text,"i""d"', b'a,"text",c', b"\xef\xbb\xbftext,b", b"\n\r\nid,text"]
 
 
 def _twin(data: bytes, delimiter: str) -> tuple[list[bytes], list[int], list[int]]:
@@ -183,7 +187,7 @@ def _ends_in_quotes(data: bytes, delimiter: str) -> bool:
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    header=st.sampled_from([b"text", b"id,text", b'text,"i""d"', b'a,"text",c', b"\xef\xbb\xbftext,b", b"\n\r\nid,text"]),
+    header=st.sampled_from(_HEADERS),
     body=st.lists(st.sampled_from(_PARTS), max_size=60).map(b"".join),
     tabs=st.booleans(),
     block=st.sampled_from([1, 2, 3, 7, 20, 1 << 20]),

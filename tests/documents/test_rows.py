@@ -242,9 +242,14 @@ def test_only_the_text_column_of_parquet_is_read(tmp_path: Path) -> None:
     assert read_path(path).documents == [b"a"] * 10
 
 
-def test_an_arrow_batch_larger_than_memory_allows_is_an_error_with_a_hint(tmp_path: Path) -> None:
-    path = tmp_path / "a.arrow"
-    path.write_bytes(arrow_bytes(table(["x" * 3_000_000])))
-    with pytest.raises(SourceError, match="held in memory at once") as caught:
-        read_path(path, 100, Reading(largest=100_000))
-    assert caught.value.hint and "--memory" in caught.value.hint
+@pytest.mark.parametrize("compression", [None, "lz4", "zstd"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_of_an_arrow_batch_larger_than_memory_allows_only_a_row_that_is_too_large_ends_the_run(
+    tmp_path: Path, compression: str | None, ending: str
+) -> None:
+    path = tmp_path / f"a.arrow{ending}"
+    texts: list[str | None] = ["a" * 60_000, "b" * 90_000, "c" * 3_000_000, "d" * 90_000] * 2
+    path.write_bytes(COMPRESSIONS[ending](arrow_bytes(table(texts), rows=100, compression=compression)))
+    got = read_path(path, 100, Reading(largest=100_000))
+    assert got.documents == [text.encode() for text in texts if text and len(text) < 100_000]
+    assert got.too_large == [3_000_000] * 2 and [record for record, _ in got.rejects] == [2, 6]

@@ -10,12 +10,13 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import MOST_ROWS, Rows, RowsReader, after
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
 from shardmill.documents.chunks import Chunk, Position, Reject
 from shardmill.documents.columns import excerpt, find_column, text_bytes
 from shardmill.documents.reading import Reading
@@ -29,8 +30,8 @@ from shardmill.storage.unicode import BOM
 BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
 # Bytes of a header line at the most.
 LONGEST_HEADER = 1 << 22
-# What a reject weighs where rows are cut into chunks: it takes about this much memory for each byte of text's share.
-REJECT = 64
+# Bytes of a text, and more, for which memory is asked: it is put together from pieces, which takes it twice.
+LONG = 1 << 21
 # Bytes of a row that may be needed to show 80 characters of it.
 SHOWN = 320
 QUOTE, CR, LF = b'"\r\n'
@@ -58,7 +59,7 @@ class CsvReader(RowsReader):
         if self._field not in header:
             find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, self._source.name)
         file = FeedFile(feed, self._source.name, self._begin)
-        parser = RowParser(self.delimiter, header.index(self._field), len(header), self._reading.largest)
+        parser = RowParser(self.delimiter, header.index(self._field), len(header), self._reading, self._source.name)
         # The header is the first row, and no document.
         rows = after(_rows(file, parser, max(1, size)), 1)
         yield from self._numbered(rows, start, file.stored)
@@ -92,27 +93,31 @@ class TsvReader(CsvReader):
 def _rows(file: FeedFile, parser: RowParser, size: int) -> Iterator[Rows]:
     """Runs of rows of about `size` bytes of text."""
     held = b""
-    while block := file.read(BLOCK):
-        step = parser.step(block)
-        for at in range(0, len(block), step):
-            part = held + block[at : at + step]
-            # What a quote means depends on how many follow, so a part ends before quotes. When it holds nothing else,
-            # pairs of them can be taken.
-            cut = len(part.rstrip(b'"')) or len(part) & ~1
-            held = part[cut:]
-            yield from parser.rows(part[:cut], size)
-    yield from parser.rows(held, size)
-    yield from parser.end()
+    with parser.memory:
+        while block := file.read(BLOCK):
+            step = parser.step(block)
+            for at in range(0, len(block), step):
+                part = held + block[at : at + step]
+                # What a quote means depends on how many follow, so a part ends before quotes. When it holds nothing
+                # else, pairs of them can be taken.
+                cut = len(part.rstrip(b'"')) or len(part) & ~1
+                held = part[cut:]
+                yield from parser.rows(part[:cut], size)
+        yield from parser.rows(held, size)
+        yield from parser.end()
 
 
 class RowParser:
     """One column of the rows of a stream that is given block by block; of the others nothing is held."""
 
-    def __init__(self, delimiter: str, column: int, columns: int, largest: int) -> None:
+    def __init__(self, delimiter: str, column: int, columns: int, reading: Reading, name: str) -> None:
         self._delimiter = ord(delimiter)
         self._column = column
         self._columns = columns
-        self._largest = largest
+        self._reading = reading
+        self._name = name
+        self.memory = ExitStack()
+        """Memory for a long row."""
         self._inside = False
         self._before = LF
         self._open: _OpenRow | None = None
@@ -133,22 +138,31 @@ class RowParser:
         first = 0
         if self._open is not None:
             end = int(breaks[0]) if len(breaks) else len(block)
-            self._open.add(block, 0, end, delimiters[: np.searchsorted(delimiters, end)])
+            self._add(block, 0, end, delimiters[: np.searchsorted(delimiters, end)])
             if not len(breaks):
                 return
-            yield self._open.row()
+            with self.memory:
+                yield self._open.row()
             self._open, breaks, first = None, breaks[1:], end + 1
         if len(breaks):
             yield from self._whole_rows(block, first, breaks, delimiters, drops, size)
             first = int(breaks[-1]) + 1
         if first < len(block):
-            self._open = _OpenRow(self._column, self._columns, self._largest)
-            self._open.add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
+            self._open = _OpenRow(self._column, self._columns, self._reading.largest)
+            self._add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
 
     def end(self) -> Iterator[Rows]:
         """The last row, when no line break follows it."""
         if self._open is not None:
-            yield self._open.row(closed=not self._inside)
+            with self.memory:
+                yield self._open.row(closed=not self._inside)
+
+    def _add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
+        assert self._open is not None
+        was = self._open.size
+        self._open.add(block, begin, end, delimiters)
+        if was <= LONG < self._open.size:
+            self.memory.enter_context(self._reading.hold(2 * self._reading.largest, "a long row", self._name))
 
     def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
         """Where quotes stand that are not text, where fields and rows end, and with what."""
@@ -215,20 +229,21 @@ class RowParser:
         if self._column < self._columns - 1:
             lasts = delimiters[behind + self._column]
         column = _texts(block, begins, lasts, drops)
-        sizes = np.full(len(ends), REJECT, np.int64)
+        sizes = np.zeros(len(ends), np.int64)
         sizes[good] = text_bytes(column)
-        total, passed = np.cumsum(sizes), np.concatenate([[0], np.cumsum(good)])
+        weights = np.cumsum(sizes + np.where(good, ROW_TEXT, ROW_TEXT + NULL_TEXT))
+        passed = np.concatenate([[0], np.cumsum(good)])
         at = 0
         while at < len(ends):
-            cost = int(total[at - 1]) if at else 0
-            to = min(max(int(np.searchsorted(total, cost + size, side="right")), at + 1), at + MOST_ROWS, len(ends))
+            weight = int(weights[at - 1]) if at else 0
+            to = max(int(np.searchsorted(weights, weight + size, side="right")), at + 1)
             bad = np.flatnonzero(~good[at:to])
             rejects = tuple(
                 _wrong(row, int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
                 for row in bad.tolist()
             )
             part = column.slice(int(passed[at]), int(passed[to] - passed[at]))
-            yield Rows(part, int(total[to - 1]) - cost, to - at, rejects)
+            yield Rows(part, int(sizes[at:to].sum()), to - at, rejects)
             at = to
 
 
@@ -237,7 +252,9 @@ class _OpenRow:
 
     def __init__(self, column: int, columns: int, largest: int) -> None:
         self._column, self._columns, self._largest = column, columns, largest
-        self._delimiters = self._length = self._size = 0
+        self._delimiters = self._length = 0
+        self.size = 0
+        """Bytes of its text so far."""
         self._pieces: list[bytes] = []
         self._shown = b""
 
@@ -251,8 +268,8 @@ class _OpenRow:
             return
         start = begin if wanted == 0 else int(delimiters[wanted - 1]) + 1
         stop = end if wanted == found else int(delimiters[wanted])
-        self._size += stop - start
-        if self._size <= self._largest:
+        self.size += stop - start
+        if self.size <= self._largest:
             self._pieces.append(block[start:stop])
         else:
             self._pieces.clear()
@@ -262,11 +279,11 @@ class _OpenRow:
         nothing = pa.array([], pa.large_binary())
         if not closed:
             reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
-            return Rows(nothing, REJECT, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
+            return Rows(nothing, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
         if self._delimiters + 1 != self._columns:
-            return Rows(nothing, REJECT, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
-        if self._size > self._largest:
-            return Rows(nothing, self._size, 1)
+            return Rows(nothing, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
+        if self.size > self._largest:
+            return Rows(nothing, self.size, 1)
         text = b"".join(self._pieces)
         self._pieces.clear()
         text = _value(text)
