@@ -29,13 +29,13 @@ from shardmill.run.pipeline import Pipeline
 from shardmill.run.plan import Plan, fingerprint
 from shardmill.run.preflight import check_disk
 from shardmill.run.progress import Progress
+from shardmill.run.revisions import commits_of, record, recorded
 from shardmill.run.splits import Val
 from shardmill.run.worker import Entry, Milling, Worker
 from shardmill.run.writer import REJECTS, Writer
 from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import find_sources
 from shardmill.sources.recipe_calls import apply_recipes
-from shardmill.sources.revisions import commits_of, record, recorded
 from shardmill.storage import PARTIAL, ROOM, write_whole
 from shardmill.storage.cache import Cache
 from shardmill.storage.fetching import Fetcher

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage.addresses import scheme_of
 from shardmill.storage.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
-from shardmill.storage.source import Source
-
-STDIN = "-"
+from shardmill.storage.source import STDIN, Source
 
 
 def find_sources(

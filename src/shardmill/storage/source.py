@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from shardmill.storage.addresses import scheme_of
 
+STDIN = "-"
+
 
 class Source(NamedTuple):
     """One file or stream to be read, as it stood when it was found."""
