@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from shardmill.documents import Reading, delimited
 from shardmill.errors import SourceError
+from shardmill.storage.feeds import FileFeed
 from tests.documents.twin import (
     COMPRESSIONS,
     read_path,
@@ -125,6 +127,22 @@ def test_a_header_of_many_columns_is_read(tmp_path: Path) -> None:
     names = [f"column {i}" for i in range(30_000)]
     path.write_text(",".join([*names, "text"]) + "\r\n" + "," * 30_000 + "a\r\n")
     assert read_path(path).documents == [b"a"]
+
+
+def test_a_csv_is_read_by_no_other_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A thread of a library that calls back while the interpreter ends aborts the process.
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"id,text\n" + b"0,some words\n" * 400_000)
+    threads = set()
+    peek = FileFeed.peek
+
+    def noted(self: FileFeed, offset: int, n: int) -> bytes:
+        threads.add(threading.get_ident())
+        return peek(self, offset, n)
+
+    monkeypatch.setattr(FileFeed, "peek", noted)
+    assert len(read_path(path).documents) == 400_000
+    assert threads == {threading.get_ident()}
 
 
 def test_a_csv_without_a_header_is_an_error(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, a
 from shardmill.documents.chunks import Chunk, Position
 from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Reading
-from shardmill.errors import SourceError
+from shardmill.errors import BudgetError, SourceError
 from shardmill.storage.feeds import BLOCK, Feed, FeedFile, FileFeed
 from shardmill.storage.opening import ARROW_MARK
 from shardmill.storage.ranges import RemoteFeed
@@ -194,11 +194,29 @@ class _Batches:
             dictionary.clear()
         kind = _kind(schema, path).value_type
         leaf = find_leaf(pa.schema([("value", kind)]), ["value"], message)
-        # A value is needed whole, however large, but only if there is memory for it.
-        for rows in self._leaf_rows(leaf, message.batch, body, PIECE // 4, None, largest=1 << 62):
-            self.memory.need("a dictionary", dictionary.bytes + min(dictionary.bytes, PIECE) + 2 * rows.column.nbytes)
-            dictionary.add(rows.column)
-        self.memory.need("a dictionary", dictionary.bytes)
+        try:
+            # A value is needed whole, however large, but only if there is memory for it.
+            for rows in self._leaf_rows(leaf, message.batch, body, PIECE // 4, None, largest=1 << 62):
+                copied = min(dictionary.bytes, PIECE) + 2 * rows.column.nbytes
+                self.memory.need("a dictionary", dictionary.bytes + copied)
+                dictionary.add(rows.column)
+            self.memory.need("a dictionary", dictionary.bytes)
+        except BudgetError:
+            # What is added to it later counts as well: the memory that is named has to suffice for all of it.
+            if isinstance(self._feed, FileFeed):
+                self.memory.need("a dictionary", dictionary.bytes + 2 * PIECE + self._later(message, body))
+            raise
+
+    def _later(self, message: Message, body: int) -> int:
+        """Bytes of memory that this dictionary takes with all that is added to it in the rest of the file."""
+        rest = _Batches(self._feed, self._name, Reading(), body + message.body)
+        now, most = 0, 0
+        for each, place in [(message, body), *((each, place) for _, each, place in rest._messages())]:
+            if each.batch is not None and each.dictionary == message.dictionary:
+                contents = rest._contents(each.batch.buffers, each.batch.codec, place)
+                now = sum(content.length for content in contents) + 4 * each.batch.rows + now * each.delta
+                most = max(most, now)
+        return most
 
     def _leaf_rows(
         self,
