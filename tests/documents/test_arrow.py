@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from shardmill.documents import Position, Reading, arrow_ipc
+from shardmill.documents import Position, Reading, arrow_ipc, arrow_texts
 from shardmill.errors import SourceError
 from shardmill.sources import find_sources
 from tests.documents.twin import Read, read_path, read_source
@@ -167,7 +167,7 @@ def _deltas(words: int, stream: bool = True) -> tuple[bytes, list[str]]:
 def test_dictionaries_that_grow_are_read(
     tmp_path: Path, piece: int, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow_ipc, "PIECE", piece)
+    monkeypatch.setattr(arrow_texts, "PIECE", piece)
     data, texts = _deltas(100, stream)
     path = tmp_path / "a.arrow"
     path.write_bytes(data)

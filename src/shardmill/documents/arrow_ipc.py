@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from shardmill.documents import arrow_texts
 from shardmill.documents.arrow_messages import (
     BATCH,
     DICTIONARY,
@@ -22,7 +23,19 @@ from shardmill.documents.arrow_messages import (
     Span,
     dictionary_id,
     find_leaf,
+    kind_at,
     read_message,
+)
+from shardmill.documents.arrow_texts import (
+    Bits,
+    Content,
+    Dictionary,
+    FixedTexts,
+    NoTexts,
+    NumberedTexts,
+    PlainTexts,
+    Texts,
+    ViewedTexts,
 )
 from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
 from shardmill.documents.chunks import Chunk, Position
@@ -43,8 +56,6 @@ STEP = 1 << 15
 LONG = 1 << 21
 # A header becomes lists of numbers, which take so many times its bytes.
 HEADER = 16
-# Pieces of a dictionary are put together up to this size: few pieces, and little that is copied.
-PIECE = 1 << 23
 
 
 class ArrowReader(RowsReader):
@@ -125,12 +136,12 @@ class _Batches:
         """The rows after the first `skip`, in runs that weigh about `size`."""
         schema: pa.Schema | None = None
         path: tuple[str, ...] = ()
-        dictionary, number = _Dictionary(), -1
+        dictionary, number = Dictionary(), -1
         for header, message, body in self._messages():
             if message.kind == SCHEMA and schema is None:
                 schema = pa.ipc.read_schema(pa.py_buffer(CONTINUES + len(header).to_bytes(4, "little") + header))
                 path = find_column(schema, self._reading.text_field, self._name)
-                number = dictionary_id(header, _names(schema, path), path)
+                number = dictionary_id(header, schema, path)
             elif schema is None or message.batch is None:
                 raise ValueError("a message of another kind stands where a batch should")
             elif message.kind == DICTIONARY and message.dictionary == number:
@@ -186,25 +197,25 @@ class _Batches:
         self.at = end
 
     def _add(
-        self, dictionary: _Dictionary, schema: pa.Schema, path: tuple[str, ...], message: Message, body: int
+        self, dictionary: Dictionary, schema: pa.Schema, path: tuple[str, ...], message: Message, body: int
     ) -> None:
         """Read a dictionary of the text column, or what is added to it."""
         assert message.batch is not None
         if not message.delta:
             dictionary.clear()
-        kind = _kind(schema, path).value_type
+        kind = kind_at(schema, path).value_type
         leaf = find_leaf(pa.schema([("value", kind)]), ["value"], message)
         try:
             # A value is needed whole, however large, but only if there is memory for it.
-            for rows in self._leaf_rows(leaf, message.batch, body, PIECE // 4, None, largest=1 << 62):
-                copied = min(dictionary.bytes, PIECE) + 2 * rows.column.nbytes
+            for rows in self._leaf_rows(leaf, message.batch, body, arrow_texts.PIECE // 4, None, largest=1 << 62):
+                copied = min(dictionary.bytes, arrow_texts.PIECE) + 2 * rows.column.nbytes
                 self.memory.need("a dictionary", dictionary.bytes + copied)
                 dictionary.add(rows.column)
             self.memory.need("a dictionary", dictionary.bytes)
         except BudgetError:
             # What is added to it later counts as well: the memory that is named has to suffice for all of it.
             if isinstance(self._feed, FileFeed):
-                self.memory.need("a dictionary", dictionary.bytes + 2 * PIECE + self._later(message, body))
+                self.memory.need("a dictionary", dictionary.bytes + 2 * arrow_texts.PIECE + self._later(message, body))
             raise
 
     def _later(self, message: Message, body: int) -> int:
@@ -224,7 +235,7 @@ class _Batches:
         batch: Batch,
         body: int,
         size: int,
-        dictionary: _Dictionary | None,
+        dictionary: Dictionary | None,
         largest: int | None = None,
     ) -> Iterator[Rows]:
         """The rows of one column of a batch."""
@@ -235,7 +246,7 @@ class _Batches:
         masks = [batch.buffers[buffer] for node, buffer in nodes if batch.nodes[node][1]]
         spans = batch.buffers[leaf.buffer + 1 : leaf.buffer + 1 + leaf.more]
         contents = self._contents([*masks, *spans], batch.codec, body)
-        bits = [_Bits(content) for content in contents[: len(masks)]]
+        bits = [Bits(content) for content in contents[: len(masks)]]
         texts = self._texts(leaf, contents[len(masks) :], dictionary, batch.rows)
         largest = self._reading.largest if largest is None else largest
         for first in range(0, batch.rows, STEP):
@@ -247,7 +258,7 @@ class _Batches:
             yield from self._cut(texts, lengths, valid, size, largest)
 
     def _cut(
-        self, texts: _Texts, lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int, largest: int
+        self, texts: Texts, lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int, largest: int
     ) -> Iterator[Rows]:
         """Some rows in runs that weigh about `size`."""
         weights = np.cumsum(lengths + np.where(valid, ROW_TEXT, ROW_TEXT + NULL_TEXT))
@@ -268,23 +279,23 @@ class _Batches:
                 yield Rows(pa.Array.from_buffers(pa.large_binary(), to - at, data), cost, to - at)
             at = to
 
-    def _texts(self, leaf: Leaf, contents: list[_Content], dictionary: _Dictionary | None, rows: int) -> _Texts:
+    def _texts(self, leaf: Leaf, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
         kind = leaf.kind
         if pt.is_null(kind):
-            return _NoTexts()
+            return NoTexts()
         if pt.is_dictionary(kind):
             assert dictionary is not None
-            return _NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)
+            return NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)
         if pt.is_string_view(kind) or pt.is_binary_view(kind):
             # Views lead anywhere in their buffers, so all of these are needed.
             self.memory.need("a batch of views", 2 * sum(content.length for content in contents))
-            return _ViewedTexts(contents, rows)
+            return ViewedTexts(contents, rows)
         if pt.is_fixed_size_binary(kind):
-            return _FixedTexts(contents[0], kind.byte_width)
+            return FixedTexts(contents[0], kind.byte_width)
         wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
-        return _PlainTexts(contents[0], contents[1], np.dtype("<i8" if wide else "<i4"))
+        return PlainTexts(contents[0], contents[1], np.dtype("<i8" if wide else "<i4"))
 
-    def _contents(self, spans: list[Span], codec: str, body: int) -> list[_Content]:
+    def _contents(self, spans: list[Span], codec: str, body: int) -> list[Content]:
         """What these buffers hold, each to be read from its start on.
 
         A file is entered wherever they are. Of what only goes forward, all but the last are read first, as they are
@@ -298,7 +309,7 @@ class _Batches:
         for span in spans:
             one = _Stored(self, body + span.start, span.length)
             stored.append(io.BytesIO(one.read(span.length)) if forward and span.start < last else one)
-        return [_Content(raw, span.length, codec) for raw, span in zip(stored, spans, strict=True)]
+        return [Content(raw, span.length, codec) for raw, span in zip(stored, spans, strict=True)]
 
     def read_at(self, place: int, n: int) -> bytes:
         """Bytes of a body; of what only goes forward, those that lie before are gone."""
@@ -328,247 +339,6 @@ class _Stored:
 
     def close(self) -> None:
         self.closed = True
-
-
-class _Content:
-    """What a buffer holds, decompressed as far as it is asked for."""
-
-    def __init__(self, stored: Any, length: int, codec: str) -> None:
-        self.length = length
-        """Its bytes, as the buffer says."""
-        self._stored = stored
-        if codec and length:
-            self.length = int.from_bytes(stored.read(8), "little", signed=True)
-            if self.length >= 0:
-                self._stored = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), codec)
-            elif self.length == -1:  # not compressed after all
-                self.length = length - 8
-            else:
-                raise ValueError("a buffer has an impossible length")
-        self._left = self.length
-
-    def read(self, n: int) -> bytes:
-        """The next n bytes."""
-        self._left -= n
-        block: bytes = self._stored.read(n) if self._left >= 0 else b""
-        if len(block) < n:
-            raise ValueError("a buffer is too short for its batch")
-        return block
-
-    def skip(self, n: int) -> None:
-        while n > 0:
-            n -= len(self.read(min(n, BLOCK)))
-
-
-class _Bits:
-    """The bits that say which rows are not null."""
-
-    def __init__(self, content: _Content) -> None:
-        self._content = content
-
-    def read(self, count: int) -> NDArray[np.bool_]:
-        """Of the next rows; a multiple of eight, but for the last."""
-        raw = np.frombuffer(self._content.read((count + 7) // 8), np.uint8)
-        return np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
-
-
-class _Texts(Protocol):
-    """A column, some rows after the others."""
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Bytes of text in each of the next rows, and which of them are not null."""
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        """The text of some of these rows; they are asked for in order, each once."""
-
-    def skip(self, first: int, last: int) -> None:
-        """Pass over the text of some of these rows."""
-
-
-class _NoTexts:
-    """Nothing but nulls."""
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return b""
-
-    def skip(self, first: int, last: int) -> None:
-        pass
-
-
-class _PlainTexts:
-    """Offsets and text, read side by side."""
-
-    def __init__(self, offsets: _Content, data: _Content, kind: np.dtype[Any]) -> None:
-        self._offsets, self._data, self._kind = offsets, data, kind
-        self._ends = np.frombuffer(offsets.read(kind.itemsize), kind).astype(np.int64)
-        if self._ends[0] < 0:
-            raise ValueError("the offsets of a column lead elsewhere")
-        data.skip(int(self._ends[0]))
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        ends = np.frombuffer(self._offsets.read(count * self._kind.itemsize), self._kind)
-        self._ends = np.concatenate([self._ends[-1:], ends], dtype=np.int64)
-        lengths = np.diff(self._ends)
-        if (lengths < 0).any() or self._ends[-1] > self._data.length:
-            raise ValueError("the offsets of a column lead elsewhere")
-        return lengths, valid
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return self._data.read(int(self._ends[last] - self._ends[first]))
-
-    def skip(self, first: int, last: int) -> None:
-        self._data.skip(int(self._ends[last] - self._ends[first]))
-
-
-class _FixedTexts:
-    """Texts of the same length."""
-
-    def __init__(self, data: _Content, width: int) -> None:
-        self._data, self._width = data, width
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        return np.full(count, self._width, np.int64), valid
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return self._data.read((last - first) * self._width)
-
-    def skip(self, first: int, last: int) -> None:
-        self._data.skip((last - first) * self._width)
-
-
-class _ViewedTexts:
-    """Views: length, and either the text itself or where in which buffer it stands."""
-
-    def __init__(self, contents: list[_Content], rows: int) -> None:
-        self._first = self._next = 0
-        views, *data = [pa.py_buffer(content.read(content.length)) for content in contents]
-        if views.size < 16 * rows:
-            raise ValueError("a buffer is too short for its batch")
-        self._buffers = [views, *data]
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        views = np.frombuffer(self._buffers[0], "<i4", 4 * count, 16 * self._next).reshape(count, 4)
-        mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        some = self._buffers[0].slice(16 * self._next, 16 * count)
-        self._some = pa.Array.from_buffers(pa.binary_view(), count, [mask, some, *self._buffers[1:]])
-        self._some.validate(full=True)
-        self._next += count
-        return np.where(valid, views[:, 0], 0).astype(np.int64), valid
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return self._some.slice(first, last - first).cast(pa.large_binary()).buffers()[2] or b""
-
-    def skip(self, first: int, last: int) -> None:
-        pass
-
-
-class _Piece(NamedTuple):
-    """Some consecutive values of a dictionary."""
-
-    begin: int
-    values: pa.Array
-    offsets: NDArray[np.int64]
-    valid: NDArray[np.bool_] | None
-
-    @classmethod
-    def of(cls, begin: int, values: pa.Array) -> _Piece:
-        offsets = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, 8 * values.offset)
-        valid = values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
-        return cls(begin, values, offsets, valid)
-
-
-class _Dictionary:
-    """The values of a dictionary, which may grow. Small pieces are put together, large ones are not copied again."""
-
-    def __init__(self) -> None:
-        self._pieces: list[_Piece] = []
-        self.bytes = 0
-        """Bytes of memory that it takes."""
-
-    def __len__(self) -> int:
-        return self._pieces[-1].begin + len(self._pieces[-1].values) if self._pieces else 0
-
-    def clear(self) -> None:
-        self._pieces.clear()
-        self.bytes = 0
-
-    def add(self, values: pa.Array) -> None:
-        self._pieces.append(_Piece.of(len(self), values))
-        while len(self._pieces) > 1:
-            one, other = self._pieces[-2:]
-            if one.values.nbytes > min(PIECE, 2 * other.values.nbytes):
-                break
-            self._pieces[-2:] = [_Piece.of(one.begin, pa.concat_arrays([one.values, other.values]))]
-        self.bytes = sum(piece.values.nbytes for piece in self._pieces)
-
-    def lengths(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Bytes of the values with these numbers, and which are not null."""
-        lengths, valid = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
-        for rows, piece in self._by_piece(numbers):
-            inside = numbers[rows] - piece.begin
-            lengths[rows] = piece.offsets[inside + 1] - piece.offsets[inside]
-            if piece.valid is not None:
-                valid[rows] = piece.valid[inside]
-        return lengths, valid
-
-    def text(self, numbers: NDArray[np.int64]) -> pa.Buffer | bytes:
-        """The values with these numbers, one after another."""
-        found = self._by_piece(numbers)
-        if not found:
-            return b""
-        parts = [piece.values.take(pa.array(numbers[rows] - piece.begin)) for rows, piece in found]
-        values = parts[0]
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([rows for rows, _ in found]))
-            values = pa.concat_arrays(parts).take(pa.array(order))
-        return values.buffers()[2] or b""
-
-    def _by_piece(self, numbers: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], _Piece]]:
-        """Which rows are in which piece."""
-        begins = np.array([piece.begin for piece in self._pieces], np.int64)
-        where = np.searchsorted(begins, numbers, side="right") - 1
-        return [(np.flatnonzero(where == piece), self._pieces[piece]) for piece in np.unique(where).tolist()]
-
-
-class _NumberedTexts:
-    """Numbers of values in a dictionary."""
-
-    def __init__(self, numbers: _Content, kind: type[np.generic], dictionary: _Dictionary) -> None:
-        self._content, self._kind, self._dictionary = numbers, np.dtype(kind), dictionary
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        numbers = np.frombuffer(self._content.read(count * self._kind.itemsize), self._kind)
-        if valid.any() and not 0 <= numbers[valid].min() <= numbers[valid].max() < len(self._dictionary):
-            raise ValueError("a number leads outside of its dictionary")
-        self._numbers, self._valid = numbers.astype(np.int64), valid.copy()
-        lengths = np.zeros(count, np.int64)
-        lengths[valid], self._valid[valid] = self._dictionary.lengths(self._numbers[valid])
-        return lengths, self._valid
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return self._dictionary.text(self._numbers[first:last][self._valid[first:last]])
-
-    def skip(self, first: int, last: int) -> None:
-        pass
-
-
-def _names(schema: pa.Schema, path: tuple[str, ...]) -> list[list[str]]:
-    """The names of the fields at each step of a path."""
-    names = [schema.names]
-    for depth in range(1, len(path)):
-        kind = _kind(schema, path[:depth])
-        names.append([kind.field(i).name for i in range(kind.num_fields)])
-    return names
-
-
-def _kind(schema: pa.Schema, path: tuple[str, ...]) -> Any:
-    kind: Any = pa.struct(list(schema))
-    for step in path:
-        kind = kind.field(kind.get_field_index(step)).type
-    return kind
 
 
 def first_line(error: BaseException) -> str:

@@ -113,10 +113,6 @@ class _Table:
         place, count = self._vector(slot, 4)
         return [_Table(self._data, at + self._get("<I", at)) for at in range(place, place + 4 * count, 4)]
 
-    def text(self, slot: int) -> str:
-        place, count = self._vector(slot, 1)
-        return self._data[place : place + count].decode()
-
 
 def read_message(header: bytes) -> Message:
     """What a message's header says; everything in it is checked against itself."""
@@ -161,23 +157,27 @@ def _batch(table: _Table, body: int) -> Batch:
     return Batch(rows, nodes, buffers, codec, table.numbers(4))
 
 
-def dictionary_id(header: bytes, names: Sequence[Sequence[str]], path: Sequence[str]) -> int:
-    """The number of the dictionary of the column at this path, in the header of a schema; -1: it has none.
-
-    `names`: of the fields at each step of the path.
-    """
-    schema = _root(header).table(2)
-    if schema is None:
+def dictionary_id(header: bytes, schema: pa.Schema, path: Sequence[str]) -> int:
+    """The number of the dictionary of the column at this path, by the header that the schema came from; -1: none."""
+    table = _root(header).table(2)
+    if table is None:
         raise ValueError("the schema is missing")
-    if schema.number(0, "<h"):
+    if table.number(0, "<h"):
         raise ValueError("its numbers are big-endian")
-    fields = schema.tables(1)
-    found: _Table | None = None
-    for step, known in zip(path, names, strict=True):
-        found = fields[list(known).index(step)]
+    fields = table.tables(1)
+    for depth, step in enumerate(path):
+        found = fields[kind_at(schema, path[:depth]).get_field_index(step)]
         fields = found.tables(5)
-    encoding = found.table(4) if found is not None else None
+    encoding = found.table(4)
     return -1 if encoding is None else encoding.number(0, "<q")
+
+
+def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
+    """The type of the column at this path; of none, that of a row."""
+    kind: Any = pa.struct(list(schema))
+    for step in path:
+        kind = kind.field(kind.get_field_index(step)).type
+    return kind
 
 
 def find_leaf(schema: pa.Schema, path: Sequence[str], message: Message) -> Leaf:
