@@ -204,16 +204,16 @@ def test_a_dictionary_of_a_few_long_values_among_many_is_weighed(tmp_path: Path)
     assert path.stat().st_size < 10_000_000
     got = read_path(path, 1_000_000)
     assert got.documents == [text.encode() for text in texts if text]
-    assert max(got.costs) <= 1_300_000
+    assert max(got.costs) <= 2_000_000
 
 
-def test_a_dictionary_that_surprises_a_worker_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_dictionary_that_repeats_a_long_value_is_read_in_small_chunks(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts: list[str | None] = ["x" * 900_000] * 100
     path.write_bytes(parquet_bytes(table(texts), rows=10_000))
-    with pytest.raises(SourceError, match="far larger than the file says") as caught:
-        read_path(path, 1_000_000)
-    assert caught.value.hint and "dictionary" in caught.value.hint
+    got = read_path(path, 1_000_000)
+    assert got.documents == [b"x" * 900_000] * 100
+    assert max(got.costs) == 900_000
 
 
 def test_rows_that_grow_within_a_row_group_do_not_make_chunks_grow(tmp_path: Path) -> None:

@@ -32,12 +32,16 @@ class Rows(NamedTuple):
     @property
     def beside(self) -> int:
         """Bytes of memory that they take besides their text."""
-        return beside(self.total, len(self.rejects) + self.column.null_count)
+        return beside(self.total, self._bad)
 
     @property
     def weight(self) -> int:
         """What they count for where rows are gathered: bytes of text, and what rows and rejects take in such bytes."""
-        return self.cost + ROW_TEXT * self.total + NULL_TEXT * (len(self.rejects) + self.column.null_count)
+        return self.cost + ROW_TEXT * self.total + NULL_TEXT * self._bad
+
+    @property
+    def _bad(self) -> int:
+        return len(self.rejects) + int(self.column.null_count)
 
 
 class RowsReader:

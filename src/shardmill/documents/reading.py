@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 SPAN = 65536
 
 
-def _unlimited(amount: int, what: str, place: str) -> AbstractContextManager[None]:
+def _unlimited(amount: int, what: str, place: str, record: int = 0) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -34,8 +34,9 @@ class Reading:
     """Rows that begin in this last share of a plain text file are flagged."""
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
-    hold: Callable[[int, str, str], AbstractContextManager[None]] = _unlimited
-    """hold(bytes, what, place): memory for a step of the feeder that no lease covers, such as a large page that has to
-    be decompressed whole; to be asked for before it is allocated. BudgetError where there is never so much."""
+    hold: Callable[..., AbstractContextManager[None]] = _unlimited
+    """hold(bytes, what, place, record=0): memory for a step of the feeder that no lease covers, such as a large page
+    that has to be decompressed whole; to be asked for before it is allocated. BudgetError where there is never so much;
+    it names what suffices, also for a record of so many bytes that may come out of it."""
     fetcher: Fetcher | None = None
     """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""

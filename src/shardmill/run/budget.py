@@ -132,9 +132,6 @@ class Budget:
         """
         return self._needs(message, 2 * self.lease_for(record), place)
 
-    def _too_small_for_step(self, message: str, amount: int, place: str) -> BudgetError:
-        return self._needs(message, 2 * (amount + self.lease_for(LARGEST)), place)
-
     def _needs(self, message: str, capacity: int, place: str) -> BudgetError:
         """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
@@ -168,13 +165,15 @@ class Budget:
             return not self._closed
 
     @contextmanager
-    def hold(self, amount: int, what: str, place: str) -> Iterator[None]:
+    def hold(self, amount: int, what: str, place: str, record: int = 0) -> Iterator[None]:
         """Memory for a step of the feeder, beside the leases; waits until it is free. Only the feeder's thread asks.
 
-        BudgetError where there is never so much; it names what suffices.
+        BudgetError where there is never so much; it names what suffices, also for a `record` of so many bytes that may
+        come out of it.
         """
         if amount > self.largest_step:
-            raise self._too_small_for_step(f"{what} takes {show_bytes(amount)} of memory", amount, place)
+            room = max(amount + self.lease_for(LARGEST), self.lease_for(record))
+            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", 2 * room, place)
         amount = max(0, amount - _STEP_FREE)
         full = self.lease_for(self.chunk_bytes)
         with self._freed:
