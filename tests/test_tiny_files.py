@@ -192,8 +192,8 @@ def test_what_is_no_text_is_the_same_error(tmp_path, monkeypatch, odd):
 def after_finding(monkeypatch, change):
     """Let something happen to the files between the moment they are found and the first that is opened."""
 
-    def finding(*arguments):
-        found = find_sources(*arguments)
+    def finding(*arguments, **options):
+        found = find_sources(*arguments, **options)
         change()
         return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,10 @@ from shardmill.run.checkpoints import describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse
 from shardmill.run.machine import settle_allocator
-from shardmill.run.manifest import NAME, manifest_bytes, read_manifest
+from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
-from shardmill.run.plan import Plan, fingerprint
+from shardmill.run.plan import Plan, SourceFacts, fingerprint
 from shardmill.run.preflight import check_disk
 from shardmill.run.progress import Progress
 from shardmill.run.splits import Val
@@ -84,7 +83,7 @@ def prepare(
     folder = mirror.staging if mirror else Path(out)
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, known),
+        find_sources(specs, chosen.input_format, known, out=folder, owned=dataset_files),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
@@ -135,7 +134,7 @@ class Run:
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
             library_bytes=plan.tokenizer.library_bytes,
-            remote=any(source.remote for source in plan.sources),
+            remote=plan.sources.remote,
             beside=ROOM if mirror else 0,
         )
         cache = Cache(options.cache) if options.cache else None
@@ -247,7 +246,6 @@ class Run:
         """Finish all files, then say so: the manifest comes last."""
         beside = writer.finish()
         options, tokenizer, state = self._plan.options, self._plan.tokenizer, writer.state
-        lines = writer.sources()
         counts = [{split: count[split] for split in writer.wanted} for count in state.counts]
         described = describe_outputs(self._outputs, writer.checkpoints.files, counts)
         manifest = {
@@ -256,13 +254,13 @@ class Run:
             **{key: described[0][key] for key in ("format", "dtype", "eot")},
             "tokenizer": tokenizer.describe(),
             "splits": described[0]["splits"],
-            "sources": json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]"),
+            "sources": writer.sources(),
             **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
             **beside,
             "options": options.shaping(),
             **({"also": described[1:]} if described[1:] else {}),
         }
-        write_whole(self._out / NAME, manifest_bytes(manifest, lines))
+        write_whole(self._out / NAME, manifest_json(manifest))
         if self._mirror:
             self._mirror.complete([_LEFT])
         journal.clear(plan=True)
@@ -312,7 +310,7 @@ def _already(plan: Plan, out: Path) -> Result:
         known = {
             "options": manifest["options"],
             "tokenizer": manifest["tokenizer"],
-            "sources": [[source["name"], source["bytes"], ""] for source in manifest["sources"]],
+            "sources": SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"])),
         }
         refuse(read_plan(out) or known, facts, "the dataset")
     return Result(out, manifest, already=True)

@@ -14,7 +14,7 @@ from shardmill.documents.chunks import Position
 from shardmill.documents.oversize import TooLarge
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.dealing import Counted, Stream
-from shardmill.run.manifest import as_bytes, json_line
+from shardmill.run.manifest import SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.rejects import check_rejects, reject_line
 from shardmill.run.worker import OPEN, Entry, Milled
@@ -90,7 +90,7 @@ class Writer:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
         if saved := self.checkpoints.begin(facts, begun):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
-            self._before = sum(source.size or 0 for source in self._plan.sources[: self.state.source])
+            self._before = self._plan.sources.bytes_before(self.state.source)
         self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
@@ -166,9 +166,10 @@ class Writer:
         done = f"{whole:,} file{'s are' if whole != 1 else ' is'} complete; " if whole else ""
         return f"{done}the same command goes on from the last checkpoint"
 
-    def sources(self) -> bytes:
-        """What was found in each source, a line of JSON each."""
-        return self._sources.path.with_name(self._sources.path.name + PARTIAL).read_bytes()
+    def sources(self) -> SourceLines:
+        """What was found in each source."""
+        with open(self._sources.path.with_name(self._sources.path.name + PARTIAL), "rb") as lines:
+            return SourceLines(lines)
 
     def _append(self, i: int, split: str, stream: Stream, piece: Chunk | None) -> None:
         output, count = self._outputs[i], self.state.counts[i]

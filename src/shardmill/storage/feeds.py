@@ -10,9 +10,8 @@ from collections import deque
 from typing import Protocol
 
 from shardmill.errors import SourceError
-from shardmill.sources.finding import STDIN
 from shardmill.storage.compressed import Pull
-from shardmill.storage.source import Source
+from shardmill.storage.source import STDIN, Source
 
 FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Files up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes.
