@@ -225,11 +225,10 @@ def test_rows_that_grow_within_a_row_group_do_not_make_chunks_grow(tmp_path: Pat
     assert max(got.costs) <= 120_000
 
 
-def test_a_row_group_of_many_empty_rows_is_cut_by_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "MOST_ROWS", 100)
+def test_a_row_group_of_many_empty_rows_is_cut_by_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     path.write_bytes(arrow_bytes(table([""] * 1000), rows=1000))
-    got = read_path(path)
+    got = read_path(path, 100 * batches.ROW_TEXT)
     assert got.documents == [b""] * 1000 and got.chunks == 10
 
 

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_ipc import first_line
-from shardmill.documents.batches import MOST_ROWS, Rows, RowsReader, documents_of_rows, gathered, slices
-from shardmill.documents.chunks import Chunk, Documents, Position
+from shardmill.documents.batches import ROW_TEXT, Rows, RowsReader, documents_of_rows, gathered, slices
+from shardmill.documents.chunks import Chunk, Documents, Position, beside
 from shardmill.documents.columns import as_binary, column_of, find_column, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
@@ -89,14 +89,16 @@ class ParquetReader(RowsReader):
                 cost = group.size
                 rows = group.rows
                 while last < len(groups) and not groups[last].suspect:
-                    if cost + groups[last].size > size or rows + groups[last].rows > MOST_ROWS:
+                    if cost + groups[last].size + ROW_TEXT * (rows + groups[last].rows) > size:
                         break
                     cost += groups[last].size
                     rows += groups[last].rows
                     last += 1
                 end = groups[last - 1].start + groups[last - 1].rows
                 payload = Groups(number, last, any(group.dictionary for group in groups[number:last]))
-                yield Chunk(self._index, at, end, cost, through=stored * end // total, payload=payload)
+                yield Chunk(
+                    self._index, at, end, cost, through=stored * end // total, beside=beside(rows), payload=payload
+                )
                 at, number = end, last
 
     def read(self, chunk: Chunk) -> Documents:
@@ -192,7 +194,7 @@ class ParquetReader(RowsReader):
 
     def _by_feeder(self, number: int, group: RowGroup, at: int, size: int) -> Iterator[Rows]:
         """Rows to be carried by chunks; fewer rows are asked for at a time when they come out too large."""
-        wanted = max(1, min(MOST_ROWS, group.rows, size * max(1, group.rows) // max(1, group.size)))
+        wanted = max(1, min(size // ROW_TEXT, group.rows, size * max(1, group.rows) // max(1, group.size)))
         numbers = group.suspect
         if group.dictionary and not numbers:
             # Rows that stay numbers into a dictionary take twice the time: rather fewer rows at once, if not too few.

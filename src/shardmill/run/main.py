@@ -160,6 +160,7 @@ class Run:
             spans=spans,
             tail=self._val.tail or None,
             largest=self._budget.largest,
+            hold=self._budget.hold,
             fetcher=self._fetcher,
         )
 

@@ -138,31 +138,35 @@ class Pipeline:
     def _grouped(self, entries: Iterable[Entry | Bunch]) -> Iterator[_Task]:
         """Small chunks together, so that a thousand files of a kilobyte are one task."""
         group: list[Entry] = []
-        cost = 0
+        cost = beside = 0
+        full = self._budget.lease_for(self._budget.chunk_bytes)
         for entry in entries:
             if self._stopped.is_set():
                 return
             if isinstance(entry, Bunch):
                 if group:
-                    yield _Task(group, self._budget.lease_for(cost))
-                    group, cost = [], 0
+                    yield _Task(group, self._budget.lease_for(cost, beside))
+                    group, cost, beside = [], 0, 0
                 # Not for its text alone: should it have to be read one by one, that takes chunks of any size.
-                yield _Task([], self._budget.lease_for(self._budget.chunk_bytes), entry)
+                yield _Task([], full, entry)
                 continue
             chunk = entry.chunk
+            text, more = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
+            if chunk is not None and chunk.long:
+                text = self._budget.chunk_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             if group and (
-                alone or cost + (chunk.cost if chunk else 0) > self._budget.chunk_bytes or len(group) >= _TOGETHER
+                alone or self._budget.lease_for(cost + text, beside + more) > full or len(group) >= _TOGETHER
             ):
-                yield _Task(group, self._budget.lease_for(cost))
-                group, cost = [], 0
+                yield _Task(group, self._budget.lease_for(cost, beside))
+                group, cost, beside = [], 0, 0
             group.append(entry)
-            cost += 0 if chunk is None else self._budget.chunk_bytes if chunk.long else chunk.cost
+            cost, beside = cost + text, beside + more
             if alone:
-                yield _Task(group, self._budget.lease_for(cost))
-                group, cost = [], 0
+                yield _Task(group, self._budget.lease_for(cost, beside))
+                group, cost, beside = [], 0, 0
         if group:
-            yield _Task(group, self._budget.lease_for(cost))
+            yield _Task(group, self._budget.lease_for(cost, beside))
 
     def _work(self, task: _Task) -> Milled | None:
         worker = getattr(self._local, "worker", None)
