@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -12,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import __version__
-from shardmill.documents import Reading, reader_for
-from shardmill.documents.chunks import Position
-from shardmill.documents.tiny_files import Bunch, bunch_at
+from shardmill.documents import Reading, chunks_of
 from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse
-from shardmill.run.machine import settle_allocator
+from shardmill.run.machine import most_resident, settle_allocator
 from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
@@ -76,6 +75,7 @@ def prepare(
 
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
+    before = most_resident()
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
@@ -97,7 +97,10 @@ def prepare(
             already = _already(plan, folder)
             mirror.tidy(plan.facts())
             return replace(already, out=mirror.url)
-        return run.go(journal)
+        result = run.go(journal)
+    # What was seen now and then is less than what there was. A process may have held more before it called us.
+    most = most_resident()
+    return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -159,6 +162,7 @@ class Run:
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=self._val.tail or None,
+            limited=options.limit is not None,
             largest=self._budget.largest,
             hold=self._budget.hold,
             fetcher=self._fetcher,
@@ -206,7 +210,7 @@ class Run:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with Pipeline(self._milling) as pipeline, self._fetcher:
-            for milled in pipeline.run(self._entries(writer), own, self._one_by_one):
+            for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
                     if not most.nothing:
@@ -216,32 +220,11 @@ class Run:
                 writer.take(milled)
                 self._progress.update(writer.done())
 
-    def _entries(self, writer: Writer) -> Iterator[Entry | Bunch]:
-        """What is still to be read, in plan order: tiny files in bunches, of all others every chunk and then an end."""
-        sources, i, start = self._plan.sources, writer.state.source, writer.state.position
-        while i < len(sources):
-            bunch = None
-            if start == Position() and self._plan.options.limit is None:
-                bunch = bunch_at(i, sources, self._reading, self._budget.chunk_bytes)
-            if bunch:
-                yield bunch
-                i = bunch.indices.stop
-            else:
-                yield from self._chunks(i, start)
-                i += 1
-            start = Position()
-
-    def _chunks(self, i: int, start: Position) -> Iterator[Entry]:
-        """The chunks of a source, and an entry without one where it ends."""
-        reader = reader_for(i, self._plan.sources[i], self._reading)
-        for chunk in reader.chunks(start, self._budget.chunk_bytes):
-            yield Entry(reader, i, chunk)
-        yield Entry(reader, i, None)
-
-    def _one_by_one(self, bunch: Bunch) -> Iterator[Entry]:
-        """The same of each source of a bunch."""
-        for i in bunch.indices:
-            yield from self._chunks(i, Position())
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        """What is still to be read, in plan order."""
+        state = writer.state
+        chunks = chunks_of(self._plan.sources, state.source, state.position, self._reading, self._budget.chunk_bytes)
+        return itertools.starmap(Entry, chunks)
 
     def _complete(self, writer: Writer, journal: Journal) -> dict[str, Any]:
         """Finish all files, then say so: the manifest comes last."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from shardmill.tokens import Tokenizer
 
 Facts = dict[str, Any]
-"""`sources` (some iterable of [name, size, version]), `tokenizer` and `options`."""
+"""`sources` (an iterable of rows), `tokenizer` and `options`."""
+Row = Sequence[Any]
+"""Name, size and version of a source."""
 
 _BATCH = 1024  # sources that are turned into JSON at once
 _BLOCK = 1 << 20
@@ -41,7 +43,7 @@ class Plan:
     def facts(self) -> Facts:
         """The plan as data; two plans with the same facts give the same bytes."""
         return {
-            "sources": SourceFacts(lambda: ([name, size, version] for name, _, size, version, *_ in self.sources)),
+            "sources": SourceFacts(self.sources.facts),
             "tokenizer": self.tokenizer.describe(),
             "options": self.options.shaping(),
         }
@@ -64,10 +66,10 @@ class Plan:
 class SourceFacts:
     """What a plan's facts say of each source: made one by one, and anew for whoever asks."""
 
-    def __init__(self, make: Callable[[], Iterator[list[Any]]]) -> None:
+    def __init__(self, make: Callable[[], Iterator[Row]]) -> None:
         self._make = make
 
-    def __iter__(self) -> Iterator[list[Any]]:
+    def __iter__(self) -> Iterator[Row]:
         return self._make()
 
 
@@ -98,7 +100,7 @@ def read_facts(path: Path) -> Facts | None:
     return facts
 
 
-def _stored(path: Path) -> Iterator[list[Any]]:
+def _stored(path: Path) -> Iterator[Row]:
     """What a file with facts says of each source."""
     decode = json.JSONDecoder().raw_decode
     with open(path, encoding="ascii") as file:
@@ -132,7 +134,9 @@ def _after(file: Any, mark: bytes) -> bytes | None:
 def same_facts(before: Facts, now: Facts) -> bool:
     """Whether two plans say the same."""
     pairs = zip_longest(before["sources"], now["sources"])
-    return all(before[key] == now[key] for key in ("tokenizer", "options")) and all(a == b for a, b in pairs)
+    return all(before[key] == now[key] for key in ("tokenizer", "options")) and all(
+        a is not None and b is not None and tuple(a) == tuple(b) for a, b in pairs
+    )
 
 
 def differences(before: Facts, now: Facts) -> list[str]:
@@ -154,7 +158,7 @@ def differences(before: Facts, now: Facts) -> list[str]:
     return [*found, f"and {total - _SHOWN:,} more"] if total > _SHOWN else found
 
 
-def _source_differences(before: Iterable[list[Any]], now: Iterable[list[Any]]) -> tuple[int, list[str]]:
+def _source_differences(before: Iterable[Row], now: Iterable[Row]) -> tuple[int, list[str]]:
     """How many sources differ, and the first few in words; 16 bytes a source are held, and no names."""
     import numpy as np
 
@@ -177,7 +181,7 @@ def _source_differences(before: Iterable[list[Any]], now: Iterable[list[Any]]) -
     return len(differ) + len(gone), words + [f"source `{rows_before[i][0]}` is gone" for i in lost.tolist()]
 
 
-def _hashes(rows: Iterable[list[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _hashes(rows: Iterable[Row]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Of each source a number for its name, and one for the rest."""
     import numpy as np
 
@@ -185,7 +189,7 @@ def _hashes(rows: Iterable[list[Any]]) -> tuple[NDArray[Any], NDArray[Any]]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def _rows_at(rows: Iterable[list[Any]], places: Iterable[Any]) -> dict[int, list[Any]]:
+def _rows_at(rows: Iterable[Row], places: Iterable[Any]) -> dict[int, Row]:
     wanted = {int(place) for place in places}
     return {i: row for i, row in enumerate(rows) if i in wanted} if wanted else {}
 
@@ -214,7 +218,7 @@ def _said(value: Any) -> str:
     return "not given" if value is None else f"`{','.join(value) if isinstance(value, list) else value}`"
 
 
-def _change(was: list[Any], now: list[Any]) -> str:
+def _change(was: Row, now: Row) -> str:
     if was[0] != now[0] and None not in (was[0], now[0]):
         return f"{was[0]:,} bytes, now {now[0]:,}"
     return "another version"

@@ -88,9 +88,10 @@ class _LocalFiles:
         else:
             entries = self._matching(spec)
         form = self._input_format
-        for path, size, changed in entries:
-            known, version = (None, "") if size == _STREAM else (size, str(changed))
-            yield Source(path, path, known, version, form)
+        return (
+            Source(path, path, None, "", form) if size == _STREAM else Source(path, path, size, str(changed), form)
+            for path, size, changed in entries
+        )
 
     def warn(self) -> None:
         """Say what was left out, once for all."""

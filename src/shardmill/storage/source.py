@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 from shardmill.storage.addresses import scheme_of
@@ -45,11 +46,18 @@ class PackedRows:
     def __init__(self, rows: Iterable[tuple[Any, ...]] = ()) -> None:
         self._blocks: list[bytes] = []
         self._open: list[tuple[Any, ...]] = []
-        for row in rows:
-            self.append(row)
+        rows = iter(rows)
+        while some := list(islice(rows, self.room)):
+            self.add(some)
 
-    def append(self, row: tuple[Any, ...]) -> None:
-        self._open.append(row)
+    @property
+    def room(self) -> int:
+        """Rows that can be added at once."""
+        return _BLOCK - len(self._open)
+
+    def add(self, rows: list[tuple[Any, ...]]) -> None:
+        """Add some rows, not more than there is room for."""
+        self._open += rows
         if len(self._open) == _BLOCK:
             # By columns, since the values of one are alike.
             self._blocks.append(zlib.compress(marshal.dumps(tuple(zip(*self._open, strict=True))), 1))
@@ -98,15 +106,18 @@ class Sources(Sequence[Source]):
         self.extend([source])
 
     def extend(self, sources: Iterable[Source]) -> None:
-        add_row, add_size = self._rows.append, self.sizes.append
-        for source in sources:
-            size, path = source[2], source[1]
-            add_size(-1 if size is None else size)
-            if "://" in path and source.remote:
+        sources = iter(sources)
+        while some := list(islice(sources, self._rows.room)):
+            self.sizes.extend([-1 if source[2] is None else source[2] for source in some])
+            for source in [source for source in some if "://" in source[1] and source.remote]:
                 self.remote = True
                 if source.asked:
                     self.asked.setdefault(source.asked, source.name)
-            add_row(source)
+            self._rows.add(some)  # type: ignore[arg-type]
+
+    def facts(self) -> Iterator[tuple[str, int | None, str]]:
+        """Name, size and version of each."""
+        return map(itemgetter(0, 2, 3), self._rows)
 
     @property
     def total_bytes(self) -> int | None:
