@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | None = None) -> None:
     """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     options = Options.of(manifest["options"])
-    sources = find_sources([source["name"] for source in manifest["sources"]], options.input_format)
+    sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
     formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
     outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]

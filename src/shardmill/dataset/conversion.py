@@ -21,7 +21,7 @@ from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import Checkpoints, describe_outputs, remove_dataset, warn
 from shardmill.run.journal import Journal, read_plan, refuse
 from shardmill.run.main import Result
-from shardmill.run.manifest import NAME, dataset_folder, manifest_bytes, read_manifest
+from shardmill.run.manifest import NAME, dataset_folder, manifest_json, read_manifest
 from shardmill.run.plan import fingerprint
 from shardmill.run.progress import Done, Progress
 from shardmill.shards import SPLITS, open_output
@@ -165,7 +165,7 @@ class _Conversion:
             checkpoints.stop(why, f"{len(checkpoints.files):,} files complete; the same command goes on from there")
             raise
         manifest = self._manifest(checkpoints.files)
-        write_whole(self._out / NAME, manifest_bytes(manifest))
+        write_whole(self._out / NAME, manifest_json(manifest))
         journal.clear(plan=True)
         return manifest
 

@@ -88,6 +88,11 @@ def verify(
         _check_output(out, manifest, described, tokenizer, sample, report, tell)
     if "rejects" in manifest:
         _check_rejects(out, manifest, report)
+    try:
+        for _ in manifest.get("sources", ()):  # which are parsed only now
+            pass
+    except DamageError as why:
+        report.damage.append(why.message)
     written = sum(split["documents"] for split in manifest["splits"].values())
     if written != manifest["documents"]:
         report.damage.append(f"manifest.json: splits hold {written:,} documents, not {manifest['documents']:,}")

@@ -34,7 +34,7 @@ class Position(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A description of a few megabytes of one source, to be read by a worker."""
+    """A description of a few megabytes of one source, or of some small ones, to be read by a worker."""
 
     source: int
     """Index in the plan."""
@@ -53,6 +53,8 @@ class Chunk(NamedTuple):
     """Bytes of the source, as it is stored, that lie behind the end of this chunk; -1: as `end`. For progress."""
     beside: int = 0
     """Bytes of memory that are needed besides the text, as `beside()` says, and for what the payload drags along."""
+    whole: int = 0
+    """Sources that it holds all of, from `source` on, each of them a row; 0: it is a part of one."""
     payload: Any = None
     """What a stream that cannot be entered in the middle has read already."""
 

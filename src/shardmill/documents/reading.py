@@ -32,6 +32,8 @@ class Reading:
     """Documents may be handed on as they stand, with the separators between them."""
     tail: float | None = None
     """Rows that begin in this last share of a plain text file are flagged."""
+    limited: bool = False
+    """Not all of a chunk may be wanted, so none holds several sources."""
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
     hold: Callable[..., AbstractContextManager[None]] = _unlimited

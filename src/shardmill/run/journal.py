@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import MismatchError, OutputError
-from shardmill.run.plan import differences
+from shardmill.run.plan import differences, facts_json, read_facts, same_facts
 from shardmill.storage import write_whole, writing_to
 
 FOLDER = ".shardmill"
@@ -51,7 +51,7 @@ class Journal:
         if before is None:
             # The plan is written before anything else, and whole: without one nothing was begun.
             return None
-        if before != facts:
+        if not same_facts(before, facts):
             refuse(before, facts, "an unfinished run")
         state = None
         if self._path.exists():
@@ -69,7 +69,7 @@ class Journal:
         if state is None:
             self._files = []
             self._path.unlink(missing_ok=True)
-            write_whole(self.folder / "plan.json", json.dumps(facts).encode())
+            write_whole(self.folder / "plan.json", facts_json(facts))
             with writing_to(self._path):
                 self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 - closed in close()
         else:
@@ -118,11 +118,7 @@ class Journal:
 
 def read_plan(out: Path) -> dict[str, Any] | None:
     """The facts of the plan that was last begun in a folder; None when there is none."""
-    try:
-        facts: dict[str, Any] = json.loads((out / FOLDER / "plan.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return facts
+    return read_facts(out / FOLDER / "plan.json")
 
 
 def refuse(before: dict[str, Any], now: dict[str, Any], what: str) -> None:

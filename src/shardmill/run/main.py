@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import json
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -13,20 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import __version__
-from shardmill.documents import Reading, reader_for
-from shardmill.documents.chunks import Position
-from shardmill.documents.tiny_files import Bunch, bunch_at
+from shardmill.documents import Reading, chunks_of
 from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse
-from shardmill.run.machine import settle_allocator
-from shardmill.run.manifest import NAME, manifest_bytes, read_manifest
+from shardmill.run.machine import most_resident, settle_allocator
+from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
-from shardmill.run.plan import Plan, fingerprint
+from shardmill.run.plan import Plan, SourceFacts, fingerprint
 from shardmill.run.preflight import check_disk
 from shardmill.run.progress import Progress
 from shardmill.run.revisions import commits_of, record, recorded
@@ -77,6 +75,7 @@ def prepare(
 
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
+    before = most_resident()
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
@@ -84,7 +83,7 @@ def prepare(
     folder = mirror.staging if mirror else Path(out)
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, known),
+        find_sources(specs, chosen.input_format, known, out=folder, owned=dataset_files),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
@@ -98,7 +97,10 @@ def prepare(
             already = _already(plan, folder)
             mirror.tidy(plan.facts())
             return replace(already, out=mirror.url)
-        return run.go(journal)
+        result = run.go(journal)
+    # What was seen now and then is less than what there was. A process may have held more before it called us.
+    most = most_resident()
+    return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -135,7 +137,7 @@ class Run:
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
             library_bytes=plan.tokenizer.library_bytes,
-            remote=any(source.remote for source in plan.sources),
+            remote=plan.sources.remote,
             beside=ROOM if mirror else 0,
         )
         cache = Cache(options.cache) if options.cache else None
@@ -160,6 +162,7 @@ class Run:
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=self._val.tail or None,
+            limited=options.limit is not None,
             largest=self._budget.largest,
             hold=self._budget.hold,
             fetcher=self._fetcher,
@@ -207,7 +210,7 @@ class Run:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with Pipeline(self._milling) as pipeline, self._fetcher:
-            for milled in pipeline.run(self._entries(writer), own, self._one_by_one):
+            for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
                     if not most.nothing:
@@ -217,38 +220,16 @@ class Run:
                 writer.take(milled)
                 self._progress.update(writer.done())
 
-    def _entries(self, writer: Writer) -> Iterator[Entry | Bunch]:
-        """What is still to be read, in plan order: tiny files in bunches, of all others every chunk and then an end."""
-        sources, i, start = self._plan.sources, writer.state.source, writer.state.position
-        while i < len(sources):
-            bunch = None
-            if start == Position() and self._plan.options.limit is None:
-                bunch = bunch_at(i, sources, self._reading, self._budget.chunk_bytes)
-            if bunch:
-                yield bunch
-                i = bunch.indices.stop
-            else:
-                yield from self._chunks(i, start)
-                i += 1
-            start = Position()
-
-    def _chunks(self, i: int, start: Position) -> Iterator[Entry]:
-        """The chunks of a source, and an entry without one where it ends."""
-        reader = reader_for(i, self._plan.sources[i], self._reading)
-        for chunk in reader.chunks(start, self._budget.chunk_bytes):
-            yield Entry(reader, i, chunk)
-        yield Entry(reader, i, None)
-
-    def _one_by_one(self, bunch: Bunch) -> Iterator[Entry]:
-        """The same of each source of a bunch."""
-        for i in bunch.indices:
-            yield from self._chunks(i, Position())
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        """What is still to be read, in plan order."""
+        state = writer.state
+        chunks = chunks_of(self._plan.sources, state.source, state.position, self._reading, self._budget.chunk_bytes)
+        return itertools.starmap(Entry, chunks)
 
     def _complete(self, writer: Writer, journal: Journal) -> dict[str, Any]:
         """Finish all files, then say so: the manifest comes last."""
         beside = writer.finish()
         options, tokenizer, state = self._plan.options, self._plan.tokenizer, writer.state
-        lines = writer.sources()
         counts = [{split: count[split] for split in writer.wanted} for count in state.counts]
         described = describe_outputs(self._outputs, writer.checkpoints.files, counts)
         manifest = {
@@ -257,13 +238,13 @@ class Run:
             **{key: described[0][key] for key in ("format", "dtype", "eot")},
             "tokenizer": tokenizer.describe(),
             "splits": described[0]["splits"],
-            "sources": json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]"),
+            "sources": writer.sources(),
             **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
             **beside,
             "options": options.shaping(),
             **({"also": described[1:]} if described[1:] else {}),
         }
-        write_whole(self._out / NAME, manifest_bytes(manifest, lines))
+        write_whole(self._out / NAME, manifest_json(manifest))
         if self._mirror:
             self._mirror.complete([_LEFT])
         journal.clear(plan=True)
@@ -313,7 +294,7 @@ def _already(plan: Plan, out: Path) -> Result:
         known = {
             "options": manifest["options"],
             "tokenizer": manifest["tokenizer"],
-            "sources": [[source["name"], source["bytes"], ""] for source in manifest["sources"]],
+            "sources": SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"])),
         }
         refuse(read_plan(out) or known, facts, "the dataset")
     return Result(out, manifest, already=True)

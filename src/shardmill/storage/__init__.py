@@ -2,7 +2,7 @@
 
 from shardmill.storage.files import PARTIAL, PartialFile, Written, sync_folder, take_back, write_whole, writing_to
 from shardmill.storage.object_store import LARGEST, ROOM, ObjectStore, Unanswered, Version, check_size, is_url
-from shardmill.storage.source import Source
+from shardmill.storage.source import Source, Sources
 
 __all__ = [
     "LARGEST",
@@ -11,6 +11,7 @@ __all__ = [
     "ObjectStore",
     "PartialFile",
     "Source",
+    "Sources",
     "Unanswered",
     "Version",
     "Written",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,12 +156,12 @@ def take_back(path: Path) -> None:
         os.replace(path, partial)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file beside, sync, rename: it is there whole or not at all."""
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file, given whole or in pieces, beside, sync, rename: it is there whole or not at all."""
     partial = path.with_name(path.name + PARTIAL)
     with writing_to(path):
         with open(partial, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

@@ -73,7 +73,7 @@ def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
 
 def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
     if source.size is None:
-        return StreamFeed(RawFile(source), source.name)
+        return StreamFeed(RawFile(source, fetcher.stopped if fetcher else None), source.name)
     return RemoteFeed(fetcher or shared_fetcher(), source) if source.remote else FileFeed(source)
 
 
