@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
 
 NAME = "manifest.json"
@@ -14,10 +15,10 @@ NAME = "manifest.json"
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """UsageError when there is none, DamageError when it cannot be read."""
-    path = folder / NAME
+    file = folder / NAME
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / ".shardmill").is_dir()
         raise UsageError(
             f"`{folder}` is not a dataset: it has no {NAME}",
@@ -25,7 +26,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             if unfinished
             else "make one with `shardmill prepare SOURCE -o DIR`",
         ) from None
-    return parse_manifest(data, str(path))
+    except OSError as why:
+        raise UsageError(f"{NAME} cannot be read: {why.strerror}", place=str(file)) from why
+    return parse_manifest(data, str(file))
 
 
 def parse_manifest(data: bytes, place: str) -> dict[str, Any]:
@@ -41,7 +44,8 @@ def parse_manifest(data: bytes, place: str) -> dict[str, Any]:
 
 def dataset_folder(named: str | os.PathLike[str]) -> Path:
     """The folder of a dataset; UsageError for the URL of one, which has to be copied first."""
-    if "://" in str(named):
+    named = path("folder", named)
+    if "://" in named:
         raise UsageError(
             f"`{named}` is not a folder, and this works on folders only",
             hint="copy the dataset down first, with `aws s3 cp --recursive` for example",

@@ -11,10 +11,11 @@ import numpy as np
 from shardmill.documents import Reader
 from shardmill.documents.chunks import Chunk, Documents
 from shardmill.documents.tiny_files import Bunch, read_bunch
+from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.dealing import Counted, Most, Rows, Stream, join
 from shardmill.run.machine import hand_back
-from shardmill.run.splits import PREFIX, Val, in_val
+from shardmill.run.splits import PREFIX, in_val
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

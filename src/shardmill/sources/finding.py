@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from shardmill.errors import SourceError, UsageError
@@ -40,6 +41,8 @@ def find_sources(
 
 def _expand(spec: str, input_format: str) -> list[Source]:
     if spec == STDIN:
+        if sys.stdin is None:  # the descriptor may stand for another file by now
+            raise UsageError("standard input is closed", hint="name a file, or feed something into it")
         return [Source(STDIN, STDIN, None, "", input_format)]
     if not spec:
         raise UsageError("a source is an empty text", hint="name a file, a folder, a glob, or `-` for standard input")
