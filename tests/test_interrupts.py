@@ -17,7 +17,7 @@ import pytest
 import shardmill
 from tests.corpus import documents, random_words, write_jsonl
 from tests.meter import SHARDMILL
-from tests.watching import wait_until
+from tests.watching import interruptible, wait_until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 RECORDED = "the same command goes on from"
@@ -49,20 +49,15 @@ def _start(*arguments: object, code: str = "", **settings) -> subprocess.Popen:
     command = [sys.executable, "-c", code] if code else SHARDMILL
     return subprocess.Popen(
         [*command, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        **{"preexec_fn": _interruptible, **settings},
+        **{"preexec_fn": interruptible, **settings},
     )  # fmt: skip
-
-
-def _interruptible() -> None:
-    """Whoever starts these tests in the background ignores SIGINT, and every process below inherits that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _ended(run: subprocess.Popen, number: int) -> str:
     """Send a signal; what the command then says on standard error. Its exit code must be 130."""
     run.send_signal(number)
     try:
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=100)
     except subprocess.TimeoutExpired:
         run.kill()
         raise AssertionError(f"signal {number} did not end it") from None

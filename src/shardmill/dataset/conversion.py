@@ -18,7 +18,7 @@ from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.options import Options
 from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import Checkpoints, checkpoint_thread, describe_outputs, remove_dataset, warn
-from shardmill.run.journal import Journal, read_plan, refuse
+from shardmill.run.journal import Journal, read_plan, refuse, tidy
 from shardmill.run.main import Result
 from shardmill.run.manifest import NAME, dataset_folder, manifest_bytes, read_manifest
 from shardmill.run.plan import fingerprint
@@ -64,7 +64,9 @@ def convert(
         raise UsageError("a dataset cannot be converted into its own folder", hint="choose another `--out`")
     conversion = _Conversion(origin, folder, options, progress or Progress())
     if (folder / NAME).exists() and not options.overwrite:
-        return conversion.already()
+        already = conversion.already()
+        tidy(folder)
+        return already
     journal = Journal(folder)
     try:
         return conversion.go(journal)

@@ -41,6 +41,8 @@ class Chunk(NamedTuple):
     """Bytes of the source, as it is stored, that lie behind the end of this chunk; -1: as `end`. For progress."""
     payload: Any = None
     """What a stream that cannot be entered in the middle has read already."""
+    tail: bool | None = None
+    """Of a long one, whether it begins in the last share of its source; None: that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from shardmill.storage.unicode import BOM, is_valid
 FEW = 16
 LITTLE = 1 << 14
 HEAD = 1 << 16
-# Bytes of a line up to which its end is looked for, to say how much memory it needs. Hardly a machine has room for more.
+# Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"

@@ -120,6 +120,21 @@ class Journal:
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
 
 
+def tidy(out: Path) -> None:
+    """Remove what a run has left that was killed after it had written the manifest: its lock, and its working files."""
+    try:
+        left = [path.name for path in (out / FOLDER).iterdir() if path.name != "plan.json"]
+    except OSError:
+        return
+    if left:
+        try:
+            journal = Journal(out)
+        except OutputError:  # it is just being completed, or may only be read: both do no harm
+            return
+        journal.clear(plan=True)
+        journal.close()
+
+
 def read_plan(out: Path) -> dict[str, Any] | None:
     """The facts of the plan that was last begun in a folder; None when there is none."""
     try:

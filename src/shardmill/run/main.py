@@ -20,7 +20,7 @@ from shardmill.options import Options, Val
 from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
-from shardmill.run.journal import Journal, read_plan, refuse
+from shardmill.run.journal import Journal, read_plan, refuse, tidy
 from shardmill.run.machine import settle_allocator
 from shardmill.run.manifest import NAME, manifest_bytes, read_manifest
 from shardmill.run.mirror import Mirror, at_work
@@ -90,7 +90,9 @@ def prepare(
     if mirror:
         mirror.commits = commits_of(plan.sources)
     elif (folder / NAME).exists() and not chosen.overwrite:
-        return _already(plan, folder)
+        already = _already(plan, folder)
+        tidy(folder)
+        return already
     run = Run(plan, folder, _outputs(plan, folder), progress or Progress(), mirror)
     with at_work(folder, mirror, overwrite=chosen.overwrite) as journal:
         if mirror and (folder / NAME).exists() and not chosen.overwrite:

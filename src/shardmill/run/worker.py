@@ -159,7 +159,7 @@ class Worker:
             if len(head) >= PREFIX:
                 break
         row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
-        split = "val" if self._val(row)[0] else "train"
+        split = "val" if (self._val(row)[0] if chunk.tail is None else chunk.tail) else "train"
         seen, replaced = len(head), 0
 
         def rest() -> Iterator[bytes]:
