@@ -32,15 +32,15 @@ HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokeni
 
 STARTS_THREADS = {
     "run/pipeline.py",
-    "run/main.py",
+    "run/checkpoints.py",
     "run/progress.py",
-    "dataset/conversion.py",
+    "interrupts.py",
     "storage/fetching.py",
     "storage/cache.py",
     "sources/remote.py",
     "inspection/at_once.py",
 }
-"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and what
+"""The feeder and the workers; the keeper, which hashes and syncs; progress; what ends a command on a signal; and what
 asks servers: for ranges, for whole files, for lists of files, and for samples before a run."""
 
 

@@ -57,6 +57,8 @@ class Chunk(NamedTuple):
     """Sources that it holds all of, from `source` on, each of them a row; 0: it is a part of one."""
     payload: Any = None
     """What a stream that cannot be entered in the middle has read already."""
+    tail: bool | None = None
+    """Of a long one, whether it begins in the last share of its source; None: that does not matter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.documents import Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
 from shardmill.inspection.download import bytes_to_fetch, count_rows, download_speed, looking_fetcher
@@ -132,8 +133,8 @@ def inspect(
 
     UsageError for a call that is wrong. What is wrong with the sources stands in `troubles`.
     """
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
+    out = None if out is None else arguments.path("out", out)
+    specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(options)
     into = None if out is None or is_url(out) else out
     found = find_sources(specs, chosen.input_format, out=into, owned=dataset_files)
@@ -143,7 +144,7 @@ def inspect(
     tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
     report = Inspection(
         len(found), found.total_bytes, tokenizer.name, tokenizer.vocab_size,
-        tokenizer.dtype.itemsize, out=os.fspath(out) if out is not None else ".",
+        tokenizer.dtype.itemsize, out=out or ".",
     )  # fmt: skip
     if is_url(report.out):
         report.staging = str(staging_folder(Path(chosen.cache) if chosen.cache else None))

@@ -44,6 +44,8 @@ class Journal:
         self._file: Any = None
         self._size = self._compact_size = 0
         self._files: list[Any] = []
+        self.stuck = False
+        """The disk does not answer: whoever closes a file, or deletes one, would wait for ever."""
 
     def resume(self, facts: dict[str, Any]) -> Begun | None:
         """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan."""
@@ -98,6 +100,8 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the folder."""
+        if self.stuck:
+            return  # the system lets go of the lock when this process ends
         if self._file is not None:
             self._file.close()
         # Removed while it is still held, so that nobody can take a lock on a file that is about to vanish.
@@ -114,6 +118,21 @@ class Journal:
         self._size = self._compact_size = len(line)
         with writing_to(self._path):
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+
+
+def tidy(out: Path) -> None:
+    """Remove what a run has left that was killed after it had written the manifest: its lock, and its working files."""
+    try:
+        left = [path.name for path in (out / FOLDER).iterdir() if path.name != "plan.json"]
+    except OSError:
+        return
+    if left:
+        try:
+            journal = Journal(out)
+        except OutputError:  # it is just being completed, or may only be read: both do no harm
+            return
+        journal.clear(plan=True)
+        journal.close()
 
 
 def read_plan(out: Path) -> dict[str, Any] | None:

@@ -7,19 +7,18 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from shardmill import __version__
+from shardmill import __version__, arguments
 from shardmill.documents import Reading, chunks_of
 from shardmill.errors import UsageError
-from shardmill.options import Options
+from shardmill.options import Options, Val
 from shardmill.run.budget import Budget
-from shardmill.run.checkpoints import describe_outputs, remove_dataset, warn
+from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
-from shardmill.run.journal import Journal, read_plan, refuse
+from shardmill.run.journal import Journal, read_plan, refuse, tidy
 from shardmill.run.machine import most_resident, settle_allocator
 from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
@@ -28,13 +27,12 @@ from shardmill.run.plan import Plan, SourceFacts, fingerprint
 from shardmill.run.preflight import check_disk
 from shardmill.run.progress import Progress
 from shardmill.run.revisions import commits_of, record, recorded
-from shardmill.run.splits import Val
 from shardmill.run.worker import Entry, Milling, Worker
 from shardmill.run.writer import REJECTS, Writer
 from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import find_sources
 from shardmill.sources.recipe_calls import apply_recipes
-from shardmill.storage import PARTIAL, ROOM, write_whole
+from shardmill.storage import PARTIAL, ROOM, waiting_words, write_whole
 from shardmill.storage.cache import Cache
 from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import load_tokenizer
@@ -76,8 +74,9 @@ def prepare(
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
     before = most_resident()
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
+    arguments.instance("progress", progress, Progress)
+    out = arguments.path("out", out)
+    specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(options)
     mirror = Mirror.of(out, Path(chosen.cache) if chosen.cache else None)
     folder = mirror.staging if mirror else Path(out)
@@ -90,7 +89,9 @@ def prepare(
     if mirror:
         mirror.commits = commits_of(plan.sources)
     elif (folder / NAME).exists() and not chosen.overwrite:
-        return _already(plan, folder)
+        already = _already(plan, folder)
+        tidy(folder)
+        return already
     run = Run(plan, folder, _outputs(plan, folder), progress or Progress(), mirror)
     with at_work(folder, mirror, overwrite=chosen.overwrite) as journal:
         if mirror and (folder / NAME).exists() and not chosen.overwrite:
@@ -177,13 +178,13 @@ class Run:
         if begun is None:
             record(journal.folder, self._plan.sources)
             check_disk(self._plan, self._reading, self._milling, self._out, self._outputs, self._mirror)
-        with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
+        with checkpoint_thread() as keeper:
             writer = Writer(
                 self._plan, self._out, journal, self._outputs, self._val, self._budget, keeper, self._mirror
             )
             writer.begin(self._facts, begun)
             try:
-                self._progress.trouble = self._fetcher.retries.words
+                self._progress.trouble = lambda: self._fetcher.retries.words() or waiting_words()
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
@@ -192,7 +193,8 @@ class Run:
                 raise
             finally:
                 self._progress.end()
-                writer.close()
+                if not journal.stuck:
+                    writer.close()
         totals = writer.state.totals
         return Result(
             self._mirror.url if self._mirror else self._out,

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
+from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
 
 NAME = "manifest.json"
@@ -79,11 +80,11 @@ class SourceLines(Sequence[dict[str, Any]]):
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """UsageError when there is none, DamageError when it cannot be read."""
-    path = folder / NAME
+    file = folder / NAME
     try:
-        with open(path, "rb") as file:
-            return parse_manifest(file, str(path))
-    except FileNotFoundError:
+        with open(file, "rb") as lines:
+            return parse_manifest(lines, str(file))
+    except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / ".shardmill").is_dir()
         raise UsageError(
             f"`{folder}` is not a dataset: it has no {NAME}",
@@ -91,6 +92,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             if unfinished
             else "make one with `shardmill prepare SOURCE -o DIR`",
         ) from None
+    except OSError as why:
+        raise UsageError(f"{NAME} cannot be read: {why.strerror}", place=str(file)) from why
 
 
 def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
@@ -147,7 +150,8 @@ def dataset_files(folder: str) -> Iterator[str]:
 
 def dataset_folder(named: str | os.PathLike[str]) -> Path:
     """The folder of a dataset; UsageError for the URL of one, which has to be copied first."""
-    if "://" in str(named):
+    named = path("folder", named)
+    if "://" in named:
         raise UsageError(
             f"`{named}` is not a folder, and this works on folders only",
             hint="copy the dataset down first, with `aws s3 cp --recursive` for example",

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardmill.errors import Interrupted
 from shardmill.run.worker import Entry, Milled, Worker
 
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from shardmill.run.worker import Milling
 
 _TICK = 0.5  # seconds
+# Seconds that the end of a run waits for its threads, and those for one who has pressed Ctrl-C. Work on a chunk takes a
+# second at the most, but a read from a pipe or a broken disk may take for ever.
+_PATIENCE, _PATIENCE_INTERRUPTED = 10.0, 0.5
 _TOGETHER = 2048  # small chunks in one task, or whole sources in them, at the most
 
 
@@ -37,13 +42,14 @@ class _Task:
 
 
 class Pipeline:
-    """Use it as a context: leaving it ends all threads, whatever happened."""
+    """Use it as a context: leaving it ends all threads, whatever happened, but for one that waits for the system."""
 
     def __init__(self, milling: Milling) -> None:
         self._milling, self._budget = milling, milling.budget
         self._tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(4 * self._budget.workers + 8)
         self._stopped = threading.Event()
         self._local = threading.local()
+        self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(self._budget.workers, "shardmill-worker")
         self._feeder: threading.Thread | None = None
 
@@ -55,13 +61,15 @@ class Pipeline:
     ) -> None:
         self._stopped.set()
         self._budget.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._feeder is not None:
-            self._feeder.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + (_PATIENCE_INTERRUPTED if kind is Interrupted else _PATIENCE)
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Milled]:
         """The results for `entries`, in their order; `own` does what only this thread may do."""
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
+        self._threads.append(self._feeder)
         self._feeder.start()
         while (task := self._next()) is not None:
             if task.future is not None:
@@ -83,12 +91,10 @@ class Pipeline:
             return task
 
     def _result(self, future: Future[Milled]) -> Milled:
-        while True:
-            try:
-                return future.result(timeout=_TICK)
-            except NotYet:
-                if future.done():  # the work itself timed out: that is its result
-                    raise
+        # Not `future.result(timeout)`: that time is up and that the work itself has raised a TimeoutError look alike.
+        while not wait_for([future], timeout=_TICK).done:
+            pass
+        return future.result()
 
     def _feed(self, entries: Iterable[Entry]) -> None:
         fault: list[BaseException] = []
@@ -144,6 +150,7 @@ class Pipeline:
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._local.worker = Worker(self._milling)
+            self._threads.append(threading.current_thread())
         milled: Milled = worker.mill(task.entries)
         if not self._milling.limited:
             milled.entries = task.entries = [_without_payload(entry) for entry in task.entries]

@@ -10,10 +10,11 @@ import numpy as np
 
 from shardmill.documents import Reader
 from shardmill.documents.chunks import Chunk, Documents
+from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.dealing import Counted, Most, Rows, Stream, join
 from shardmill.run.machine import hand_back
-from shardmill.run.splits import PREFIX, Val, in_val
+from shardmill.run.splits import PREFIX, in_val
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,7 +140,7 @@ class Worker:
             if len(head) >= PREFIX:
                 break
         row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
-        split = "val" if self._val(row)[0] else "train"
+        split = "val" if (self._val(row)[0] if chunk.tail is None else chunk.tail) else "train"
         seen, replaced = len(head), 0
 
         def rest() -> Iterator[bytes]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from shardmill.documents.chunks import Position
 from shardmill.documents.oversize import TooLarge
+from shardmill.errors import BudgetError
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.dealing import Counted, Stream
 from shardmill.run.manifest import SourceLines, as_bytes, json_line
@@ -24,11 +25,11 @@ from shardmill.storage import PARTIAL, PartialFile
 if TYPE_CHECKING:
 
     from shardmill.documents.chunks import Chunk
+    from shardmill.options import Val
     from shardmill.run.budget import Budget
     from shardmill.run.journal import Begun, Journal
     from shardmill.run.mirror import Mirror
     from shardmill.run.plan import Plan
-    from shardmill.run.splits import Val
     from shardmill.storage import Source
 
 REJECTS = "rejects.jsonl"
@@ -219,6 +220,8 @@ class Writer:
                 source, behind = entry.source, 0
             if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
                 place = f"{self._plan.sources[source].name}, {entry.reader.place(behind + found.record, chunk.start)}"
+                if found.hint:
+                    raise BudgetError(found.reason, place=place, hint=found.hint)
                 raise self._budget.too_small(found.reason, found.size, place)
             behind += counted.lines
 

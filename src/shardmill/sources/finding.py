@@ -6,6 +6,7 @@ import glob
 import logging
 import os
 import stat
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -46,6 +47,8 @@ def find_sources(
         named += 1
         if spec == STDIN:
             streams += 1
+            if sys.stdin is None:  # the descriptor may stand for another file by now
+                raise UsageError("standard input is closed", hint="name a file, or feed something into it")
             found.append(Source(STDIN, STDIN, None, "", input_format))
         elif scheme_of(spec):
             from shardmill.sources.remote import find_remote

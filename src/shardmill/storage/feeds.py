@@ -142,9 +142,11 @@ _pread = getattr(os, "pread", _seek_and_read)
 class FileFeed:
     """A plain file of known size. Never mapped: mapped pages count as resident memory."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
+        """`stopped`: set when the run has ended, so that a search through a terabyte without a newline ends too."""
         assert source.size is not None
         self._source = source
+        self._stopped = stopped
         self.size = source.size
         self._whole: bytes | None = None
         if self.size > SMALL:
@@ -165,6 +167,8 @@ class FileFeed:
     def peek(self, offset: int, n: int) -> bytes:
         if self._whole is not None:
             return self._whole[offset : offset + n]
+        if self._stopped is not None and self._stopped.is_set():
+            raise SourceError("the run has ended")
         n = min(n, self.size - offset)
         return _read_at(self._source, self._descriptor, offset, n) if n > 0 else b""
 
