@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Reading, jsonl
+from shardmill import core
+from shardmill.documents import Reading, json_blocks, jsonl
 from shardmill.errors import BudgetError, SourceError
 from tests.documents.twin import COMPRESSIONS, SIZES, json_documents, read_path
 
@@ -63,12 +64,23 @@ LINES: list[tuple[bytes, str | None]] = [
 LINES = [(line, "not valid JSON: expecting value (column 1)" if line[:1] == b"\xef" else why) for line, why in LINES]
 
 
-@pytest.fixture(params=["fast", "line by line"])
+WAYS = ("core", "pyarrow", "line by line")
+
+
+def take_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks be parsed in this way, whatever their size."""
+    if way == "core":
+        if not core.available():
+            pytest.skip(f"no core: {core.why_not()}")
+        return
+    monkeypatch.setattr(core, "available", lambda: False)
+    monkeypatch.setattr(json_blocks, "LITTLE", 0 if way == "pyarrow" else 1 << 40)
+    monkeypatch.setattr(json_blocks, "FEW", 1)
+
+
+@pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """With both ways in which a block may be parsed, whatever its size."""
-    if request.param == "fast":
-        monkeypatch.setattr(jsonl, "LITTLE", 0)
-        monkeypatch.setattr(jsonl, "FEW", 1)
+    take_way(request.param, monkeypatch)
     return str(request.param)
 
 
@@ -202,7 +214,7 @@ def test_a_system_without_memory_is_an_error_and_no_verdict_on_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "a"}\n')
+    path.write_bytes(b'{"text": "a", "x": NaN}\n')  # left to the standard library
 
     def full(*_: object) -> None:
         raise MemoryError
@@ -211,7 +223,7 @@ def test_a_system_without_memory_is_an_error_and_no_verdict_on_the_line(
     monkeypatch.setattr(jsonl.JsonLinesReader, "_look_for_field", lambda *_: None)
     with pytest.raises(BudgetError, match="no memory left") as caught:
         read_path(path, 100)
-    assert caught.value.place == f"{path}, bytes 0 to 14"
+    assert caught.value.place == f"{path}, bytes 0 to 24"
 
 
 def test_a_million_levels_are_a_verdict_and_not_a_crash(tmp_path: Path) -> None:
@@ -285,19 +297,17 @@ _DAMAGED = st.tuples(_OBJECTS, st.integers(0, 60), st.binary(max_size=3), st.int
 @given(
     lines=st.lists(_OBJECTS | _DAMAGED | st.sampled_from([b"", b" ", b'{"text":"x"}', b'{"text":"y"}\r']), max_size=12),
     size=st.sampled_from([1, 20, 1 << 20]),
-    fast=st.booleans(),
+    way=st.sampled_from(WAYS if core.available() else WAYS[1:]),
 )
-@example(lines=[b'{"text":"a"}', b'{"text":"b"}\0{}', b'{"text":"c"}'], size=1 << 20, fast=True)
+@example(lines=[b'{"text":"a"}', b'{"text":"b"}\0{}', b'{"text":"c"}'], size=1 << 20, way="pyarrow")
 def test_any_lines_are_judged_as_the_standard_library_does(
-    tmp_path: Path, lines: list[bytes], size: int, fast: bool
+    tmp_path: Path, lines: list[bytes], size: int, way: str
 ) -> None:
     path = tmp_path / "fuzz.jsonl"
     data = b'{"text":"first"}\n' + b"\n".join(lines)
     path.write_bytes(data)
     with pytest.MonkeyPatch.context() as patch:
-        if fast:
-            patch.setattr(jsonl, "LITTLE", 0)
-            patch.setattr(jsonl, "FEW", 1)
+        take_way(way, patch)
         got = read_path(path, size)
     texts, records, rejects = json_documents(data)
     assert got.documents == texts
