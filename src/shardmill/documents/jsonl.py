@@ -23,6 +23,9 @@ from shardmill.storage.source import Source
 from shardmill.storage.unicode import BOM
 
 HEAD = 1 << 16
+# About so many lines in a chunk at the most. A bad line costs 5 µs with the interpreter's lock held, and a run that has too many of
+# them stops only after whole chunks.
+LINES = 1 << 16
 _WHITE = b" \t\r\n"
 
 
@@ -50,7 +53,7 @@ class JsonLinesReader:
             return
         while True:
             size = max(1, size)
-            room = thinned(feed.peek, position, size, b"\n")
+            room = thinned(feed.peek, position, size, b"\n", LINES)
             chunk = self._chunk(feed, position, room)
             if room < size:  # many tiny lines weigh more than their text
                 chunk = chunk._replace(cost=chunk.cost * size // room)
