@@ -19,13 +19,16 @@ _UINT64, _UINT8 = ctypes.c_uint64, ctypes.c_uint8
 _ENCODING: dict[str, tuple[object, list[object]]] = {}
 """Result and arguments of each function, as in core.h."""
 _READING: dict[str, tuple[object, list[object]]] = {
-    "sm_utf8_valid": (_INT32, [_POINTER, _INT64]),
-    "sm_count": (_INT64, [_POINTER, _INT64, _UINT8]),
-    "sm_find": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _INT64]),
+    "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
+    "sm_count": (_INT64, [_POINTER, _INT64, _UINT8, _INT32]),
+    "sm_find": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _INT64, _INT32]),
     "sm_content_hash": (_INT32, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _UINT64, _POINTER]),
     "sm_json_lines": (
         _INT64,
-        [_POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64, _POINTER, _POINTER, _POINTER, _INT64],
+        [
+            *[_POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64],
+            *[_POINTER, _POINTER, _POINTER, _INT64, _INT32],
+        ],
     ),
 }
 

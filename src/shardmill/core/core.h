@@ -27,18 +27,21 @@ enum {
 
 /* ---- Encoding: pieces.c, merges.c, encode.c ------------------------------------------------------------- */
 
-/* ---- Reading: json.c, utf8.c, scan.c -------------------------------------------------------------------- */
+/* ---- Reading: json.c, utf8.c, scan.c --------------------------------------------------------------------
+ *
+ * simd: 0 keeps to plain C, which gives the same results; 1 uses vector instructions where the processor has them.
+ */
 
 /* 1 if the bytes are UTF-8, as Python's decoder judges it, else 0. */
-SM_API int32_t sm_utf8_valid(const uint8_t *data, int64_t n);
+SM_API int32_t sm_utf8_valid(const uint8_t *data, int64_t n, int32_t simd);
 
 /* How often a byte occurs. */
-SM_API int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte);
+SM_API int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte, int32_t simd);
 
 /* Where a separator of `width` bytes stands: from the left, and none inside another. Returns how many there are; the
  * first `most` of them are written. */
 SM_API int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_t width, int64_t *places,
-                       int64_t most);
+                       int64_t most, int32_t simd);
 
 /* A hash of each row data[offsets[i] .. offsets[i + 1] - gap), of its first 64 KiB, as run/splits.py defines it. */
 SM_API int32_t sm_content_hash(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap,
@@ -58,6 +61,6 @@ enum { SM_LINE_TAKEN, SM_LINE_BLANK, SM_LINE_LEFT };
  * Returns the number of lines. */
 SM_API int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *names, const int64_t *name_ends,
                              int64_t depth, uint8_t *text, int64_t room, int64_t *starts, int64_t *offsets,
-                             uint8_t *verdicts, int64_t most);
+                             uint8_t *verdicts, int64_t most, int32_t simd);
 
 #endif

@@ -14,6 +14,7 @@ typedef struct {
     const uint8_t *names;
     const int64_t *name_ends;
     int64_t depth;
+    int32_t simd;
 } Block;
 
 typedef struct {
@@ -227,20 +228,21 @@ static const uint8_t *copy_plain_neon(const uint8_t *p, const uint8_t *end, uint
 
 static int64_t take_lines(const Block *block, const Lines *lines) {
 #if SM_AVX2
-    if (sm_has_avx2()) return take_lines_avx2(block, lines);
+    if (vectors(block->simd)) return take_lines_avx2(block, lines);
 #elif SM_NEON
-    return take_lines_neon(block, lines);
+    if (vectors(block->simd)) return take_lines_neon(block, lines);
 #endif
     return take_lines_scalar(block, lines);
 }
 
 int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *names, const int64_t *name_ends, int64_t depth,
-                      uint8_t *text, int64_t room, int64_t *starts, int64_t *offsets, uint8_t *verdicts, int64_t most) {
+                      uint8_t *text, int64_t room, int64_t *starts, int64_t *offsets, uint8_t *verdicts, int64_t most,
+                      int32_t simd) {
     if (n < 0 || depth < 1 || most < 0) return SM_ERROR_ARGUMENT;
     if (room < n) return SM_ERROR_SPACE;
     int64_t whole = n;
     while (whole > 0 && data[whole - 1] != '\n') whole--;
-    Block block = {data, data + whole, names, name_ends, depth};
+    Block block = {data, data + whole, names, name_ends, depth, simd};
     Lines lines = {text, starts, offsets, verdicts, most};
     int64_t count = take_lines(&block, &lines);
     if (count < 0 || whole == n) return count;

@@ -124,7 +124,7 @@ TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block
             if (at-- == 0) {
                 p = skip_space(p);
                 if (*p != '\n' || found < block->depth) return NULL;
-                return !high.high || sm_utf8_valid(line, p - line) ? p : NULL;
+                return !high.high || sm_utf8_valid(line, p - line, block->simd) ? p : NULL;
             }
         }
         if (*p != ',') return NULL;

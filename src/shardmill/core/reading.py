@@ -1,4 +1,7 @@
-"""What the core does for reading: one field of JSON Lines, separators, UTF-8, and the hash of documents."""
+"""What the core does for reading: one field of JSON Lines, separators, UTF-8, and the hash of documents.
+
+simd=False keeps to plain C, which gives the same results.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,10 @@ class JsonLines(NamedTuple):
     """Where each line begins, and where the last one ends."""
 
 
-def json_lines(block: bytes, path: Sequence[str]) -> JsonLines:
+def json_lines(block: bytes, path: Sequence[str], *, simd: bool = True) -> JsonLines:
     """The field at the path of each line that is plainly good."""
     functions = library()
-    most = functions.sm_count(block, len(block), _NEWLINE) + (block[-1:] != b"\n")
+    most = functions.sm_count(block, len(block), _NEWLINE, simd) + (block[-1:] != b"\n")
     # Half of a surrogate pair, which a command line may hold, becomes bytes that no valid line has.
     names = [name.encode("utf-8", "surrogatepass") for name in path]
     joined, ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
@@ -48,24 +51,30 @@ def json_lines(block: bytes, path: Sequence[str]) -> JsonLines:
         offsets.ctypes.data,
         verdicts.ctypes.data,
         most,
+        simd,
     )
     assert 0 <= count <= most, count
     offsets, starts = offsets[: count + 1], starts[: count + 1]
     return JsonLines(text[: offsets[-1]], offsets, verdicts[:count], starts)
 
 
-def is_utf8(data: bytes) -> bool:
+def is_utf8(data: bytes, *, simd: bool = True) -> bool:
     """Whether the bytes are UTF-8."""
-    return bool(library().sm_utf8_valid(data, len(data)))
+    return bool(library().sm_utf8_valid(data, len(data), simd))
 
 
-def find(data: NDArray[np.uint8], separator: bytes) -> NDArray[np.int64]:
+def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDArray[np.int64]:
     """Where the separator stands, as `bytes.split` finds it: from the left, and none inside another."""
-    functions = library()
-    most = functions.sm_find(data.ctypes.data, len(data), separator, len(separator), None, 0)
-    places = np.empty(most, np.int64)
-    functions.sm_find(data.ctypes.data, len(data), separator, len(separator), places.ctypes.data, most)
-    return places
+    data = np.ascontiguousarray(data)
+    room = len(data) // 32  # more is looked for again: that is rare, and two passes over everything would cost more
+    while True:
+        places = np.empty(room, np.int64)
+        count = library().sm_find(
+            data.ctypes.data, len(data), separator, len(separator), places.ctypes.data, room, simd
+        )
+        if count <= room:
+            return places[:count].copy()
+        room = count
 
 
 def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int) -> NDArray[np.uint64]:

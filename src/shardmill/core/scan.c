@@ -32,11 +32,12 @@ SM_FOR_AVX2 static uint32_t hits_avx2(const uint8_t *p, const uint8_t *separator
 }
 #endif
 
-int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte) {
+int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte, int32_t simd) {
     int64_t i = 0, count = 0;
 #if SM_AVX2
-    if (sm_has_avx2()) i = count_avx2(data, n, byte, &count);
+    if (vectors(simd)) i = count_avx2(data, n, byte, &count);
 #endif
+    (void)simd;
     for (; i < n; i++) count += data[i] == byte; /* compilers make vectors of this, where the machine surely has them */
     return count;
 }
@@ -77,12 +78,14 @@ SM_FOR_AVX2 static int64_t find_avx2(Search *s) {
 }
 #endif
 
-int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_t width, int64_t *places, int64_t most) {
+int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_t width, int64_t *places, int64_t most,
+                int32_t simd) {
     if (width < 1) return 0;
     Search search = {data, separator, n, width, most, places, 0, 0};
 #if SM_AVX2
-    if (sm_has_avx2()) return find_avx2(&search);
+    if (vectors(simd)) return find_avx2(&search);
 #endif
+    (void)simd;
     return find_scalar(&search, 0);
 }
 

@@ -161,12 +161,13 @@ static int valid_neon(const uint8_t *begin, const uint8_t *end) {
 }
 #endif
 
-int32_t sm_utf8_valid(const uint8_t *data, int64_t n) {
+int32_t sm_utf8_valid(const uint8_t *data, int64_t n, int32_t simd) {
     const uint8_t *end = data + n;
 #if SM_AVX2
-    if (n >= 32 && sm_has_avx2()) return valid_avx2(data, end);
+    if (n >= 32 && vectors(simd)) return valid_avx2(data, end);
 #elif SM_NEON
-    if (n >= 16) return valid_neon(data, end);
+    if (n >= 16 && vectors(simd)) return valid_neon(data, end);
 #endif
+    (void)simd;
     return valid_scalar(data, end);
 }
