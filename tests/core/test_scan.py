@@ -66,7 +66,9 @@ def test_bytes_are_counted(simd: bool) -> None:
             assert core.library().sm_count(data, size, byte, simd) == data.count(bytes([byte]))
 
 
-@pytest.mark.parametrize("separator", [b"\n", b"\n\n", b"aaa", b"aba", b"ab", b"<|endoftext|>", b"a" * 40 + b"b", b"\0"])
+@pytest.mark.parametrize(
+    "separator", [b"\n", b"\n\n", b"aaa", b"aba", b"ab", b"<|endoftext|>", b"a" * 40 + b"b", b"\0"]
+)
 def test_separators_are_found_where_split_finds_them(separator: bytes, simd: bool) -> None:
     chance = random.Random(separator)
     parts = [separator, separator, separator[:1], separator[1:], b"a", b"b", b"\n", b" some more words "]

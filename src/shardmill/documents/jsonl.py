@@ -23,8 +23,8 @@ from shardmill.storage.source import Source
 from shardmill.storage.unicode import BOM
 
 HEAD = 1 << 16
-# About so many lines in a chunk at the most. A bad line costs 5 µs with the interpreter's lock held, and a run that has too many of
-# them stops only after whole chunks.
+# About so many lines in a chunk at the most. A bad line costs 5 µs with the interpreter's lock held, and a run that has
+# too many of them stops only after whole chunks.
 LINES = 1 << 16
 _WHITE = b" \t\r\n"
 
@@ -145,7 +145,8 @@ class JsonLinesReader:
         rows: list[int] = []
         texts: list[bytes] = []
         left = np.flatnonzero(lines.verdicts == LEFT)
-        for row, start, end in zip(left.tolist(), lines.starts[left].tolist(), lines.starts[left + 1].tolist(), strict=True):
+        starts, ends = lines.starts[left].tolist(), lines.starts[left + 1].tolist()
+        for row, start, end in zip(left.tolist(), starts, ends, strict=True):
             line = raw[start:end].rstrip(_WHITE)
             stripped = line.lstrip(_WHITE)
             if not stripped:
@@ -174,7 +175,7 @@ class JsonLinesReader:
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The text and offsets of the lines with other texts put into some rows, which have none."""
     pieces: list[bytes | memoryview] = []
-    view, done = memoryview(lines.text), 0
+    view, done = lines.text.data, 0
     for at, text in zip(lines.offsets[rows].tolist(), texts, strict=True):
         pieces += [view[done:at], text]
         done = at

@@ -1,4 +1,4 @@
-"""JSON that is nested too deeply for Python's `json`, which calls itself for every level, made shallow without recursion."""
+"""JSON that is nested too deeply for Python's `json`, which calls itself for every level, is made shallow here."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_deep(text: str) -> bool:
 
 
 def shallow(text: str, decoder: json.JSONDecoder, levels: int) -> str:
-    """The same JSON with the arrays and objects emptied that stand below so many levels; ValueError for what is none."""
+    """The same JSON, with arrays and objects emptied that stand below so many levels. ValueError if it is none."""
     kept: list[str] = []
     done = 0
     closers: list[str] = []

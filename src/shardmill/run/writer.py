@@ -195,7 +195,7 @@ class Writer:
             amounts["empty"] += counted.empty
             amounts["rejected"] += len(counted.rejects)
         state.totals["replaced"] += counted.replaced
-        # Not a call of the system for each: it lets go of the interpreter, and workers that judge bad lines keep that for long.
+        # No call of the system for each: it lets go of the interpreter, and workers who judge bad lines hold that long.
         for some in range(0, len(counted.rejects), _TOGETHER):
             lines = bytearray()
             for reject in counted.rejects[some : some + _TOGETHER]:
