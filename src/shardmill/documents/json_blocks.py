@@ -38,7 +38,9 @@ def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
     texts = [np.empty(0, np.uint8)]
     rows = np.flatnonzero(plain)
     if len(rows) < len(plain):
-        raw = data[np.repeat(plain, np.diff(starts))].tobytes()
+        runs = np.flatnonzero(np.diff(plain, prepend=False, append=False))
+        view = memoryview(raw)
+        raw = b"".join(view[a:b] for a, b in starts[runs].reshape(-1, 2).tolist())
     borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(starts)[rows])])
     waiting = [(0, len(rows))]
     while waiting:
