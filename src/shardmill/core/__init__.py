@@ -1,0 +1,64 @@
+"""The compiled core, bound with ctypes, which releases the interpreter's lock during every call.
+
+It may be missing: ask `available()` first. `SHARDMILL_CORE=0` in the environment turns it off.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+
+ABI = 1
+"""SM_ABI in core.h."""
+_LIBRARY = Path(__file__).with_name("_core.so")
+_POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+_UINT64, _UINT8 = ctypes.c_uint64, ctypes.c_uint8
+
+_ENCODING: dict[str, tuple[object, list[object]]] = {}
+"""Result and arguments of each function, as in core.h."""
+_READING: dict[str, tuple[object, list[object]]] = {
+    "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
+    "sm_count": (_INT64, [_POINTER, _INT64, _UINT8, _INT32]),
+    "sm_find": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _INT64, _INT32]),
+    "sm_content_hash": (_INT32, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _UINT64, _POINTER]),
+    "sm_json_lines": (
+        _INT64,
+        [
+            *[_POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64],
+            *[_POINTER, _POINTER, _POINTER, _INT64, _INT32],
+        ],
+    ),
+}
+
+
+@functools.cache
+def why_not() -> str:
+    """Why the core cannot be used, in a few words; empty if it can."""
+    if os.environ.get("SHARDMILL_CORE") == "0":
+        return "turned off by SHARDMILL_CORE=0"
+    if not _LIBRARY.exists():
+        return "not built: there was no C compiler at installation"
+    try:
+        library = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        return f"it cannot be loaded: {error}"
+    if library.sm_abi() != ABI:
+        return "it was built from other sources: install again"
+    return ""
+
+
+def available() -> bool:
+    """Whether the core can be used here."""
+    return not why_not()
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The library with its functions declared; call only if `available()`."""
+    loaded = ctypes.CDLL(str(_LIBRARY))
+    for name, (result, arguments) in (_ENCODING | _READING).items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded

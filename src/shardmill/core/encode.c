@@ -1,0 +1,3 @@
+#include "core.h"
+
+int32_t sm_abi(void) { return SM_ABI; }
