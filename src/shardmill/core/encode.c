@@ -20,54 +20,46 @@ struct sm_encoder {
     const sm_model *model;
     Slot *slots;
     LongSlot *longs;
-    u32 set_mask, long_mask;
+    u32 sets, longs_count;
     int simd;
     int error;
     u64 memo[MEMO]; /* of two characters whether a token may cover their border */
     u64 keys[BATCH + SPLIT_SLACK][2];
-    u32 sets[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
+    u32 places[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
     u32 ids[2][WINDOW + 16];
     Scratch scratch;
 };
 
-/* ---- ids out */
+/* ---- ids out: every function gives back where the next id goes */
 
-typedef struct {
-    u8 *at;
-    int wide;
-} Out;
-
-INLINE void put_at(Out *out, u32 place, u32 id) {
-    if (out->wide) {
-        memcpy(out->at + 4 * (size_t)place, &id, 4);
+INLINE u8 *forward(u8 *out, int wide, u32 count) { return out + ((size_t)count << (1 + wide)); }
+INLINE u8 *put(u8 *out, int wide, u32 id) {
+    if (wide) {
+        memcpy(out, &id, 4);
     } else {
         u16 narrow = (u16)id;
-        memcpy(out->at + 2 * (size_t)place, &narrow, 2);
+        memcpy(out, &narrow, 2);
     }
+    return forward(out, wide, 1);
 }
-INLINE void advance(Out *out, u32 count) { out->at += (size_t)count << (1 + out->wide); }
-INLINE void put(Out *out, u32 id) {
-    put_at(out, 0, id);
-    advance(out, 1);
-}
-static void put_all(Out *out, const u32 *ids, u32 count) {
-    for (u32 i = 0; i < count; i++) put_at(out, i, ids[i]);
-    advance(out, count);
+static u8 *put_all(u8 *out, int wide, const u32 *ids, u32 count) {
+    for (u32 i = 0; i < count; i++) out = put(out, wide, ids[i]);
+    return out;
 }
 /* All three places are written whatever the number is: SM_ROOM has room for that. */
-INLINE void put_word(Out *out, u32 place, u64 word) {
-    put_at(out, place, (u32)(word >> 4) & NONE);
-    put_at(out, place + 1, (u32)(word >> 24) & NONE);
-    put_at(out, place + 2, (u32)(word >> 44));
+INLINE u8 *put_word(u8 *out, int wide, u64 word) {
+    out = put(out, wide, (u32)(word >> 4) & NONE);
+    out = put(out, wide, (u32)(word >> 24) & NONE);
+    return put(out, wide, (u32)(word >> 44));
 }
-INLINE void put_packed(Out *out, const u64 *words) {
+INLINE u8 *put_packed(u8 *out, int wide, const u64 *words) {
     u32 count = words[0] & 15;
-    put_word(out, 0, words[0]);
+    u8 *more = put_word(out, wide, words[0]);
     if (count > PACKED) {
-        put_word(out, PACKED, words[1]);
-        if (count > 2 * PACKED) put_word(out, 2 * PACKED, words[2]), put_word(out, 3 * PACKED, words[3]);
+        more = put_word(more, wide, words[1]);
+        if (count > 2 * PACKED) put_word(put_word(more, wide, words[2]), wide, words[3]);
     }
-    advance(out, count);
+    return forward(out, wide, count);
 }
 static void pack(u64 *words, const u32 *ids, u32 count) {
     words[0] = count;
@@ -79,31 +71,38 @@ static void pack(u64 *words, const u32 *ids, u32 count) {
 
 /* ---- the cache */
 
+/* A hash of 32 bits to one of so many places. */
+INLINE size_t place(u32 hash, u32 count) { return (size_t)((u64)hash * count >> 32); }
+
 INLINE u32 hash_key(u64 low, u64 high) {
     u64 h = (low ^ low >> 31) * 0x9E3779B97F4A7C15u + high * 0xD6E8FEB86659FD93u;
     h ^= h >> 32;
     return (u32)((h * 0xA0761D6478BD642Fu) >> 32);
 }
-/* The key of up to 15 bytes; of more it is none that any slot has. */
+/* What counts of the 16 bytes at the beginning of a piece, by its length; the key of more than 15 is none that a slot has. */
+#define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
+#define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56}
+static const u64 PARTS[17][3] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
+                                 PART(9), PART(10), PART(11), PART(12), PART(13), PART(14), PART(15), {0, 0, (u64)255 << 56}};
+
 INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
     u64 low, high;
+    const u64 *part = PARTS[n < 16 ? n : 16];
     if (LIKELY(limit - p >= 16)) {
         low = load64(p), high = load64(p + 8);
     } else {
         u32 have = (u32)(limit - p);
         low = load_some(p, have < 8 ? have : 8), high = have > 8 ? load_some(p + 8, have - 8) : 0;
     }
-    if (n < 8) {
-        key[0] = low & (((u64)1 << 8 * n) - 1);
-        key[1] = (u64)n << 56;
-    } else if (n <= SHORT) {
-        key[0] = low;
-        key[1] = (high & (((u64)1 << 8 * (n - 8)) - 1)) | (u64)n << 56;
-    } else {
-        key[0] = low;
-        key[1] = ~(u64)0;
-    }
+    key[0] = low & part[0];
+    key[1] = (high & part[1]) | part[2];
 }
+/* 1 if the slot has this key, without a branch: which of the two slots of a set it is cannot be foreseen. */
+INLINE u64 has(const Slot *slot, const u64 *key) {
+    u64 differs = (slot->key[0] ^ key[0]) | (slot->key[1] ^ key[1]);
+    return (~differs & (differs - 1)) >> 63;
+}
+
 static void keep(Slot *set, const u64 *key, const u32 *ids, u32 count, u64 mark) {
     if (count > 2 * PACKED || (set[1].ids[1] & 1)) {
         if (mark) set[1].ids[1] |= 2;
@@ -127,7 +126,7 @@ static void keep(Slot *set, const u64 *key, const u32 *ids, u32 count, u64 mark)
 
 /* More than a window, in windows. A token that two windows both have is one of the whole text (docs/core.md), so from
  * there on the second one counts. */
-static void put_windows(sm_encoder *e, const u8 *p, u32 n, Out *out) {
+static u8 *put_windows(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     const sm_model *m = e->model;
     u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = WINDOW;
     u32 count = sm_merge(m, &e->scratch, p, end, ids);
@@ -151,7 +150,7 @@ static void put_windows(sm_encoder *e, const u8 *p, u32 n, Out *out) {
                 else from_b += m->begin[others[b] + 1] - m->begin[others[b]], b++;
             }
             if (!joined) continue;
-            put_all(out, ids, a);
+            out = put_all(out, wide, ids, a);
             begin = from_b;
             end = new_end;
             count = new_count - b;
@@ -160,44 +159,34 @@ static void put_windows(sm_encoder *e, const u8 *p, u32 n, Out *out) {
         }
         if (!joined) {
             e->error = SM_ERROR_STITCH;
-            return;
+            return out;
         }
     }
-    put_all(out, ids, count);
+    return put_all(out, wide, ids, count);
 }
-static void put_merged(sm_encoder *e, const u8 *p, u32 n, Out *out) {
-    if (n > WINDOW) {
-        put_windows(e, p, n, out);
-    } else {
-        u32 count = sm_merge(e->model, &e->scratch, p, n, e->ids[0]);
-        put_all(out, e->ids[0], count);
-    }
+static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+    if (n > WINDOW) return put_windows(e, p, n, out, wide);
+    return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, p, n, e->ids[0]));
 }
 /* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
-static void put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, Out *out) {
-    if (n > SHORT) {
-        put_merged(e, p, n, out);
-        return;
-    }
+static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
+    if (n > SHORT) return put_merged(e, p, n, out, wide);
     u64 key[2];
     make_key(p, n, limit, key);
     key[1] |= (u64)1 << 63;
-    Slot *set = e->slots + 2 * (size_t)(hash_key(key[0], key[1]) & e->set_mask);
+    Slot *set = e->slots + 2 * place(hash_key(key[0], key[1]), e->sets);
     for (int i = 0; i < 2; i++)
-        if (set[i].key[0] == key[0] && set[i].key[1] == key[1]) {
-            put_packed(out, set[i].ids);
-            return;
-        }
+        if (has(set + i, key)) return put_packed(out, wide, set[i].ids);
     u32 count = sm_merge(e->model, &e->scratch, p, n, e->ids[0]);
-    put_all(out, e->ids[0], count);
     keep(set, key, e->ids[0], count, 0);
+    return put_all(out, wide, e->ids[0], count);
 }
 
 INLINE u32 flags_of(const sm_model *m, u32 code, u32 n) { return n == 1 ? m->ascii_flags[code & 127] : n <= 3 ? m->char_flags[code] : 0xFF; }
 
 /* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
  * both sides are encoded alone; a character between two such borders is in a table. */
-static void put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, Out *out) {
+static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
     const u8 *end = p + n;
     u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code, length);
@@ -217,10 +206,10 @@ static void put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, Out
             }
         }
         if (hard) {
-            if (begin == at && (length == 2 || length == 3)) put_packed(out, &m->char_ids[code]);
-            else put_part(e, p + begin, next - begin, limit, out);
+            if (begin == at && (length == 2 || length == 3)) out = put_packed(out, wide, &m->char_ids[code]);
+            else out = put_part(e, p + begin, next - begin, limit, out, wide);
             begin = next;
-            if (next >= n) return;
+            if (next >= n) return out;
         }
         at = next, length = next_length, code = next_code, flags = next_flags;
     }
@@ -233,88 +222,80 @@ static int any_high(const u8 *p, u32 n) {
 }
 
 /* The ids of a piece by whatever way; not by the cache. */
-static void put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, int look, Out *out) {
+static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, int look, u8 *out, int wide) {
     u32 id = look ? sm_find(e->model, p, n) : NONE;
-    if (id != NONE) put(out, id);
-    else if (any_high(p, n)) put_by_chars(e, p, n, limit, out);
-    else put_merged(e, p, n, out);
+    if (id != NONE) return put(out, wide, id);
+    return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, out, wide);
 }
-static u32 taken_back(const Out *from, const Out *to, u32 *ids, u32 most) {
-    u32 count = (u32)((size_t)(to->at - from->at) >> (1 + from->wide));
+/* Up to `most` of the ids that were just written; returns how many there are. */
+static u32 written(const u8 *from, const u8 *to, int wide, u32 *ids, u32 most) {
+    u32 count = (u32)((size_t)(to - from) >> (1 + wide));
     for (u32 i = 0; i < count && i < most; i++) {
-        if (from->wide) {
-            memcpy(ids + i, from->at + 4 * (size_t)i, 4);
-        } else {
-            u16 id;
-            memcpy(&id, from->at + 2 * (size_t)i, 2);
-            ids[i] = id;
-        }
+        u16 narrow;
+        if (wide) memcpy(ids + i, forward((u8 *)from, wide, i), 4);
+        else memcpy(&narrow, forward((u8 *)from, wide, i), 2), ids[i] = narrow;
     }
     return count;
 }
-static void put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, Out *out) {
-    Out from = *out;
+static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
     u32 ids[4 * PACKED];
     if (n <= SHORT) {
         /* A token of the vocabulary is in the cache, unless there was no room for it. */
-        put_new(e, p, n, limit, set[1].ids[1] & 2, out);
-        keep(set, key, ids, taken_back(&from, out, ids, 2 * PACKED), 0);
-    } else if (n <= LONG) {
-        u64 words[4] = {load64(p), load64(p + 8), 0, 0};
-        words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
-        words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
-        LongSlot *slot = e->longs + (hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]) & e->long_mask);
-        if (!memcmp(slot->key, words, sizeof words)) {
-            put_packed(out, slot->ids);
-            return;
-        }
-        put_new(e, p, n, limit, 1, out);
-        u32 count = taken_back(&from, out, ids, 4 * PACKED);
-        if (count > 4 * PACKED) return;
+        u8 *end = put_new(e, p, n, limit, set[1].ids[1] & 2, out, wide);
+        keep(set, key, ids, written(out, end, wide, ids, 2 * PACKED), 0);
+        return end;
+    }
+    if (n > LONG) return put_new(e, p, n, limit, 1, out, wide);
+    u64 words[4] = {load64(p), load64(p + 8), 0, 0};
+    words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
+    words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
+    u32 hash = hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]);
+    LongSlot *slot = e->longs + place(hash, e->longs_count);
+    if (!memcmp(slot->key, words, sizeof words)) return put_packed(out, wide, slot->ids);
+    u8 *end = put_new(e, p, n, limit, 1, out, wide);
+    u32 count = written(out, end, wide, ids, 4 * PACKED);
+    if (count <= 4 * PACKED) {
         memcpy(slot->key, words, sizeof words);
         pack(slot->ids, ids, count);
-    } else {
-        put_new(e, p, n, limit, 1, out);
     }
+    return end;
 }
 
 /* ---- rows */
 
-INLINE void put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, Out *out) {
+INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out, int wide) {
     const u32 *starts = e->starts;
     for (u32 i = 0; i < count; i++) {
         make_key(text + starts[i], starts[i + 1] - starts[i], limit, e->keys[i]);
-        e->sets[i] = hash_key(e->keys[i][0], e->keys[i][1]) & e->set_mask;
-        PREFETCH(e->slots + 2 * (size_t)e->sets[i]);
+        e->places[i] = (u32)place(hash_key(e->keys[i][0], e->keys[i][1]), e->sets);
+        PREFETCH(e->slots + 2 * (size_t)e->places[i]);
     }
     for (u32 i = 0; i < count; i++) {
-        Slot *set = e->slots + 2 * (size_t)e->sets[i];
+        Slot *set = e->slots + 2 * (size_t)e->places[i];
         const u64 *key = e->keys[i];
-        if (LIKELY(set[0].key[0] == key[0] && set[0].key[1] == key[1])) put_packed(out, set[0].ids);
-        else if (set[1].key[0] == key[0] && set[1].key[1] == key[1]) put_packed(out, set[1].ids);
-        else put_piece(e, text + starts[i], starts[i + 1] - starts[i], key, set, limit, out);
+        u64 first = has(set, key), second = has(set + 1, key);
+        if (LIKELY(first | second)) out = put_packed(out, wide, set[second].ids);
+        else out = put_piece(e, text + starts[i], starts[i + 1] - starts[i], key, set, limit, out, wide);
     }
-}
-INLINE void put_row(sm_encoder *e, const u8 *text, u32 size, const u8 *limit, Out *out) {
-    u32 at = 0;
-    while (at < size && !e->error) {
-        u32 count = sm_split(e->model->scheme, e->simd, text, size, limit, &at, e->starts, BATCH);
-        e->starts[count] = at;
-        put_pieces(e, text, count, limit, out);
-    }
+    return out;
 }
 INLINE i64 encode_rows(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
-                       int before, int wide, void *ids, i64 capacity, i64 *counts, i64 *done) {
-    Out out = {ids, wide};
+                       int before, int wide, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
+    u8 *out = ids;
     i64 total = 0, row = 0;
     for (; row < rows; row++) {
-        i64 size = offsets[row + 1] - offsets[row] - gap;
-        if (capacity - total < size + SM_ROOM) break;
-        if (eot >= 0 && before) put(&out, (u32)eot);
-        put_row(e, data + offsets[row], (u32)size, limit, &out);
-        if (e->error) return e->error;
-        if (eot >= 0 && !before) put(&out, (u32)eot);
-        i64 now = (out.at - (u8 *)ids) >> (1 + wide);
+        const u8 *text = data + offsets[row];
+        u32 size = (u32)(offsets[row + 1] - offsets[row] - gap), at = 0;
+        if (capacity - total < (i64)size + SM_ROOM) break;
+        if (eot >= 0 && before) out = put(out, wide, (u32)eot);
+        while (at < size) {
+            u32 count = sm_split(e->model->scheme, e->simd, text, size, limit, &at, e->starts, BATCH);
+            e->starts[count] = at;
+            out = put_pieces(e, text, count, limit, out, wide);
+            if (e->error) return e->error;
+        }
+        if (eot >= 0 && !before) out = put(out, wide, (u32)eot);
+        i64 now = (out - ids) >> (1 + wide);
         counts[row] = now - total;
         total = now;
     }
@@ -322,11 +303,11 @@ INLINE i64 encode_rows(sm_encoder *e, const u8 *data, const u8 *limit, const i64
     return total;
 }
 static i64 encode_narrow(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
-                         int before, void *ids, i64 capacity, i64 *counts, i64 *done) {
+                         int before, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
     return encode_rows(e, data, limit, offsets, rows, gap, eot, before, 0, ids, capacity, counts, done);
 }
 static i64 encode_wide(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
-                       int before, void *ids, i64 capacity, i64 *counts, i64 *done) {
+                       int before, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
     return encode_rows(e, data, limit, offsets, rows, gap, eot, before, 1, ids, capacity, counts, done);
 }
 
@@ -334,7 +315,7 @@ static i64 encode_wide(sm_encoder *e, const u8 *data, const u8 *limit, const i64
 
 int32_t sm_abi(void) { return SM_ABI; }
 
-int64_t sm_encoder_least(void) { return (i64)sizeof(sm_encoder) + 64 + 256 * 64 + 256 * 64; }
+int64_t sm_encoder_least(void) { return (i64)sizeof(sm_encoder) + 64 + 2048 * 64; }
 
 int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t simd) {
     if (!memory || !model || ((uintptr_t)memory & 63)) return SM_ERROR_ARGUMENT;
@@ -343,16 +324,20 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     memset(e, 0, sizeof *e);
     e->model = model;
     i64 head = ((i64)sizeof *e + 63) & ~(i64)63;
-    u32 sets = 256, longs = 256;
-    while (head + (i64)sets * 2 * 64 + (i64)longs * 64 <= bytes && sets < 1u << 30) {
-        sets *= 2;
-        if (head + (i64)sets * 64 + (i64)longs * 2 * 64 <= bytes && longs < sets / 8) longs *= 2;
-    }
+    i64 lines = (bytes - head) / 64; /* an eighth of them for long pieces */
+    u32 longs = (u32)((lines < (i64)1 << 31 ? lines : (i64)1 << 31) / 8), sets = longs * 7;
     e->slots = (Slot *)((u8 *)memory + head);
     e->longs = (LongSlot *)(e->slots + 2 * (size_t)sets);
-    e->set_mask = sets - 1;
-    e->long_mask = longs - 1;
+    e->sets = sets;
+    e->longs_count = longs;
+    e->simd = 0;
+#if defined(HAVE_AVX2)
+    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+#elif defined(HAVE_NEON)
     e->simd = simd;
+#else
+    (void)simd;
+#endif
     memset(e->slots, 0, (size_t)sets * 64);
     memset(e->longs, 0, (size_t)longs * 64);
     u32 kept = 0;
@@ -362,7 +347,7 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
         if (!n || n > SHORT || sm_find(model, t, n) != i) continue;
         u64 key[2];
         make_key(t, n, t + n, key);
-        Slot *set = e->slots + 2 * (size_t)(hash_key(key[0], key[1]) & e->set_mask);
+        Slot *set = e->slots + 2 * place(hash_key(key[0], key[1]), e->sets);
         if (kept > sets / 2) set[1].ids[1] |= 2; /* the rest of the cache is for what the text has */
         else keep(set, key, &i, 1, 1), kept++;
     }

@@ -29,24 +29,36 @@ u32 sm_find(const sm_model *m, const u8 *p, u32 n) {
     }
 }
 
-/* Two ids → the rank of merging them, or NONE. An entry has 12 bits of the hash and the rank. */
-INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b) {
-    u64 h = ((u64)a << 20 | b) * 0x9E3779B97F4A7C15u;
-    u32 group = (u32)(h >> (64 - m->pair_bits)), tag = (u32)(h >> 20) & 0xFFF;
-    for (;; group = (group + 1) & ((1u << m->pair_bits) - 1)) {
+/* Two ids → the rank of merging them, or NONE. Most pairs have none, which a table of bits tells that is small enough for
+ * the processor's nearest caches. Then there are groups of four entries, each with 12 bits of the hash and the rank. */
+INLINE u64 pair_hash(u32 a, u32 b) { return ((u64)a << 20 | b) * 0x9E3779B97F4A7C15u; }
+INLINE u32 pair_bit(const sm_model *m, u64 h) {
+    u32 bit = (u32)(h >> 8) & m->bit_mask;
+    return m->pair_bits[bit / 32] >> bit % 32 & 1;
+}
+INLINE u32 pair_entry(const sm_model *m, u64 h, u32 a, u32 b) {
+    u32 group = (u32)(h >> m->group_shift), tag = (u32)(h >> 20) & 0xFFF;
+    for (;; group = (group + 1) & m->group_mask) {
         const u32 *entry = m->pairs + 4 * (size_t)group;
-        for (int i = 0; i < 4; i++) {
-            if (entry[i] >> 20 != tag) continue;
-            u32 rank = entry[i] & NONE;
-            if (rank != NONE && m->merges[rank].left == a && m->merges[rank].right == b) return rank;
+        /* All four at once: which of them it is cannot be foreseen. */
+        u32 same = 0;
+        for (int i = 0; i < 4; i++) same |= (u32)(entry[i] >> 20 == tag) << i;
+        for (; same; same &= same - 1) {
+            u32 rank = entry[__builtin_ctz(same)] & NONE;
+            if (LIKELY(rank != NONE && m->merges[rank].pair == ((u64)a << 20 | b))) return rank;
         }
         if (entry[3] == ~0u) return NONE; /* a group is filled from the front */
     }
 }
+INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b) {
+    u64 h = pair_hash(a, b);
+    return pair_bit(m, h) ? pair_entry(m, h, a, b) : NONE;
+}
 static void pair_insert(sm_model *m, u32 rank) {
-    u64 h = ((u64)m->merges[rank].left << 20 | m->merges[rank].right) * 0x9E3779B97F4A7C15u;
-    u32 group = (u32)(h >> (64 - m->pair_bits)), tag = (u32)(h >> 20) & 0xFFF;
-    for (;; group = (group + 1) & ((1u << m->pair_bits) - 1))
+    u64 h = m->merges[rank].pair * 0x9E3779B97F4A7C15u;
+    u32 group = (u32)(h >> m->group_shift), tag = (u32)(h >> 20) & 0xFFF, bit = (u32)(h >> 8) & m->bit_mask;
+    m->pair_bits[bit / 32] |= 1u << bit % 32;
+    for (;; group = (group + 1) & m->group_mask)
         for (int i = 0; i < 4; i++)
             if (m->pairs[4 * (size_t)group + i] == ~0u) {
                 m->pairs[4 * (size_t)group + i] = tag << 20 | rank;
@@ -232,15 +244,17 @@ static void *take(Arena *arena, i64 bytes) {
 }
 static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 merge_count, i64 borders) {
     u32 vocabulary = power_of_two(2 * count), crossings = power_of_two(2 * borders);
-    u32 groups = power_of_two(merge_count * 5 / 8), bits = 0;
-    while (1u << bits < groups) bits++;
+    u32 groups = power_of_two(merge_count * 5 / 8), bits = power_of_two(8 * merge_count);
+    for (m->group_shift = 64; groups >> (64 - m->group_shift) > 1;) m->group_shift--;
     m->text = take(arena, text_bytes);
     m->begin = take(arena, (count + 1) * 4);
     m->vocabulary = take(arena, (i64)vocabulary * 4);
     m->vocabulary_mask = vocabulary - 1;
     m->merges = take(arena, merge_count * (i64)sizeof(Merge));
     m->pairs = take(arena, (i64)groups * 16);
-    m->pair_bits = bits;
+    m->group_mask = groups - 1;
+    m->pair_bits = take(arena, (i64)bits / 8);
+    m->bit_mask = bits - 1;
     m->byte_pair = take(arena, 65536 * 4);
     m->char_ids = take(arena, 65536 * 8);
     m->char_flags = take(arena, 65536);
@@ -338,23 +352,28 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     }
 
     /* The merges. */
-    fill(m->pairs, (size_t)4 << m->pair_bits, ~0u);
+    fill(m->pairs, 4 * ((size_t)m->group_mask + 1), ~0u);
+    fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
     if (merges) {
         for (i64 i = 0; i < merge_count; i++) {
-            Merge merge = {merges[3 * i], merges[3 * i + 1], merges[3 * i + 2]};
+            struct {
+                u32 left, right, result;
+            } merge = {merges[3 * i], merges[3 * i + 1], merges[3 * i + 2]};
             if (merge.left >= m->count || merge.right >= m->count || merge.result >= m->count) return SM_ERROR_ARGUMENT;
-            m->merges[m->merge_count] = merge;
+            u32 a = m->begin[merge.left + 1] - m->begin[merge.left], b = m->begin[merge.right + 1] - m->begin[merge.right];
+            const u8 *made = m->text + m->begin[merge.result];
+            if (!a || !b || a + b != m->begin[merge.result + 1] - m->begin[merge.result] ||
+                memcmp(made, m->text + m->begin[merge.left], a) || memcmp(made + a, m->text + m->begin[merge.right], b))
+                return SM_ERROR_VOCABULARY;
+            m->merges[m->merge_count] = (Merge){(u64)merge.left << 20 | merge.right, merge.result};
             pair_insert(m, m->merge_count++);
         }
     } else {
         for (u32 i = 0; i < m->count; i++) {
             u32 n = m->begin[i + 1] - m->begin[i], left, right;
             if (n < 2 || sm_find(m, text + offsets[i], n) != i) continue;
-            if (!last_pair(m, i, &left, &right)) {
-                m->unreachable++;
-                continue;
-            }
-            m->merges[m->merge_count] = (Merge){left, right, i};
+            if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
+            m->merges[m->merge_count] = (Merge){(u64)left << 20 | right, i};
             pair_insert(m, m->merge_count++);
         }
     }
@@ -366,7 +385,6 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
             u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
             if (n && sm_merge(m, working, text + offsets[i], n, ids) == 1 && ids[0] == i) remember(m, i);
         }
-        m->unreachable = 0;
     }
 
     /* The borders between characters. */

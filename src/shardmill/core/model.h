@@ -40,8 +40,8 @@ enum {
 };
 
 typedef struct {
-    u32 left, right, result;
-} Merge;
+    u64 pair : 40, result : 20;
+} Merge; /* pair: the left id << 20 | the right one */
 
 /* Immutable after sm_model_build, and shared by all threads. Everything lies in one buffer of the caller. */
 struct sm_model {
@@ -49,7 +49,6 @@ struct sm_model {
     int scheme, whole_first;
     u32 count;           /* ids */
     u32 longest;         /* bytes of the longest token */
-    u32 unreachable;     /* tokens that no merging makes: found only when they are a whole piece */
     const u8 *text;      /* the bytes of all tokens */
     const u32 *begin;    /* where those of each begin; count + 1 */
     u32 *vocabulary;     /* hash table: bytes → id, of tokens that a piece of these bytes becomes */
@@ -57,7 +56,9 @@ struct sm_model {
     Merge *merges;       /* by rank */
     u32 merge_count;
     u32 *pairs;          /* hash table in groups of four: two ids → rank */
-    u32 pair_bits;
+    u32 group_shift, group_mask;
+    u32 *pair_bits;      /* a bit of every hash that occurs */
+    u32 bit_mask;
     u32 byte_id[256];
     u32 *byte_pair;      /* two bytes → rank */
     u64 *char_ids;       /* packed ids of each character below U+10000, taken alone */
@@ -107,7 +108,7 @@ u32 sm_class(u32 code);
 /* Fills starts with where pieces begin, relative to text, from the piece that begins at *at; stops after about
  * `room` of them or at the end of the text. Then *at is where the next piece begins. `limit`: end of what may be read. */
 u32 sm_split(int scheme, int simd, const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room);
-enum { SPLIT_SLACK = 64 }; /* starts has so many places beyond room */
+enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, and eight at a time */
 
 /* ---- merges.c */
 u32 sm_find(const sm_model *m, const u8 *p, u32 n);
