@@ -34,11 +34,11 @@ _ENCODING: dict[str, tuple[Any, list[Any]]] = {
         [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT32, _INT32],
     ),
     "sm_encoder_least": (_INT64, []),
-    "sm_encoder_build": (_INT64, [_POINTER, _INT64, _POINTER, _INT32]),
+    "sm_encoder_build": (_INT64, [_POINTER, _INT64, _POINTER, _INT32, _INT32]),
     "sm_encode": (
         _INT64,
         [
-            *[_POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT64, _INT64, _INT32, _INT32],
+            *[_POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT64, _INT64, _INT32],
             *[_POINTER, _INT64, _POINTER, _POINTER],
         ],
     ),
@@ -156,15 +156,16 @@ class Model:
 class Encoder:
     """Encodes rows with a model. Not for two threads at once. Takes `bytes` of memory, at most `cache_bytes`, for ever.
 
-    simd=False keeps to plain C, which gives the same ids.
+    dtype: uint16 or uint32, of its ids. simd=False keeps to plain C, which gives the same ids.
     """
 
-    def __init__(self, model: Model, cache_bytes: int = 16 << 20, *, simd: bool = True) -> None:
+    def __init__(self, model: Model, cache_bytes: int = 16 << 20, dtype: Any = np.uint16, *, simd: bool = True) -> None:
         library = _library()
-        self.model = model
+        self.model, self.dtype = model, np.dtype(dtype)
         self._memory = _memory(max(cache_bytes, library.sm_encoder_least()))
         self._address = self._memory.ctypes.data
-        self.bytes = _checked(library.sm_encoder_build(self._address, self._memory.size, model.address, simd))
+        wide = self.dtype.itemsize == 4
+        self.bytes = _checked(library.sm_encoder_build(self._address, self._memory.size, model.address, wide, simd))
         """Memory that it takes."""
         self._encode = library.sm_encode
 
@@ -176,7 +177,6 @@ class Encoder:
         *,
         eot: int | None = None,
         where: Literal["after", "before"] = "after",
-        dtype: Any = np.uint16,
         out: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all rows data[offsets[i] : offsets[i+1] - gap], and how many each has, EOT included.
@@ -185,13 +185,13 @@ class Encoder:
         """
         rows = len(offsets) - 1
         if out is None:
-            out = np.empty(room(offsets), dtype)
+            out = np.empty(room(offsets), self.dtype)
         counts, done = np.empty(rows, np.int64), ctypes.c_int64()
         offsets = np.ascontiguousarray(offsets, np.int64)
         written = _checked(
             self._encode(
                 *(self._address, data.ctypes.data, data.size, offsets.ctypes.data, rows, gap),
-                *(-1 if eot is None else eot, where == "before", out.itemsize == 4),
+                *(-1 if eot is None else eot, where == "before"),
                 *(out.ctypes.data, out.size, counts.ctypes.data, ctypes.addressof(done)),
             )
         )

@@ -57,19 +57,19 @@ SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_
                               const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
                               int32_t scheme, int32_t whole_first);
 
-/* An encoder of at most `bytes`; the least is what sm_encoder_least() gives. simd: 0 for plain C alone, 1 for what
- * this processor has. */
+/* An encoder of at most `bytes`; the least is what sm_encoder_least() gives. wide: its ids are uint32_t, else uint16_t.
+ * simd: 0 for plain C alone, 1 for what this processor has. Returns the bytes that it takes. */
 SM_API int64_t sm_encoder_least(void);
-SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t simd);
+SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd);
 
 /* Row i is data[offsets[i] : offsets[i+1] - gap], valid UTF-8 of less than 2 GiB. eot: -1, or an id that stands after
- * each row, or before it if `before`. wide: ids are uint32_t, else uint16_t. counts[i]: ids of row i, EOT included.
+ * each row, or before it if `before`. counts[i]: ids of row i, EOT included.
  * Encodes rows while `capacity` ids are certain to be enough: SM_ROOM more than the bytes of the row, after the ids
  * that are written already. Returns how many ids were written, and in *done how many rows. */
 enum { SM_ROOM = 16 };
 SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_bytes, const int64_t *offsets,
-                         int64_t rows, int64_t gap, int64_t eot, int32_t before, int32_t wide, void *ids,
-                         int64_t capacity, int64_t *counts, int64_t *done);
+                         int64_t rows, int64_t gap, int64_t eot, int32_t before, void *ids, int64_t capacity,
+                         int64_t *counts, int64_t *done);
 
 /* ---- Reading: json.c, utf8.c, scan.c -------------------------------------------------------------------- */
 

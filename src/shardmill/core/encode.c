@@ -1,19 +1,27 @@
 /* Rows of text to rows of ids, through a cache of pieces.
  *
- * The cache has a fixed size. A slot holds a piece of up to 15 bytes and up to six ids; two slots are a set, and share a
- * line of the processor's cache. What the vocabulary has whole is put there first and stays. A second, smaller table
- * holds pieces of up to 31 bytes and twelve ids.
+ * The cache has a fixed size. A slot holds a piece of up to 15 bytes and its ids as they are written out, if they have no
+ * more than 12 bytes; two slots are a set, and share a line of the processor's cache. What the vocabulary has whole is
+ * put there first and stays. A second, smaller table holds longer pieces, and those of more ids.
  */
 #include "model.h"
 
-enum { BATCH = 192, SHORT = 15, LONG = 31, MEMO = 1 << 14 };
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum { BATCH = 192, SHORT = 15, LONG = 31, FEW = 12, MORE = 28, MEMO = 1 << 14 };
 
 typedef struct {
-    u64 key[2];   /* the bytes, and in the last byte their number; 128 more for a part of a piece */
-    u64 ids[2];   /* packed; the second has no number, but in its low 4 bits: 1 kept for good, 2 no room for another */
+    u64 key[2]; /* the bytes, and in the last byte their number; 128 more for a part of a piece */
+    u8 ids[FEW];
+    u16 count, mark;
 } Slot;
+enum { KEPT = 1, FULL = 2 }; /* mark: it stays; or in the second slot, another one that should stay found no room */
 typedef struct {
-    u64 key[4], ids[4];
+    u64 key[4];
+    u8 ids[MORE];
+    u32 count;
 } LongSlot;
 
 struct sm_encoder {
@@ -21,8 +29,7 @@ struct sm_encoder {
     Slot *slots;
     LongSlot *longs;
     u32 sets, longs_count;
-    int simd;
-    int error;
+    int simd, wide, error;
     u64 memo[MEMO]; /* of two characters whether a token may cover their border */
     u64 keys[BATCH + SPLIT_SLACK][2];
     u32 places[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
@@ -46,27 +53,10 @@ static u8 *put_all(u8 *out, int wide, const u32 *ids, u32 count) {
     for (u32 i = 0; i < count; i++) out = put(out, wide, ids[i]);
     return out;
 }
-/* All three places are written whatever the number is: SM_ROOM has room for that. */
-INLINE u8 *put_word(u8 *out, int wide, u64 word) {
-    out = put(out, wide, (u32)(word >> 4) & NONE);
-    out = put(out, wide, (u32)(word >> 24) & NONE);
-    return put(out, wide, (u32)(word >> 44));
-}
-INLINE u8 *put_packed(u8 *out, int wide, const u64 *words) {
-    u32 count = words[0] & 15;
-    u8 *more = put_word(out, wide, words[0]);
-    if (count > PACKED) {
-        more = put_word(more, wide, words[1]);
-        if (count > 2 * PACKED) put_word(put_word(more, wide, words[2]), wide, words[3]);
-    }
-    return forward(out, wide, count);
-}
-static void pack(u64 *words, const u32 *ids, u32 count) {
-    words[0] = count;
-    for (u32 i = 0; i < count; i++) {
-        if (i && i % PACKED == 0) words[i / PACKED] = 0;
-        words[i / PACKED] |= (u64)ids[i] << (4 + 20 * (i % PACKED));
-    }
+/* All of it is copied whatever the number of ids is: SM_ROOM has room for that. */
+INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
+    memcpy(out, slot->ids, 16);
+    return forward(out, wide, slot->count);
 }
 
 /* ---- the cache */
@@ -74,52 +64,52 @@ static void pack(u64 *words, const u32 *ids, u32 count) {
 /* A hash of 32 bits to one of so many places. */
 INLINE size_t place(u32 hash, u32 count) { return (size_t)((u64)hash * count >> 32); }
 
-INLINE u32 hash_key(u64 low, u64 high) {
-    u64 h = (low ^ low >> 31) * 0x9E3779B97F4A7C15u + high * 0xD6E8FEB86659FD93u;
-    h ^= h >> 32;
-    return (u32)((h * 0xA0761D6478BD642Fu) >> 32);
+INLINE u32 hash_key(const u64 *key) {
+    return (u32)((key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u) >> 32);
 }
 /* What counts of the 16 bytes at the beginning of a piece, by its length; the key of more than 15 is none that a slot has. */
 #define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
-#define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56}
-static const u64 PARTS[17][3] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
-                                 PART(9), PART(10), PART(11), PART(12), PART(13), PART(14), PART(15), {0, 0, (u64)255 << 56}};
+#define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
+static const u64 PARTS[17][4] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
+                                 PART(9), PART(10), PART(11), PART(12), PART(13), PART(14), PART(15), {0, 0, (u64)255 << 56, 0}};
 
-INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
-    u64 low, high;
+INLINE void make_key_of(u64 low, u64 high, u32 n, u64 *key) {
     const u64 *part = PARTS[n < 16 ? n : 16];
-    if (LIKELY(limit - p >= 16)) {
-        low = load64(p), high = load64(p + 8);
-    } else {
-        u32 have = (u32)(limit - p);
-        low = load_some(p, have < 8 ? have : 8), high = have > 8 ? load_some(p + 8, have - 8) : 0;
-    }
     key[0] = low & part[0];
     key[1] = (high & part[1]) | part[2];
 }
-/* 1 if the slot has this key, without a branch: which of the two slots of a set it is cannot be foreseen. */
-INLINE u64 has(const Slot *slot, const u64 *key) {
-    u64 differs = (slot->key[0] ^ key[0]) | (slot->key[1] ^ key[1]);
-    return (~differs & (differs - 1)) >> 63;
+INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
+    i64 have = limit - p;
+    if (have >= 16) make_key_of(load64(p), load64(p + 8), n, key);
+    else make_key_of(load_some(p, have < 8 ? (u32)have : 8), have > 8 ? load_some(p + 8, (u32)have - 8) : 0, n, key);
 }
-
-static void keep(Slot *set, const u64 *key, const u32 *ids, u32 count, u64 mark) {
-    if (count > 2 * PACKED || (set[1].ids[1] & 1)) {
-        if (mark) set[1].ids[1] |= 2;
+/* Whether one of the two slots of a set has the key, and in *at which. Without a branch for that: it cannot be foreseen. */
+INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
+#if defined(__SSE2__)
+    __m128i k = _mm_loadu_si128((const __m128i *)key);
+    u32 first = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[0].key))) + 1;
+    u32 second = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[1].key))) + 1;
+    *at = second >> 16;
+    return (int)((first | second) >> 16);
+#else
+    u64 first = (set[0].key[0] ^ key[0]) | (set[0].key[1] ^ key[1]);
+    u64 second = (set[1].key[0] ^ key[0]) | (set[1].key[1] ^ key[1]);
+    *at = second == 0;
+    return (first < second ? first : second) == 0;
+#endif
+}
+static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, u16 mark) {
+    if (set[1].mark & KEPT) {
+        if (mark) set[1].mark |= FULL;
         return;
     }
-    Slot slot = {{key[0], key[1]}, {0, 0}};
-    pack(slot.ids, ids, count);
-    slot.ids[1] |= mark;
     /* What stays is in front; of two others the older one goes. */
-    u64 full = set[1].ids[1] & 2;
-    if (set[0].ids[1] & 1) {
-        set[1] = slot;
-    } else {
-        set[1] = set[0];
-        set[0] = slot;
-    }
-    set[1].ids[1] |= full;
+    u16 full = set[1].mark & FULL;
+    int at = set[0].mark & KEPT;
+    if (!at) set[1] = set[0];
+    set[at] = (Slot){{key[0], key[1]}, {0}, (u16)count, mark};
+    memcpy(set[at].ids, ids, (size_t)count << (1 + wide));
+    set[1].mark |= full;
 }
 
 /* ---- a piece that is not in the cache */
@@ -172,14 +162,14 @@ static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
 static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     if (n > SHORT) return put_merged(e, p, n, out, wide);
     u64 key[2];
+    size_t at;
     make_key(p, n, limit, key);
     key[1] |= (u64)1 << 63;
-    Slot *set = e->slots + 2 * place(hash_key(key[0], key[1]), e->sets);
-    for (int i = 0; i < 2; i++)
-        if (has(set + i, key)) return put_packed(out, wide, set[i].ids);
-    u32 count = sm_merge(e->model, &e->scratch, p, n, e->ids[0]);
-    keep(set, key, e->ids[0], count, 0);
-    return put_all(out, wide, e->ids[0], count);
+    Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
+    if (look_up(set, key, &at)) return put_slot(out, wide, set + at);
+    u8 *end = put_merged(e, p, n, out, wide);
+    if (end - out <= FEW) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
+    return end;
 }
 
 INLINE u32 flags_of(const sm_model *m, u32 code, u32 n) { return n == 1 ? m->ascii_flags[code & 127] : n <= 3 ? m->char_flags[code] : 0xFF; }
@@ -206,7 +196,7 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
             }
         }
         if (hard) {
-            if (begin == at && (length == 2 || length == 3)) out = put_packed(out, wide, &m->char_ids[code]);
+            if (begin == at && (length == 2 || length == 3)) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
             else out = put_part(e, p + begin, next - begin, limit, out, wide);
             begin = next;
             if (next >= n) return out;
@@ -227,36 +217,29 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, int look,
     if (id != NONE) return put(out, wide, id);
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, out, wide);
 }
-/* Up to `most` of the ids that were just written; returns how many there are. */
-static u32 written(const u8 *from, const u8 *to, int wide, u32 *ids, u32 most) {
-    u32 count = (u32)((size_t)(to - from) >> (1 + wide));
-    for (u32 i = 0; i < count && i < most; i++) {
-        u16 narrow;
-        if (wide) memcpy(ids + i, forward((u8 *)from, wide, i), 4);
-        else memcpy(&narrow, forward((u8 *)from, wide, i), 2), ids[i] = narrow;
-    }
-    return count;
-}
 static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
-    u32 ids[4 * PACKED];
-    if (n <= SHORT) {
-        /* A token of the vocabulary is in the cache, unless there was no room for it. */
-        u8 *end = put_new(e, p, n, limit, set[1].ids[1] & 2, out, wide);
-        keep(set, key, ids, written(out, end, wide, ids, 2 * PACKED), 0);
-        return end;
-    }
     if (n > LONG) return put_new(e, p, n, limit, 1, out, wide);
-    u64 words[4] = {load64(p), load64(p + 8), 0, 0};
-    words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
-    words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
-    u32 hash = hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]);
-    LongSlot *slot = e->longs + place(hash, e->longs_count);
-    if (!memcmp(slot->key, words, sizeof words)) return put_packed(out, wide, slot->ids);
-    u8 *end = put_new(e, p, n, limit, 1, out, wide);
-    u32 count = written(out, end, wide, ids, 4 * PACKED);
-    if (count <= 4 * PACKED) {
+    u64 words[4] = {key[0], key[1], 0, 0};
+    if (n > SHORT) {
+        words[0] = load64(p), words[1] = load64(p + 8);
+        words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
+        words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
+    }
+    u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
+    LongSlot *slot = e->longs + place(hash_key(mixed), e->longs_count);
+    if (!memcmp(slot->key, words, sizeof words)) {
+        memcpy(out, slot->ids, MORE);
+        return forward(out, wide, slot->count);
+    }
+    /* A short token of the vocabulary is in the cache, unless there was no room for it. */
+    u8 *end = put_new(e, p, n, limit, n > SHORT || (set[1].mark & FULL), out, wide);
+    size_t size = (size_t)(end - out);
+    if (n <= SHORT && size <= FEW) {
+        keep(set, key, out, (u32)(size >> (1 + wide)), wide, 0);
+    } else if (size <= MORE) {
         memcpy(slot->key, words, sizeof words);
-        pack(slot->ids, ids, count);
+        memcpy(slot->ids, out, size);
+        slot->count = (u32)(size >> (1 + wide));
     }
     return end;
 }
@@ -265,17 +248,24 @@ static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *se
 
 INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out, int wide) {
     const u32 *starts = e->starts;
+    u32 sets = e->sets;
+    Slot *slots = e->slots;
+    int far = limit - (text + starts[count - 1]) >= 16; /* so that it need not be asked for each */
     for (u32 i = 0; i < count; i++) {
-        make_key(text + starts[i], starts[i + 1] - starts[i], limit, e->keys[i]);
-        e->places[i] = (u32)place(hash_key(e->keys[i][0], e->keys[i][1]), e->sets);
-        PREFETCH(e->slots + 2 * (size_t)e->places[i]);
+        u64 *key = e->keys[i];
+        const u8 *p = text + starts[i];
+        u32 n = starts[i + 1] - starts[i];
+        if (LIKELY(far)) make_key_of(load64(p), load64(p + 8), n, key);
+        else make_key(p, n, limit, key);
+        size_t at = 2 * place(hash_key(key), sets);
+        PREFETCH(slots + at);
+        e->places[i] = (u32)at;
     }
     for (u32 i = 0; i < count; i++) {
-        Slot *set = e->slots + 2 * (size_t)e->places[i];
-        const u64 *key = e->keys[i];
-        u64 first = has(set, key), second = has(set + 1, key);
-        if (LIKELY(first | second)) out = put_packed(out, wide, set[second].ids);
-        else out = put_piece(e, text + starts[i], starts[i + 1] - starts[i], key, set, limit, out, wide);
+        Slot *set = slots + e->places[i];
+        size_t at;
+        if (LIKELY(look_up(set, e->keys[i], &at))) out = put_slot(out, wide, set + at);
+        else out = put_piece(e, text + starts[i], starts[i + 1] - starts[i], e->keys[i], set, limit, out, wide);
     }
     return out;
 }
@@ -317,8 +307,8 @@ int32_t sm_abi(void) { return SM_ABI; }
 
 int64_t sm_encoder_least(void) { return (i64)sizeof(sm_encoder) + 64 + 2048 * 64; }
 
-int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t simd) {
-    if (!memory || !model || ((uintptr_t)memory & 63)) return SM_ERROR_ARGUMENT;
+int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd) {
+    if (!memory || !model || (!wide && model->count > 0x10000) || ((uintptr_t)memory & 63)) return SM_ERROR_ARGUMENT;
     if (bytes < sm_encoder_least()) return SM_ERROR_SPACE;
     sm_encoder *e = memory;
     memset(e, 0, sizeof *e);
@@ -330,6 +320,7 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     e->longs = (LongSlot *)(e->slots + 2 * (size_t)sets);
     e->sets = sets;
     e->longs_count = longs;
+    e->wide = wide != 0;
     e->simd = 0;
 #if defined(HAVE_AVX2)
     e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
@@ -346,24 +337,26 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
         const u8 *t = model->text + model->begin[i];
         if (!n || n > SHORT || sm_find(model, t, n) != i) continue;
         u64 key[2];
+        u8 id[4];
+        put(id, e->wide, i);
         make_key(t, n, t + n, key);
-        Slot *set = e->slots + 2 * place(hash_key(key[0], key[1]), e->sets);
-        if (kept > sets / 2) set[1].ids[1] |= 2; /* the rest of the cache is for what the text has */
-        else keep(set, key, &i, 1, 1), kept++;
+        Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
+        if (kept > sets / 2) set[1].mark |= FULL; /* the rest of the cache is for what the text has */
+        else keep(set, key, id, 1, e->wide, KEPT), kept++;
     }
     return head + (i64)sets * 64 + (i64)longs * 64;
 }
 
 int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const int64_t *offsets, int64_t rows, int64_t gap,
-                  int64_t eot, int32_t before, int32_t wide, void *ids, int64_t capacity, int64_t *counts, int64_t *done) {
+                  int64_t eot, int32_t before, void *ids, int64_t capacity, int64_t *counts, int64_t *done) {
     if (!e || !data || !offsets || !ids || !counts || !done || rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0)
         return SM_ERROR_ARGUMENT;
-    if (eot > (wide ? (i64)0xFFFFFFFF : 0xFFFF) || (!wide && e->model->count > 0x10000)) return SM_ERROR_ARGUMENT;
+    if (eot > (e->wide ? (i64)0xFFFFFFFF : 0xFFFF)) return SM_ERROR_ARGUMENT;
     for (i64 i = 0; i < rows; i++) {
         i64 size = offsets[i + 1] - gap - offsets[i];
         if (offsets[i] < 0 || size < 0 || size >> 31 || offsets[i] + size > data_bytes) return SM_ERROR_ARGUMENT;
     }
     e->error = 0;
-    return (wide ? encode_wide : encode_narrow)(e, data, data + data_bytes, offsets, rows, gap, eot, before, ids, capacity,
+    return (e->wide ? encode_wide : encode_narrow)(e, data, data + data_bytes, offsets, rows, gap, eot, before, ids, capacity,
                                                 counts, done);
 }

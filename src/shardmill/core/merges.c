@@ -256,7 +256,7 @@ static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 me
     m->pair_bits = take(arena, (i64)bits / 8);
     m->bit_mask = bits - 1;
     m->byte_pair = take(arena, 65536 * 4);
-    m->char_ids = take(arena, 65536 * 8);
+    m->char_ids = take(arena, 65536 * (i64)sizeof(CharIds));
     m->char_flags = take(arena, 65536);
     m->crossings = take(arena, (i64)crossings * 4);
     m->crossing_mask = crossings - 1;
@@ -405,9 +405,8 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
         if (n == 1) c[0] = (u8)code;
         else if (n == 2) c[0] = (u8)(0xC0 | code >> 6), c[1] = (u8)(0x80 | (code & 63));
         else c[0] = (u8)(0xE0 | code >> 12), c[1] = (u8)(0x80 | (code >> 6 & 63)), c[2] = (u8)(0x80 | (code & 63));
-        u64 packed = sm_merge(m, working, c, n, ids);
-        for (u32 i = 0, k = (u32)packed; i < k; i++) packed |= (u64)ids[i] << (4 + 20 * i);
-        m->char_ids[code] = packed;
+        u32 made = sm_merge(m, working, c, n, ids);
+        m->char_ids[code] = (CharIds){{ids[0], made > 1 ? ids[1] : 0, made > 2 ? ids[2] : 0}, made};
     }
     return arena.used;
 }

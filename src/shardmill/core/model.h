@@ -35,13 +35,16 @@ enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWL
 enum {
     NONE = 0xFFFFF,      /* no rank and no id; both have 20 bits */
     LONGEST = 512,       /* bytes of a token, at most */
-    WINDOW = 2048,       /* bytes that are merged at once; more is stitched together */
-    PACKED = 3           /* ids in a word: 4 bits for their number, and 20 for each */
+    WINDOW = 2048        /* bytes that are merged at once; more is stitched together */
 };
 
 typedef struct {
     u64 pair : 40, result : 20;
 } Merge; /* pair: the left id << 20 | the right one */
+
+typedef struct {
+    u32 ids[3], count;
+} CharIds;
 
 /* Immutable after sm_model_build, and shared by all threads. Everything lies in one buffer of the caller. */
 struct sm_model {
@@ -61,7 +64,7 @@ struct sm_model {
     u32 bit_mask;
     u32 byte_id[256];
     u32 *byte_pair;      /* two bytes → rank */
-    u64 *char_ids;       /* packed ids of each character below U+10000, taken alone */
+    CharIds *char_ids;       /* ids of each character below U+10000, taken alone */
     u8 *char_flags;      /* may a token go on from it, or come into it; see may_cross() */
     u8 ascii_flags[128];
     u32 *crossings;      /* hash set of the pairs of forms at a border inside of some token */
