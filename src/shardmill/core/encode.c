@@ -119,7 +119,7 @@ static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, 
 static u8 *put_windows(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     const sm_model *m = e->model;
     u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = WINDOW;
-    u32 count = sm_merge(m, &e->scratch, p, end, ids);
+    u32 count = sm_merge(m, &e->scratch, e->simd, p, end, ids);
     while (end < n) {
         u32 overlap = 64, joined = 0;
         for (; overlap < WINDOW; overlap *= 2) {
@@ -128,7 +128,7 @@ static u8 *put_windows(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
             while ((next = place + (m->begin[ids[at] + 1] - m->begin[ids[at]])) <= end - overlap) place = next, at++;
             if (place == begin) break;
             u32 new_end = n - place < WINDOW ? n : place + WINDOW;
-            u32 new_count = sm_merge(m, &e->scratch, p + place, new_end - place, others);
+            u32 new_count = sm_merge(m, &e->scratch, e->simd, p + place, new_end - place, others);
             /* The first token that is the same in both. */
             u32 a = at, b = 0, from_a = place, from_b = place;
             while (a < count && b < new_count) {
@@ -156,7 +156,7 @@ static u8 *put_windows(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
 }
 static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     if (n > WINDOW) return put_windows(e, p, n, out, wide);
-    return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, p, n, e->ids[0]));
+    return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
 }
 /* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
 static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {

@@ -6,6 +6,10 @@
  */
 #include "model.h"
 
+#if defined(HAVE_AVX2)
+#include <immintrin.h>
+#endif
+
 /* ---- hashing */
 
 static u64 mix(u64 h) {
@@ -30,45 +34,101 @@ u32 sm_find(const sm_model *m, const u8 *p, u32 n) {
 }
 
 /* Two ids → the rank of merging them, or NONE. Most pairs have none, which a table of bits tells that is small enough for
- * the processor's nearest caches. Then there are groups of four entries, each with 12 bits of the hash and the rank. */
-INLINE u64 pair_hash(u32 a, u32 b) { return ((u64)a << 20 | b) * 0x9E3779B97F4A7C15u; }
-INLINE u32 pair_bit(const sm_model *m, u64 h) {
-    u32 bit = (u32)(h >> 8) & m->bit_mask;
-    return m->pair_bits[bit / 32] >> bit % 32 & 1;
+ * the processor's nearest caches. Then there are groups of four entries: both ids, and the rank. */
+#define PAIR(a, b) ((u64)(a) << 20 | (b))
+INLINE u64 pair_hash(u64 pair) { return pair * 0x9E3779B97F4A7C15u; }
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static inline u32 same_pairs_avx2(const u64 *group, u64 pair) {
+    __m256i pairs = _mm256_srli_epi64(_mm256_load_si256((const __m256i *)group), 20);
+    return (u32)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(pairs, _mm256_set1_epi64x((i64)pair))));
 }
-INLINE u32 pair_entry(const sm_model *m, u64 h, u32 a, u32 b) {
-    u32 group = (u32)(h >> m->group_shift), tag = (u32)(h >> 20) & 0xFFF;
-    for (;; group = (group + 1) & m->group_mask) {
-        const u32 *entry = m->pairs + 4 * (size_t)group;
-        /* All four at once: which of them it is cannot be foreseen. */
-        u32 same = 0;
-        for (int i = 0; i < 4; i++) same |= (u32)(entry[i] >> 20 == tag) << i;
-        for (; same; same &= same - 1) {
-            u32 rank = entry[__builtin_ctz(same)] & NONE;
-            if (LIKELY(rank != NONE && m->merges[rank].pair == ((u64)a << 20 | b))) return rank;
-        }
-        if (entry[3] == ~0u) return NONE; /* a group is filled from the front */
+#endif
+/* A bit for each entry of a group that has this pair: at most one, but which cannot be foreseen. */
+INLINE u32 same_pairs(const u64 *group, u64 pair) {
+    u32 same = 0;
+    for (int i = 0; i < 4; i++) same |= (u32)(group[i] >> 20 == pair) << i;
+    return same;
+}
+INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b, int avx2) {
+    u64 pair = PAIR(a, b), h = pair_hash(pair);
+    u32 bit = (u32)(h >> 8) & m->bit_mask;
+    if (!(m->pair_bits[bit / 32] >> bit % 32 & 1)) return NONE;
+    for (u32 at = (u32)(h >> m->group_shift);; at = (at + 1) & m->group_mask) {
+        const u64 *group = m->pairs + 4 * (size_t)at;
+#if defined(HAVE_AVX2)
+        u32 same = avx2 ? same_pairs_avx2(group, pair) : same_pairs(group, pair);
+#else
+        u32 same = same_pairs(group, pair);
+        (void)avx2;
+#endif
+        if (same) return group[__builtin_ctz(same)] & NONE;
+        if (group[3] == ~(u64)0) return NONE; /* a group is filled from the front */
     }
 }
-INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b) {
-    u64 h = pair_hash(a, b);
-    return pair_bit(m, h) ? pair_entry(m, h, a, b) : NONE;
-}
-static void pair_insert(sm_model *m, u32 rank) {
-    u64 h = m->merges[rank].pair * 0x9E3779B97F4A7C15u;
-    u32 group = (u32)(h >> m->group_shift), tag = (u32)(h >> 20) & 0xFFF, bit = (u32)(h >> 8) & m->bit_mask;
+static void pair_insert(sm_model *m, u64 pair, u32 rank) {
+    u64 h = pair_hash(pair);
+    u32 bit = (u32)(h >> 8) & m->bit_mask;
     m->pair_bits[bit / 32] |= 1u << bit % 32;
-    for (;; group = (group + 1) & m->group_mask)
+    for (u32 at = (u32)(h >> m->group_shift);; at = (at + 1) & m->group_mask)
         for (int i = 0; i < 4; i++)
-            if (m->pairs[4 * (size_t)group + i] == ~0u) {
-                m->pairs[4 * (size_t)group + i] = tag << 20 | rank;
+            if (m->pairs[4 * (size_t)at + i] == ~(u64)0) {
+                m->pairs[4 * (size_t)at + i] = pair << 20 | rank;
                 return;
             }
 }
+INLINE u32 result_of(const sm_model *m, u32 rank) { return m->results ? m->results[rank] : rank; }
 
 /* ---- merging */
 
 /* Up to 16 bytes. A place that was merged away has no rank, and its bit in `alive` is gone. */
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
+    u32 id[16];
+    _Alignas(32) u32 first[16]; /* the rank, and the place, so that the least is also the leftmost */
+    u32 alive = (1u << n) - 1;
+    memset(first, 255, sizeof first);
+    id[0] = m->byte_id[p[0]];
+    for (u32 i = 1; i < n; i++) {
+        id[i] = m->byte_id[p[i]];
+        first[i - 1] = m->byte_pair[p[i - 1] << 8 | p[i]] << 4 | (i - 1);
+    }
+    __m256i low = _mm256_load_si256((const __m256i *)first), high = _mm256_load_si256((const __m256i *)(first + 8));
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), ones = _mm256_set1_epi32(-1);
+    const __m256i eight = _mm256_set1_epi32(8);
+/* Stays in registers: to write one place and read all of them back would cost more than the rest. */
+#define SET(at, key)                                                                                                         \
+    do {                                                                                                                     \
+        __m256i place_ = _mm256_set1_epi32((int)(at)), key_ = (key);                                                         \
+        low = _mm256_blendv_epi8(low, key_, _mm256_cmpeq_epi32(lanes, place_));                                              \
+        high = _mm256_blendv_epi8(high, key_, _mm256_cmpeq_epi32(_mm256_add_epi32(lanes, eight), place_));                   \
+    } while (0)
+    for (;;) {
+        __m256i both = _mm256_min_epu32(low, high);
+        __m128i four = _mm_min_epu32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+        four = _mm_min_epu32(four, _mm_shuffle_epi32(four, 0x4E));
+        four = _mm_min_epu32(four, _mm_shuffle_epi32(four, 0xB1));
+        u32 least = (u32)_mm_cvtsi128_si32(four), at = least & 15, rank = least >> 4;
+        if (rank >= NONE) break;
+        u32 above = alive & (~1u << at), gone = (u32)__builtin_ctz(above), below = alive & ((1u << at) - 1);
+        u32 made = result_of(m, rank), key = ~0u;
+        id[at] = made;
+        alive &= ~(1u << gone);
+        above &= above - 1;
+        SET(gone, ones);
+        if (above) key = pair_rank(m, made, id[__builtin_ctz(above)], 1) << 4 | at;
+        SET(at, _mm256_set1_epi32((int)key));
+        if (below) {
+            u32 left = 31 - (u32)__builtin_clz(below);
+            key = pair_rank(m, id[left], made, 1) << 4 | left;
+            SET(left, _mm256_set1_epi32((int)key));
+        }
+    }
+#undef SET
+    u32 count = 0;
+    for (; alive; alive &= alive - 1) ids[count++] = id[__builtin_ctz(alive)];
+    return count;
+}
+#endif
 static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
     u32 id[16], key[16]; /* key: the rank, and the place, so that the least is also the leftmost */
     u32 alive = (1u << n) - 1;
@@ -81,15 +141,15 @@ static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
         u32 at = least & 15, rank = least >> 4;
         if (rank >= NONE) break;
         u32 above = alive & (~1u << at), gone = (u32)__builtin_ctz(above);
-        id[at] = m->merges[rank].result;
+        id[at] = result_of(m, rank);
         key[gone] = ~0u;
         alive &= ~(1u << gone);
         above &= above - 1;
-        key[at] = above ? pair_rank(m, id[at], id[__builtin_ctz(above)]) << 4 | at : ~0u;
+        key[at] = above ? pair_rank(m, id[at], id[__builtin_ctz(above)], 0) << 4 | at : ~0u;
         u32 below = alive & ((1u << at) - 1);
         if (below) {
             u32 left = 31 - (u32)__builtin_clz(below);
-            key[left] = pair_rank(m, id[left], id[at]) << 4 | left;
+            key[left] = pair_rank(m, id[left], id[at], 0) << 4 | left;
         }
     }
     u32 count = 0;
@@ -97,7 +157,7 @@ static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
     return count;
 }
 
-static void set_rank(Scratch *s, u32 at, u32 rank) {
+INLINE void set_rank(Scratch *s, u32 at, u32 rank) {
     u32 block = at / 32, old = s->rank[at];
     s->rank[at] = rank;
     if (rank <= s->least[block]) {
@@ -111,7 +171,7 @@ static void set_rank(Scratch *s, u32 at, u32 rank) {
 }
 /* Up to WINDOW bytes: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
  * the left in one go, unless a merge makes something of a lower rank, which then comes first. */
-static u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids) {
+INLINE u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids, int avx2) {
     u32 blocks = (n + 31) / 32;
     for (u32 i = 0; i < n; i++) {
         s->id[i] = m->byte_id[p[i]];
@@ -135,18 +195,18 @@ static u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *
             for (u32 at = block * 32; at < block * 32 + 32 && !lower; at++) {
                 if (s->rank[at] != rank) continue;
                 u32 gone = s->next[at], next = s->next[gone], made = NONE;
-                s->id[at] = m->merges[rank].result;
+                s->id[at] = result_of(m, rank);
                 s->next[at] = (u16)next;
                 set_rank(s, gone, NONE);
                 if (next < n) {
                     s->before[next] = (u16)at;
-                    made = pair_rank(m, s->id[at], s->id[next]);
+                    made = pair_rank(m, s->id[at], s->id[next], avx2);
                 }
                 set_rank(s, at, made);
                 lower = made < rank;
                 if (at) {
                     u32 left = s->before[at];
-                    made = pair_rank(m, s->id[left], s->id[at]);
+                    made = pair_rank(m, s->id[left], s->id[at], avx2);
                     set_rank(s, left, made);
                     lower |= made < rank;
                 }
@@ -157,8 +217,18 @@ static u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *
     for (u32 i = 0; i < n; i = s->next[i]) ids[count++] = s->id[i];
     return count;
 }
-u32 sm_merge(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids) {
-    return n <= 16 ? merge_short(m, p, n, ids) : merge_window(m, s, p, n, ids);
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static u32 merge_window_avx2(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids) {
+    return merge_window(m, s, p, n, ids, 1);
+}
+#endif
+u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids) {
+#if defined(HAVE_AVX2)
+    if (simd) return n <= 16 ? merge_short_avx2(m, p, n, ids) : merge_window_avx2(m, s, p, n, ids);
+#else
+    (void)simd;
+#endif
+    return n <= 16 ? merge_short(m, p, n, ids) : merge_window(m, s, p, n, ids, 0);
 }
 
 /* ---- borders between characters that no token covers */
@@ -243,15 +313,17 @@ static void *take(Arena *arena, i64 bytes) {
     return part;
 }
 static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 merge_count, i64 borders) {
+    int by_list = merge_count >= 0;
+    if (!by_list) merge_count = count;
     u32 vocabulary = power_of_two(2 * count), crossings = power_of_two(2 * borders);
-    u32 groups = power_of_two(merge_count * 5 / 8), bits = power_of_two(8 * merge_count);
+    u32 groups = power_of_two(merge_count * 5 / 16), bits = power_of_two(8 * merge_count);
     for (m->group_shift = 64; groups >> (64 - m->group_shift) > 1;) m->group_shift--;
     m->text = take(arena, text_bytes);
     m->begin = take(arena, (count + 1) * 4);
     m->vocabulary = take(arena, (i64)vocabulary * 4);
     m->vocabulary_mask = vocabulary - 1;
-    m->merges = take(arena, merge_count * (i64)sizeof(Merge));
-    m->pairs = take(arena, (i64)groups * 16);
+    m->results = by_list ? take(arena, merge_count * 4) : NULL;
+    m->pairs = take(arena, (i64)groups * 32);
     m->group_mask = groups - 1;
     m->pair_bits = take(arena, (i64)bits / 8);
     m->bit_mask = bits - 1;
@@ -281,7 +353,7 @@ int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t coun
     sm_model m;
     Arena arena = {NULL, 0};
     take(&arena, sizeof m);
-    lay_out(&m, &arena, offsets[count], count, merge_count < 0 ? count : merge_count, borders);
+    lay_out(&m, &arena, offsets[count], count, merge_count, borders);
     *scratch = (i64)sizeof(Scratch) + 64;
     return arena.used + 64;
 }
@@ -331,7 +403,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     sm_model *m = take(&arena, sizeof *m);
     Scratch *working = scratch;
     memset(m, 0, sizeof *m);
-    lay_out(m, &arena, offsets[count], count, merges ? merge_count : count, borders);
+    lay_out(m, &arena, offsets[count], count, merges ? merge_count : -1, borders);
     m->bytes_used = arena.used;
     m->scheme = scheme;
     m->whole_first = whole_first;
@@ -352,7 +424,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     }
 
     /* The merges. */
-    fill(m->pairs, 4 * ((size_t)m->group_mask + 1), ~0u);
+    memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 1));
     fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
     if (merges) {
         for (i64 i = 0; i < merge_count; i++) {
@@ -365,25 +437,24 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
             if (!a || !b || a + b != m->begin[merge.result + 1] - m->begin[merge.result] ||
                 memcmp(made, m->text + m->begin[merge.left], a) || memcmp(made + a, m->text + m->begin[merge.right], b))
                 return SM_ERROR_VOCABULARY;
-            m->merges[m->merge_count] = (Merge){(u64)merge.left << 20 | merge.right, merge.result};
-            pair_insert(m, m->merge_count++);
+            m->results[i] = merge.result;
+            pair_insert(m, PAIR(merge.left, merge.right), (u32)i);
         }
     } else {
         for (u32 i = 0; i < m->count; i++) {
             u32 n = m->begin[i + 1] - m->begin[i], left, right;
             if (n < 2 || sm_find(m, text + offsets[i], n) != i) continue;
             if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
-            m->merges[m->merge_count] = (Merge){(u64)left << 20 | right, i};
-            pair_insert(m, m->merge_count++);
+            pair_insert(m, PAIR(left, right), i);
         }
     }
-    for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255]);
+    for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255], 0);
 
     if (!whole_first) { /* then a piece is a token only if merging makes it */
         fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
         for (u32 i = 0; i < m->count; i++) {
             u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
-            if (n && sm_merge(m, working, text + offsets[i], n, ids) == 1 && ids[0] == i) remember(m, i);
+            if (n && sm_merge(m, working, 0, text + offsets[i], n, ids) == 1 && ids[0] == i) remember(m, i);
         }
     }
 
@@ -405,7 +476,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
         if (n == 1) c[0] = (u8)code;
         else if (n == 2) c[0] = (u8)(0xC0 | code >> 6), c[1] = (u8)(0x80 | (code & 63));
         else c[0] = (u8)(0xE0 | code >> 12), c[1] = (u8)(0x80 | (code >> 6 & 63)), c[2] = (u8)(0x80 | (code & 63));
-        u32 made = sm_merge(m, working, c, n, ids);
+        u32 made = sm_merge(m, working, 0, c, n, ids);
         m->char_ids[code] = (CharIds){{ids[0], made > 1 ? ids[1] : 0, made > 2 ? ids[2] : 0}, made};
     }
     return arena.used;

@@ -39,10 +39,6 @@ enum {
 };
 
 typedef struct {
-    u64 pair : 40, result : 20;
-} Merge; /* pair: the left id << 20 | the right one */
-
-typedef struct {
     u32 ids[3], count;
 } CharIds;
 
@@ -56,9 +52,8 @@ struct sm_model {
     const u32 *begin;    /* where those of each begin; count + 1 */
     u32 *vocabulary;     /* hash table: bytes → id, of tokens that a piece of these bytes becomes */
     u32 vocabulary_mask;
-    Merge *merges;       /* by rank */
-    u32 merge_count;
-    u32 *pairs;          /* hash table in groups of four: two ids → rank */
+    u32 *results;        /* rank → the id that the merge makes; NULL: the rank is the id */
+    u64 *pairs;          /* hash table in groups of four: two ids → rank */
     u32 group_shift, group_mask;
     u32 *pair_bits;      /* a bit of every hash that occurs */
     u32 bit_mask;
@@ -116,7 +111,7 @@ enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, an
 /* ---- merges.c */
 u32 sm_find(const sm_model *m, const u8 *p, u32 n);
 /* The ids of n ≤ WINDOW bytes by merging alone, never looked up whole; returns how many. */
-u32 sm_merge(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids);
+u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids);
 int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb);
 
 #endif
