@@ -15,9 +15,8 @@ enum { BATCH = 192, SHORT = 15, LONG = 31, FEW = 12, MORE = 28, MEMO = 1 << 14 }
 typedef struct {
     u64 key[2]; /* the bytes, and in the last byte their number; 128 more for a part of a piece */
     u8 ids[FEW];
-    u16 count, mark;
+    u16 count, kept; /* kept: it stays */
 } Slot;
-enum { KEPT = 1, FULL = 2 }; /* mark: it stays; or in the second slot, another one that should stay found no room */
 typedef struct {
     u64 key[4];
     u8 ids[MORE];
@@ -98,18 +97,13 @@ INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
     return (first < second ? first : second) == 0;
 #endif
 }
-static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, u16 mark) {
-    if (set[1].mark & KEPT) {
-        if (mark) set[1].mark |= FULL;
-        return;
-    }
+static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, u16 kept) {
+    if (set[1].kept) return;
     /* What stays is in front; of two others the older one goes. */
-    u16 full = set[1].mark & FULL;
-    int at = set[0].mark & KEPT;
+    u16 at = set[0].kept;
     if (!at) set[1] = set[0];
-    set[at] = (Slot){{key[0], key[1]}, {0}, (u16)count, mark};
+    set[at] = (Slot){{key[0], key[1]}, {0}, (u16)count, kept};
     memcpy(set[at].ids, ids, (size_t)count << (1 + wide));
-    set[1].mark |= full;
 }
 
 /* ---- a piece that is not in the cache */
@@ -181,6 +175,16 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
     const u8 *end = p + n;
     u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code, length);
     for (;;) {
+        /* Most of Chinese and Japanese: three bytes, and no token goes from this character into the next. */
+        while (begin == at && length == 3 && !(flags & 15)) {
+            const CharIds *ids = &m->char_ids[code];
+            put(put(put(out, wide, ids->ids[0]), wide, ids->ids[1]), wide, ids->ids[2]);
+            out = forward(out, wide, ids->count);
+            begin = at += 3;
+            if (at >= n) return out;
+            code = decode(p + at, end, &length);
+            flags = flags_of(m, code, length);
+        }
         u32 next = at + length, next_code = 0, next_length = 0, next_flags = 0;
         int hard = 1;
         if (next < n) {
@@ -212,13 +216,16 @@ static int any_high(const u8 *p, u32 n) {
 }
 
 /* The ids of a piece by whatever way; not by the cache. */
-static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, int look, u8 *out, int wide) {
-    u32 id = look ? sm_find(e->model, p, n) : NONE;
-    if (id != NONE) return put(out, wide, id);
+static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
+    const sm_model *m = e->model;
+    if (n <= m->longest && (m->odd_lengths[n / 64] >> n % 64 & 1)) {
+        u32 id = sm_find(m, p, n);
+        if (id != NONE) return put(out, wide, id);
+    }
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, out, wide);
 }
 static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
-    if (n > LONG) return put_new(e, p, n, limit, 1, out, wide);
+    if (n > LONG) return put_new(e, p, n, limit, out, wide);
     u64 words[4] = {key[0], key[1], 0, 0};
     if (n > SHORT) {
         words[0] = load64(p), words[1] = load64(p + 8);
@@ -231,8 +238,7 @@ static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *se
         memcpy(out, slot->ids, MORE);
         return forward(out, wide, slot->count);
     }
-    /* A short token of the vocabulary is in the cache, unless there was no room for it. */
-    u8 *end = put_new(e, p, n, limit, n > SHORT || (set[1].mark & FULL), out, wide);
+    u8 *end = put_new(e, p, n, limit, out, wide);
     size_t size = (size_t)(end - out);
     if (n <= SHORT && size <= FEW) {
         keep(set, key, out, (u32)(size >> (1 + wide)), wide, 0);
@@ -332,7 +338,7 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     memset(e->slots, 0, (size_t)sets * 64);
     memset(e->longs, 0, (size_t)longs * 64);
     u32 kept = 0;
-    for (u32 i = 0; i < model->count; i++) {
+    for (u32 i = 0; i < model->count && kept < sets / 2; i++) { /* the rest of the cache is for what the text has */
         u32 n = model->begin[i + 1] - model->begin[i];
         const u8 *t = model->text + model->begin[i];
         if (!n || n > SHORT || sm_find(model, t, n) != i) continue;
@@ -341,8 +347,8 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
         put(id, e->wide, i);
         make_key(t, n, t + n, key);
         Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
-        if (kept > sets / 2) set[1].mark |= FULL; /* the rest of the cache is for what the text has */
-        else keep(set, key, id, 1, e->wide, KEPT), kept++;
+        keep(set, key, id, 1, e->wide, 1);
+        kept++;
     }
     return head + (i64)sets * 64 + (i64)longs * 64;
 }

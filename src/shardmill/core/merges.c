@@ -450,7 +450,14 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     }
     for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255], 0);
 
-    if (!whole_first) { /* then a piece is a token only if merging makes it */
+    /* Tokens that merging does not make of their own bytes. */
+    for (u32 i = 0; i < m->count; i++) {
+        u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
+        if (!n || sm_find(m, text + offsets[i], n) != i) continue;
+        if (sm_merge(m, working, 0, text + offsets[i], n, ids) != 1 || ids[0] != i) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
+    }
+    if (!whole_first) { /* then a piece is such a token only if merging makes it */
+        memset(m->odd_lengths, 0, sizeof m->odd_lengths);
         fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
         for (u32 i = 0; i < m->count; i++) {
             u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];

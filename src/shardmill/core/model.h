@@ -48,6 +48,7 @@ struct sm_model {
     int scheme, whole_first;
     u32 count;           /* ids */
     u32 longest;         /* bytes of the longest token */
+    u64 odd_lengths[LONGEST / 64 + 1]; /* bit n: some token of n bytes is found only when it is a whole piece */
     const u8 *text;      /* the bytes of all tokens */
     const u32 *begin;    /* where those of each begin; count + 1 */
     u32 *vocabulary;     /* hash table: bytes → id, of tokens that a piece of these bytes becomes */
