@@ -186,7 +186,7 @@ typedef struct {
 typedef struct {
     __m256i a, b;
 } Bytes;
-#define KERNEL TARGET_AVX2 static inline
+#define KERNEL TARGET_AVX2 INLINE
 KERNEL Bytes bytes_at(const u8 *p) {
     return (Bytes){_mm256_loadu_si256((const __m256i *)p), _mm256_loadu_si256((const __m256i *)(p + 32))};
 }
@@ -214,7 +214,7 @@ KERNEL Bytes small(Bytes v) {
 typedef struct {
     int8x16_t part[4];
 } Bytes;
-#define KERNEL static inline
+#define KERNEL INLINE
 KERNEL Bytes bytes_at(const u8 *p) {
     Bytes v;
     for (int i = 0; i < 4; i++) v.part[i] = vreinterpretq_s8_u8(vld1q_u8(p + 16 * i));
@@ -307,6 +307,68 @@ KERNEL u64 starts_gpt2(const Masks *m, u64 known, const u8 *p, u32 valid) {
     return starts;
 }
 
+/* llama3's family and o200k's. 0 if the block goes the plain way. */
+KERNEL u64 starts_words(const Masks *m, u64 known, const u8 *p, u32 valid, int more, const Rules *rules) {
+    u64 letter = m->letter & known, digit = m->digit & known, white = m->white & known, newline = m->newline & known;
+    u64 other = known & ~(letter | digit | white), inner = m->inner & known;
+    if (rules->family == BY_O200K && (newline << 1 & m->slash)) return 0;
+
+    /* Line ends right behind other characters belong to them. Of the rest, white space up to its last line end is a piece,
+     * and the last white character before something else begins one. */
+    u64 rest = white & ~FLOOD(newline & other << 1, newline), lines = newline & rest;
+    u64 starts = rest & ~(rest << 1);
+    starts |= rest & ~lines & ~((white | ~known) >> 1 | (u64)1 << 63);
+    for (u64 after = lines << 1 & rest & ~lines; after; after &= after - 1) {
+        u32 at = (u32)__builtin_ctzll(after);
+        u64 behind = ~(rest & ~lines) & ~(((u64)1 << at) - 1); /* where these white characters have ended */
+        if (!(behind & -behind & lines)) starts |= (u64)1 << at;
+    }
+    if (!more && rules->whole_at_end && (rest >> (valid - 1) & 1)) {
+        u64 before = ~rest & known;
+        u32 at = before ? 64 - (u32)__builtin_clzll(before) : 0;
+        starts &= ((u64)2 << at) - 1;
+    }
+
+    /* A single other character in front of letters, with no space before it, belongs to them. */
+    u64 other_start = other & ~(other << 1), first = other_start | FLOOD(other_start << 1 & inner, inner);
+    u64 second = first << 1 & other & ~inner, bound = other_start & m->space << 1;
+    u64 alone = other & ~(FLOOD(second, other) | FLOOD(bound, other));
+    starts |= other_start & ~bound;
+    starts |= letter & ~(letter << 1) & ~((white & ~newline) << 1) & ~(alone << 1);
+
+    if (rules->group == 1) {
+        starts |= digit;
+    } else {
+        u64 four = digit & digit << 1 & digit << 2 & digit << 3;
+        for (u64 at = digit & ~(digit << 1); at; at = at << 3 & four) starts |= at;
+    }
+
+    u64 quotes = m->quote & known;
+    if (rules->family == BY_LLAMA3) {
+        for (quotes &= starts; quotes; quotes &= quotes - 1) {
+            u32 at = (u32)__builtin_ctzll(quotes), n = contraction(p + at, p + valid, 1);
+            if (n && at + n < valid) starts |= (u64)1 << (at + n);
+        }
+    } else {
+        u64 upper = m->upper & letter;
+        u32 end = 64;
+        starts |= upper & (letter & ~upper) << 1;
+        if (rules->contractions)
+            for (quotes &= letter << 1; quotes; quotes &= quotes - 1) {
+                u32 at = (u32)__builtin_ctzll(quotes), n = at == end ? 0 : contraction(p + at, p + valid, 1);
+                if (!n) continue;
+                end = at + n;
+                starts &= ~((((u64)1 << n) - 1) << at);
+                if (end < valid) starts |= (u64)1 << end;
+            }
+    }
+    if (more && (white >> (valid - 1) & 1)) { /* how it goes on decides about this white space */
+        u64 before = ~white & known;
+        starts &= ((u64)2 << (before ? 63 - (u32)__builtin_clzll(before) : 0)) - 1;
+    }
+    return ((starts & ~inner) | 1) & known;
+}
+
 /* The places in `text` from *at on; see sm_split(). */
 KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size, const u8 *limit, u32 *from, u32 *starts,
                         u32 room) {
@@ -329,9 +391,10 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
             known = valid < 64 ? ((u64)1 << valid) - 1 : ~(u64)0;
         }
         if (!plain) {
-            found = starts_gpt2(&m, known, p, valid);
+            found = rules->family == BY_GPT2 ? starts_gpt2(&m, known, p, valid) : starts_words(&m, known, p, valid, more, rules);
             /* Four bytes must be known behind a place: a character, or a contraction. */
-            if (more) found &= ((u64)1 << (valid - 4)) - 1, plain = found == 1;
+            if (more) found &= ((u64)1 << (valid - 4)) - 1;
+            plain = !found || (more && found == 1);
         }
         if (plain) {
             u32 stop = at + 64;
@@ -359,19 +422,33 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
     return count;
 }
 
+/* A function for each scheme, so that the compiler leaves out what the others need. */
 #if defined(HAVE_AVX2)
-TARGET_AVX2
+#define SPLIT TARGET_AVX2 static
+#else
+#define SPLIT static
 #endif
-static u32 split_gpt2(const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room) {
-    Rules rules = {BY_GPT2, 0, 0, 0, LETTER};
-    return split_blocks(SM_GPT2, &rules, text, size, limit, at, starts, room);
-}
+#define SPLITTER(name, scheme, ...)                                                                                 \
+    SPLIT u32 name(const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room) {                     \
+        const Rules rules = {__VA_ARGS__};                                                                          \
+        return split_blocks(scheme, &rules, text, size, limit, at, starts, room);                                   \
+    }
+SPLITTER(split_gpt2, SM_GPT2, BY_GPT2, 0, 0, 0, LETTER)
+SPLITTER(split_cl100k, SM_CL100K, BY_LLAMA3, 3, 1, 1, LETTER)
+SPLITTER(split_llama3, SM_LLAMA3, BY_LLAMA3, 3, 0, 1, LETTER)
+SPLITTER(split_qwen2, SM_QWEN2, BY_LLAMA3, 1, 0, 1, LETTER)
+SPLITTER(split_qwen35, SM_QWEN35, BY_LLAMA3, 1, 0, 1, LETTER | MARK)
+SPLITTER(split_o200k, SM_O200K, BY_O200K, 3, 0, 1, LETTER)
+SPLITTER(split_tekken, SM_TEKKEN, BY_O200K, 1, 0, 0, LETTER)
+
+static u32 (*const SPLITTERS[SM_SCHEMES])(const u8 *, u32, const u8 *, u32 *, u32 *, u32) = {
+    split_gpt2, split_cl100k, split_llama3, split_qwen2, split_qwen35, split_o200k, split_tekken};
 
 #endif
 
 u32 sm_split(int scheme, int simd, const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room) {
 #if defined(HAVE_AVX2) || defined(HAVE_NEON)
-    if (simd && scheme == SM_GPT2) return split_gpt2(text, size, limit, at, starts, room);
+    if (simd) return SPLITTERS[scheme](text, size, limit, at, starts, room);
 #else
     (void)simd;
     (void)limit;
