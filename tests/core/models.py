@@ -65,3 +65,12 @@ def check(scheme: str, texts: list[str], want: list[list[int]] | None = None) ->
         bounds = np.cumsum([0, *counts.tolist()])
         for row, text in enumerate(texts):
             assert ids[bounds[row] : bounds[row + 1]].tolist() == want[row], (simd, text)
+
+
+def both(model: core.Model, texts: list[str], want: list[list[int]]) -> None:
+    """The same for a model that is made for one test."""
+    data, offsets = rows(texts)
+    flat = [id_ for row in want for id_ in row]
+    for simd in (True, False):
+        ids, counts = core.Encoder(model, 1 << 20, np.uint32, simd=simd).encode(data, offsets)
+        assert (counts.tolist(), ids.tolist()) == (list(map(len, want)), flat)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -151,6 +151,17 @@ class Model:
             )
         )
         """Memory that it takes."""
+
+
+def merge_rows(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> NDArray[np.uint32]:
+    """The merges of a tokenizer.json as a `Model` takes them. KeyError if one makes what is no token.
+
+    Of a pair that is listed twice the last place counts, as it does in `tokenizers`.
+    """
+    ids = vocabulary.__getitem__
+    last = {(ids(left), ids(right)): (rank, ids(left + right)) for rank, (left, right) in enumerate(merges)}
+    ordered = sorted((rank, *pair, result) for pair, (rank, result) in last.items())
+    return np.array(ordered, np.uint32).reshape(-1, 4)[:, 1:]
 
 
 class Encoder:
