@@ -22,10 +22,54 @@ SM_API int32_t sm_abi(void);
 enum {
     SM_ERROR_ARGUMENT = -1, /* offsets out of order or outside of the data, an unknown choice, a pointer that is null */
     SM_ERROR_SPACE = -2,    /* a buffer is smaller than what this call may need */
-    SM_ERROR_VOCABULARY = -3 /* a vocabulary that the core cannot use */
+    SM_ERROR_VOCABULARY = -3, /* a vocabulary that the core cannot use: a byte without a token, too long, too many */
+    SM_ERROR_STITCH = -4     /* a piece of text longer than a window, whose windows cannot be joined */
 };
 
-/* ---- Encoding: pieces.c, merges.c, encode.c ------------------------------------------------------------- */
+/* ---- Encoding: pieces.c, merges.c, encode.c -------------------------------------------------------------
+ *
+ * A model holds the tables of one tokenizer: immutable, shared by all threads. An encoder holds the cache and the
+ * working space of one thread, and its size is fixed when it is made. Both live in buffers that the caller
+ * allocates, aligned to 64 bytes, and keeps until they are no longer used; there is nothing else to free.
+ */
+typedef struct sm_model sm_model;
+typedef struct sm_encoder sm_encoder;
+
+/* How text is split into pieces. */
+enum {
+    SM_GPT2,
+    SM_CL100K,
+    SM_LLAMA3,
+    SM_QWEN2,
+    SM_QWEN35,
+    SM_O200K,
+    SM_TEKKEN,
+    SM_SCHEMES
+};
+
+/* Token i is text[offsets[i] : offsets[i+1]]; empty if there is no token i. merges: NULL if any two neighbours merge
+ * that are together a token, the lowest id first; or rows of (left, right, result), which are merged in this
+ * order. whole_first: a piece that is a token is that token, whatever merging would give.
+ * Returns the bytes that the model needs, and in *scratch those that only building it needs. */
+SM_API int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t count, int64_t merge_count,
+                              int64_t *scratch);
+SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scratch_bytes, const uint8_t *text,
+                              const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
+                              int32_t scheme, int32_t whole_first);
+
+/* An encoder of at most `bytes`; the least is what sm_encoder_least() gives. wide: its ids are uint32_t, else uint16_t.
+ * simd: 0 for plain C alone, 1 for what this processor has. Returns the bytes that it takes. */
+SM_API int64_t sm_encoder_least(void);
+SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd);
+
+/* Row i is data[offsets[i] : offsets[i+1] - gap], valid UTF-8 of less than 2 GiB. eot: -1, or an id that stands after
+ * each row, or before it if `before`. counts[i]: ids of row i, EOT included.
+ * Encodes rows while `capacity` ids are certain to be enough: SM_ROOM more than the bytes of the row, after the ids
+ * that are written already. Returns how many ids were written, and in *done how many rows. */
+enum { SM_ROOM = 16 };
+SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_bytes, const int64_t *offsets,
+                         int64_t rows, int64_t gap, int64_t eot, int32_t before, void *ids, int64_t capacity,
+                         int64_t *counts, int64_t *done);
 
 /* ---- Reading: json.c, utf8.c, scan.c --------------------------------------------------------------------
  *
