@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Backend, ReferenceBackend
 from shardmill.tokens.stitch import Stitching
 from shardmill.tokens.tokenizers import Reference, Tokenizer
-from shardmill.tokens.unicode_mismatch import drift_of
+from shardmill.tokens.unicode_mismatch import mismatch_of
 
 END_NAMES = (
     "<|endoftext|>",
@@ -39,87 +39,104 @@ _LIBRARY_BYTES = 110  # that `tokenizers` takes for each byte of English in one 
 
 def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, place: str) -> Tokenizer:
     """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
-    rules = _parse(text, place)
-    added = [token for token in rules.get("added_tokens") or [] if isinstance(token, dict)]
-    special_tokens = {token["content"]: token["id"] for token in added if token.get("special")}
-    plain = {token["content"]: token["id"] for token in added if not token.get("special")}
-
-    @functools.cache
-    def library() -> Any:
-        factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
-        try:
-            made = factory.from_str(text.decode())
-        except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
-            raise UsageError(f"`tokenizers` cannot read this tokenizer.json: {error}", place=place) from None
-        made.no_truncation()
-        made.no_padding()
-        made.encode_special_tokens = specials != "parse"
-        return made
-
-    @functools.cache
-    def reference() -> Reference:
-        encode = library().encode
-        return lambda document: list(encode(document, add_special_tokens=False).ids)
-
-    largest = max(library().get_vocab(with_added_tokens=True).values())
-
-    @functools.cache
-    def token_bytes() -> list[bytes]:
-        return _token_bytes(library().get_vocab(with_added_tokens=True), added, largest)
-
-    @functools.cache
-    def lengths() -> NDArray[np.int64]:
-        return np.array([len(token) for token in token_bytes()], np.int64)
-
-    def by_library(separator: bytes = b"") -> Backend:
-        return ReferenceBackend(reference())
-
-    @functools.cache
-    def stripped(*more: tuple[str, int]) -> bytes:
-        return _for_gigatoken(rules, specials, dict(more))
-
-    def by_gigatoken(separator: bytes = b"") -> Backend:
-        return gigatoken_backend.of_json(lambda more: stripped(*more.items()), largest + 1)
-
-    scheme = schemes.of_pre_tokenizer(rules.get("pre_tokenizer"))
-    byte_level = scheme is not None and rules["model"].get("type") == "BPE" and not rules["model"].get("dropout")
-    fast = byte_level and self_check.trusted(by_gigatoken, reference(), list(special_tokens | plain))
+    file = _JsonFile(text, specials, place)
+    rules, scheme = file.rules, file.scheme
+    fast = file.byte_level and self_check.trusted(file.by_gigatoken, file.reference(), list(file.names))
     # Where special tokens are an error they must be found, so no cut may hide one.
-    parsed = [token for token in added if specials != "text" or not token.get("special")]
-    cut = None
-    if byte_level and scheme and _normal_form(rules) in ("", "NFC") and not any(map(_reaches_out, parsed)):
+    parsed = [token for token in file.added if specials != "text" or not token.get("special")]
+    cut = stitching = None
+    normal_form = _normal_form(rules)
+    if file.byte_level and scheme and normal_form in ("", "NFC") and not any(map(_reaches_out, parsed)):
         cut = Cut(scheme.family, specials=bool(parsed) or specials == "error")
-    return Tokenizer(
-        name=name,
-        sha256=hashlib.sha256(text).hexdigest(),
-        vocab_size=largest + 1,
-        largest_id=largest,
-        eot=_end_of_text(special_tokens | plain, config, library().get_vocab(with_added_tokens=True)),
-        engine_name="gigatoken" if fast else "tokenizers",
-        specials=specials,
-        special_tokens=special_tokens,
-        pattern=scheme.name if scheme else None,
-        cut=cut,
-        make_primary=by_gigatoken if fast else by_library,
-        make_fallback=by_library if fast else None,
-        make_reference=reference,
-        decode_ids=functools.partial(_decode_bytes, token_bytes)
-        if byte_level
-        else functools.partial(_decode_text, library),
-        stitching=Stitching(
+        stitching = Stitching(
             cut,
-            lengths,
+            file.lengths,
             scheme.digit_group,
             scheme.looks_past_white,
-            normalizes=bool(_normal_form(rules)),
+            normalizes=bool(normal_form),
             specials=bool(parsed),
             little=True,
         )
-        if cut and scheme
-        else None,
+    return Tokenizer(
+        name=name,
+        sha256=hashlib.sha256(text).hexdigest(),
+        vocab_size=file.largest_id + 1,
+        largest_id=file.largest_id,
+        eot=_end_of_text(file.names, config, file.vocab),
+        engine_name="gigatoken" if fast else "tokenizers",
+        library_name="tokenizers",
+        specials=specials,
+        special_tokens=file.special_tokens,
+        pattern=scheme.name if scheme else None,
+        cut=cut,
+        make_primary=file.by_gigatoken if fast else file.by_library,
+        make_fallback=file.by_library if fast else None,
+        make_reference=file.reference,
+        decode_ids=file.decode,
+        stitching=stitching,
         library_bytes=0 if fast or cut else _LIBRARY_BYTES,
-        drift=drift_of(scheme.patterns if scheme else ()),
+        mismatch=mismatch_of(scheme.patterns if scheme else ()),
     )
+
+
+class _JsonFile:
+    """The rules of a tokenizer.json, and the libraries that encode by them."""
+
+    def __init__(self, text: bytes, specials: str, place: str) -> None:
+        self.rules = _parse(text, place)
+        self._specials = specials
+        self._library = _load(text, specials, place)
+        self.added = [token for token in self.rules.get("added_tokens") or [] if isinstance(token, dict)]
+        self.names = {token["content"]: token["id"] for token in self.added}
+        self.special_tokens = {token["content"]: token["id"] for token in self.added if token.get("special")}
+        self.vocab: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        self.largest_id = max(self.vocab.values())
+        self.scheme = schemes.of_pre_tokenizer(self.rules.get("pre_tokenizer"))
+        model = self.rules["model"]
+        self.byte_level = self.scheme is not None and model.get("type") == "BPE" and not model.get("dropout")
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return _token_bytes(self.vocab, self.added, self.largest_id)
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.array([len(token) for token in self._token_bytes], np.int64)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each token, by id."""
+        return self._lengths
+
+    def decode(self, ids: list[int]) -> bytes:
+        if self.byte_level:
+            return b"".join(map(self._token_bytes.__getitem__, ids))
+        return str(self._library.decode(ids, skip_special_tokens=False)).encode()
+
+    def reference(self) -> Reference:
+        return lambda document: list(self._library.encode(document, add_special_tokens=False).ids)
+
+    def by_library(self, separator: bytes = b"") -> Backend:
+        encode = self._library.encode_batch_fast
+        return ReferenceBackend(lambda texts: [found.ids for found in encode(texts, add_special_tokens=False)])
+
+    def by_gigatoken(self, separator: bytes = b"") -> Backend:
+        return gigatoken_backend.of_json(self._stripped, self.largest_id + 1)
+
+    def _stripped(self, more: dict[str, int]) -> bytes:
+        return _for_gigatoken(self.rules, self._specials, more)
+
+
+def _load(text: bytes, specials: str, place: str) -> Any:
+    """The library's own tokenizer of these rules."""
+    factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
+    try:
+        made = factory.from_str(text.decode())
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+        raise UsageError(f"`tokenizers` cannot read this tokenizer.json: {error}", place=place) from None
+    made.no_truncation()
+    made.no_padding()
+    made.encode_special_tokens = specials != "parse"
+    return made
 
 
 def _parse(text: bytes, place: str) -> dict[str, Any]:
@@ -175,14 +192,6 @@ def _token_bytes(vocab: dict[str, int], added: list[dict[str, Any]], largest: in
         ordinary = token not in names and all(character in alphabet for character in token)
         table[id_] = bytes(map(alphabet.__getitem__, token)) if ordinary else token.encode()
     return table
-
-
-def _decode_bytes(token_bytes: Any, ids: list[int]) -> bytes:
-    return b"".join(map(token_bytes().__getitem__, ids))
-
-
-def _decode_text(library: Any, ids: list[int]) -> bytes:
-    return str(library().decode(ids, skip_special_tokens=False)).encode()
 
 
 def _end_of_text(names: dict[str, int], config: bytes | None, vocab: dict[str, int]) -> int | None:

@@ -32,6 +32,8 @@ class Tokenizer:
     largest_id: int
     eot: int | None
     engine_name: str
+    library_name: str
+    """The library that says what is right."""
     specials: str
     """What a special token in the text is: `text`, `parse` or `error`."""
     special_tokens: dict[str, int]
@@ -48,7 +50,7 @@ class Tokenizer:
     """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
     library_bytes: int = 0
     """Memory that its library takes for each byte of a document, where every document goes to it whole."""
-    drift: Characters = WITH_SYMBOLS
+    mismatch: Characters = WITH_SYMBOLS
     """Characters that its engine and its library may take for different things."""
 
     @property
@@ -89,7 +91,7 @@ class Tokenizer:
                 self.make_fallback,
                 self.stitching,
                 forbidden,
-                self.drift,
+                self.mismatch,
             )
         )
 
