@@ -41,7 +41,10 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
     """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
     file = _JsonFile(text, specials, place)
     rules, scheme = file.rules, file.scheme
-    fast = file.byte_level and self_check.trusted(file.by_gigatoken, file.reference(), list(file.names))
+    mismatch = mismatch_of(scheme.patterns if scheme else ())
+    fast = file.byte_level and self_check.trusted(
+        file.by_gigatoken, file.reference(), list(file.names), mismatch, "tokenizers"
+    )
     # Where special tokens are an error they must be found, so no cut may hide one.
     parsed = [token for token in file.added if specials != "text" or not token.get("special")]
     cut = stitching = None
@@ -75,7 +78,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         decode_ids=file.decode,
         stitching=stitching,
         library_bytes=0 if fast or cut else _LIBRARY_BYTES,
-        mismatch=mismatch_of(scheme.patterns if scheme else ()),
+        mismatch=mismatch,
     )
 
 

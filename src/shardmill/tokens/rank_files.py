@@ -34,17 +34,19 @@ def from_ranks(
 ) -> Tokenizer:
     """The tokenizer of a rank file's text, split by a known scheme or else by a regular expression.
 
-    A published one has been compared with tiktoken at length; any other is compared now, on a hard text.
+    A published one has been compared with tiktoken at length, in the releases that are tested; any other is compared
+    now, on a hard text.
     """
     file = _RankFile(name, text, scheme, special_tokens, specials, place)
-    known = file.scheme
+    known, mismatch = file.scheme, mismatch_of([file.pattern])
     largest_rank = vocabulary.last_rank(text, place) if published else max(file.ranks.values())
     file.largest_id = max(largest_rank, *special_tokens.values(), 0)
     if not published:
         file.reference()  # an error in the vocabulary or the pattern is told now
     # gigatoken refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
     fast = known is not None and all(id_ > largest_rank for id_ in file.parsed.values())
-    fast = fast and (published or self_check.trusted(file.by_gigatoken, file.reference(), list(special_tokens)))
+    if fast and not (published and self_check.tested("gigatoken", "tiktoken")):
+        fast = self_check.trusted(file.by_gigatoken, file.reference(), list(special_tokens), mismatch, "tiktoken")
     # Where special tokens are an error they must be found, so no cut may hide one.
     cut = Cut(known.family, specials=specials != "text") if known else None
     stitching = None
@@ -70,7 +72,7 @@ def from_ranks(
         decode_ids=file.decode,
         stitching=stitching,
         separable=fast and specials == "text",
-        mismatch=mismatch_of([file.pattern]),
+        mismatch=mismatch,
     )
 
 

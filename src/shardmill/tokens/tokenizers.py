@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.tokens import self_check
 from shardmill.tokens.engines import Backend, Engine, Recipe
 from shardmill.tokens.gigatoken_backend import MARK
 from shardmill.tokens.stitch import Stitching
@@ -69,6 +71,15 @@ class Tokenizer:
             "specials": self.specials,
             "bos_eos": "none added",
         }
+
+    def provenance(self, engine: Engine) -> dict[str, str]:
+        """Which libraries encode, in which releases, and a hash of what the engine gives for a hard text."""
+        text = np.frombuffer(b"\n".join(self_check.texts([], 100)), np.uint8)
+        encoded = engine.encode(text, np.array([0, len(text)], np.int64))
+        digest = hashlib.sha256(encoded.tokens.astype("<u4").tobytes())
+        names = dict.fromkeys([self.engine_name, self.library_name])
+        libraries = ", ".join(f"{name} {self_check.version(name)}" for name in names)
+        return {"libraries": libraries, "sha256": digest.hexdigest()}
 
     def takes(self, separator: bytes) -> bool:
         """Whether engines can be made for rows that have this separator between them."""
