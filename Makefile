@@ -13,7 +13,7 @@ FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 pyt
 # As pip does for what it copies: where Python may not write bytecode, every start would compile the package anew.
 COMPILE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test lint soak bench lowest clean
+.PHONY: help demo test lint soak bench lowest core clean
 
 help:
 	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
@@ -22,6 +22,7 @@ help:
 	@echo "make soak    the slow tests: minutes, gigabytes"
 	@echo "make bench   shardmill beside what people use instead (INPUT=file or folder for text of your own)"
 	@echo "make lowest  the tests again with every dependency at its lower bound"
+	@echo "make core    compile src/shardmill/core in place"
 	@echo "make clean   remove what these made"
 	@echo "PYTHON=… chooses the interpreter, when .venv is made."
 
@@ -79,5 +80,9 @@ lowest: .venv/made pyproject.toml
 	.venv/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/lowest/lowest.txt --editable '.[test]'
 	.venv/lowest/bin/python -m pytest -n auto --dist worksteal -m 'not slow'
 
+core: .venv/made
+	$(BIN)/python hatch_build.py
+
 clean:
+	rm -f src/shardmill/core/_core.so
 	rm -rf .venv demo build dist benchmarks/.cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,76 @@
+/* The whole interface of the compiled core. The Python side is __init__.py.
+ *
+ * Nothing here allocates: every buffer, its size included, comes from the caller. Nothing aborts: a negative
+ * result is one of the errors below. No byte is read or written outside of the buffers that are given.
+ */
+#ifndef SHARDMILL_CORE_H
+#define SHARDMILL_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define SM_API __attribute__((visibility("default")))
+#else
+#define SM_API
+#endif
+
+/* Increased with every change of this header; __init__.py refuses a library of another number. */
+#define SM_ABI 1
+SM_API int32_t sm_abi(void);
+
+enum {
+    SM_ERROR_ARGUMENT = -1, /* offsets out of order or outside of the data, an unknown choice, a pointer that is null */
+    SM_ERROR_SPACE = -2,    /* a buffer is smaller than what this call may need */
+    SM_ERROR_VOCABULARY = -3, /* a vocabulary that the core cannot use: a byte without a token, too long, too many */
+    SM_ERROR_STITCH = -4     /* a piece of text longer than a window, whose windows cannot be joined */
+};
+
+/* ---- Encoding: pieces.c, merges.c, encode.c -------------------------------------------------------------
+ *
+ * A model holds the tables of one tokenizer: immutable, shared by all threads. An encoder holds the cache and the
+ * working space of one thread, and its size is fixed when it is made. Both live in buffers that the caller
+ * allocates, aligned to 64 bytes, and keeps until they are no longer used; there is nothing else to free.
+ */
+typedef struct sm_model sm_model;
+typedef struct sm_encoder sm_encoder;
+
+/* How text is split into pieces. */
+enum {
+    SM_GPT2,
+    SM_CL100K,
+    SM_LLAMA3,
+    SM_QWEN2,
+    SM_QWEN35,
+    SM_O200K,
+    SM_TEKKEN,
+    SM_SCHEMES
+};
+
+/* Token i is text[offsets[i] : offsets[i+1]]; empty if there is no token i. merges: NULL if any two neighbours merge
+ * that are together a token, the lowest id first; or rows of (left, right, result), which are merged in this
+ * order. whole_first: a piece that is a token is that token, whatever merging would give.
+ * Returns the bytes that the model needs, and in *scratch those that only building it needs. */
+SM_API int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t count, int64_t merge_count,
+                              int64_t *scratch);
+SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scratch_bytes, const uint8_t *text,
+                              const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
+                              int32_t scheme, int32_t whole_first);
+
+/* An encoder of at most `bytes`; the least is what sm_encoder_least() gives. simd: 0 for plain C alone, 1 for what
+ * this processor has. */
+SM_API int64_t sm_encoder_least(void);
+SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t simd);
+
+/* Row i is data[offsets[i] : offsets[i+1] - gap], valid UTF-8 of less than 2 GiB. eot: -1, or an id that stands after
+ * each row, or before it if `before`. wide: ids are uint32_t, else uint16_t. counts[i]: ids of row i, EOT included.
+ * Encodes rows while `capacity` ids are certain to be enough: SM_ROOM more than the bytes of the row, after the ids
+ * that are written already. Returns how many ids were written, and in *done how many rows. */
+enum { SM_ROOM = 16 };
+SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_bytes, const int64_t *offsets,
+                         int64_t rows, int64_t gap, int64_t eot, int32_t before, int32_t wide, void *ids,
+                         int64_t capacity, int64_t *counts, int64_t *done);
+
+/* ---- Reading: json.c, utf8.c, scan.c -------------------------------------------------------------------- */
+
+#endif
