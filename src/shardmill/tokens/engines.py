@@ -98,8 +98,8 @@ class Recipe:
     stitching: Stitching | None
     forbidden: re.Pattern[bytes] | None = None
     """Special tokens that a row must not contain."""
-    mismatch: unicode_mismatch.Characters = unicode_mismatch.WITH_SYMBOLS
-    """Characters that the primary and the reference may take for different things."""
+    mismatch: unicode_mismatch.Characters | None = unicode_mismatch.WITH_SYMBOLS
+    """Characters that the primary and the reference may take for different things; None: there are none."""
 
 
 class EngineError(ShardmillError):
@@ -153,8 +153,8 @@ class Engine:
         recipe = self._recipe
         first, last = int(offsets[0]), int(offsets[-1])
         odd = [np.empty(0, np.int64)]
-        if recipe.reference:
-            odd.append(np.searchsorted(offsets, self._mismatches(data[first:last]) + first, side="right") - 1)
+        if recipe.reference and recipe.mismatch:
+            odd.append(np.searchsorted(offsets, recipe.mismatch.places(data[first:last]) + first, side="right") - 1)
         if recipe.stitching:
             odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if recipe.reference else self._whole)))
         if recipe.forbidden:
@@ -199,9 +199,6 @@ class Engine:
         else:
             self._odd_row(rows.text(start), start, result)
 
-    def _mismatches(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        return self._recipe.mismatch.places(data)
-
     def _text(self, text: bytes) -> NDArray[Any]:
         self._refuse_special(text)
         return self._alone(np.frombuffer(text, np.uint8))
@@ -215,7 +212,8 @@ class Engine:
         """The tokens of one text in one call. EngineError if neither library can."""
         row = _Rows(text, np.array([0, len(text)], np.int64), 0)
         outcome: tuple[NDArray[Any], NDArray[np.int64]] | str = ""
-        if not self._recipe.reference or not len(self._mismatches(text)):
+        mismatch = self._recipe.mismatch if self._recipe.reference else None
+        if mismatch is None or not len(mismatch.places(text)):
             outcome = self._attempt(self._primary, row)
         if isinstance(outcome, str) and self._recipe.reference:
             self._fallbacks += 1
@@ -242,6 +240,8 @@ class Engine:
             return f"a panic of the library: {error}"
         if len(ids) and int(ids.max()) > self._recipe.largest_id:
             return f"id {ids.max()} is beyond the vocabulary"
+        if ids.dtype == self._recipe.dtype and len(ids) == bounds[-1]:
+            return ids, bounds
         tokens = np.empty(bounds[-1], self._recipe.dtype)
         tokens[: len(ids)] = ids
         tokens[len(ids) :] = 0

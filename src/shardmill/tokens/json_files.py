@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import threading
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill import core
 from shardmill.errors import UsageError
 from shardmill.extras import needs
-from shardmill.tokens import gigatoken_backend, schemes, self_check
+from shardmill.tokens import core_backend, gigatoken_backend, schemes, self_check
 from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Backend, ReferenceBackend
 from shardmill.tokens.stitch import Stitching
-from shardmill.tokens.tokenizers import Reference, Tokenizer
-from shardmill.tokens.unicode_mismatch import mismatch_of
+from shardmill.tokens.tokenizers import Reference, Tokenizer, id_type
+from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
 END_NAMES = (
     "<|endoftext|>",
@@ -41,10 +44,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
     """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
     file = _JsonFile(text, specials, place)
     rules, scheme = file.rules, file.scheme
-    mismatch = mismatch_of(scheme.patterns if scheme else ())
-    fast = file.byte_level and self_check.trusted(
-        file.by_gigatoken, file.reference(), list(file.names), mismatch, "tokenizers"
-    )
+    engine, make, mismatch = file.engine()
     # Where special tokens are an error they must be found, so no cut may hide one.
     parsed = [token for token in file.added if specials != "text" or not token.get("special")]
     cut = stitching = None
@@ -66,19 +66,20 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         vocab_size=file.largest_id + 1,
         largest_id=file.largest_id,
         eot=_end_of_text(file.names, config, file.vocab),
-        engine_name="gigatoken" if fast else "tokenizers",
+        engine_name=engine,
         library_name="tokenizers",
         specials=specials,
         special_tokens=file.special_tokens,
         pattern=scheme.name if scheme else None,
         cut=cut,
-        make_primary=file.by_gigatoken if fast else file.by_library,
-        make_fallback=file.by_library if fast else None,
+        make_primary=make,
+        make_fallback=None if engine == "tokenizers" else file.by_library,
         make_reference=file.reference,
         decode_ids=file.decode,
         stitching=stitching,
-        library_bytes=0 if fast or cut else _LIBRARY_BYTES,
+        library_bytes=_LIBRARY_BYTES if engine == "tokenizers" and not cut else 0,
         mismatch=mismatch,
+        engine_grows=engine != "core",
     )
 
 
@@ -96,6 +97,8 @@ class _JsonFile:
         self.largest_id = max(self.vocab.values())
         self.scheme = schemes.of_pre_tokenizer(self.rules.get("pre_tokenizer"))
         model = self.rules["model"]
+        self._added_ids = set(self.names.values())
+        self._building = threading.Lock()
         self.byte_level = self.scheme is not None and model.get("type") == "BPE" and not model.get("dropout")
 
     @cached_property
@@ -124,6 +127,34 @@ class _JsonFile:
 
     def by_gigatoken(self, separator: bytes = b"") -> Backend:
         return gigatoken_backend.of_json(self._stripped, self.largest_id + 1)
+
+    @cached_property
+    def _model(self) -> core.Model:
+        """Ordinary tokens alone: a special one is never found in a text here."""
+        assert self.scheme is not None
+        tokens = [b"" if number in self._added_ids else token for number, token in enumerate(self._token_bytes)]
+        whole_first = bool(self.rules["model"].get("ignore_merges"))
+        merges = core_backend.merges_of(self.rules, self.vocab)
+        return core.Model(tokens, self.scheme.name, merges, whole_first=whole_first)
+
+    def by_core(self, separator: bytes = b"") -> Backend:
+        with self._building:
+            model = self._model
+        return core_backend.CoreBackend(model, id_type(self.largest_id))
+
+    def engine(self) -> tuple[str, Callable[[bytes], Backend], Characters | None]:
+        """The name of the fastest engine that gives the library's tokens, and where it cannot be trusted."""
+        names = list(self.names)
+        if self.byte_level and self.scheme:
+            # The core takes text as it is: nothing is brought into NFC, and no token is looked for in it.
+            plain = not _normal_form(self.rules) and all(token.get("special") for token in self.added)
+            plain = plain and self._specials != "parse" and core_backend.knows(self.scheme)
+            if plain and self_check.trusted(self.by_core, self.reference(), names, None, "tokenizers"):
+                return "core", self.by_core, None
+            mismatch = mismatch_of(self.scheme.patterns)
+            if self_check.trusted(self.by_gigatoken, self.reference(), names, mismatch, "gigatoken", "tokenizers"):
+                return "gigatoken", self.by_gigatoken, mismatch
+        return "tokenizers", self.by_library, None
 
     def _stripped(self, more: dict[str, int]) -> bytes:
         return _for_gigatoken(self.rules, self._specials, more)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 import threading
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill import core
 from shardmill.errors import UsageError
-from shardmill.tokens import gigatoken_backend, self_check, vocabulary
+from shardmill.tokens import core_backend, gigatoken_backend, self_check, vocabulary
 from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Backend, ReferenceBackend
 from shardmill.tokens.schemes import Scheme
 from shardmill.tokens.stitch import Stitching
-from shardmill.tokens.tokenizers import Reference, Tokenizer
-from shardmill.tokens.unicode_mismatch import mismatch_of
+from shardmill.tokens.tokenizers import Reference, Tokenizer, id_type
+from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
@@ -34,19 +37,15 @@ def from_ranks(
 ) -> Tokenizer:
     """The tokenizer of a rank file's text, split by a known scheme or else by a regular expression.
 
-    A published one has been compared with tiktoken at length, in the releases that are tested; any other is compared
-    now, on a hard text.
+    UsageError where tiktoken refuses the vocabulary or the pattern.
     """
     file = _RankFile(name, text, scheme, special_tokens, specials, place)
-    known, mismatch = file.scheme, mismatch_of([file.pattern])
-    largest_rank = vocabulary.last_rank(text, place) if published else max(file.ranks.values())
-    file.largest_id = max(largest_rank, *special_tokens.values(), 0)
+    known = file.scheme
+    file.largest_rank = vocabulary.last_rank(text, place) if published else max(file.ranks.values())
+    file.largest_id = max(file.largest_rank, *special_tokens.values(), 0)
     if not published:
         file.reference()  # an error in the vocabulary or the pattern is told now
-    # gigatoken refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
-    fast = known is not None and all(id_ > largest_rank for id_ in file.parsed.values())
-    if fast and not (published and self_check.tested("gigatoken", "tiktoken")):
-        fast = self_check.trusted(file.by_gigatoken, file.reference(), list(special_tokens), mismatch, "tiktoken")
+    engine = _engine_of(file, special_tokens, published)
     # Where special tokens are an error they must be found, so no cut may hide one.
     cut = Cut(known.family, specials=specials != "text") if known else None
     stitching = None
@@ -60,20 +59,48 @@ def from_ranks(
         vocab_size=file.largest_id + 1,
         largest_id=file.largest_id,
         eot=special_tokens.get(vocabulary.END_OF_TEXT),
-        engine_name="gigatoken" if fast else "tiktoken",
+        engine_name=engine.name,
         library_name="tiktoken",
         specials=specials,
         special_tokens=special_tokens,
         pattern=known.name if known else file.pattern,
         cut=cut,
-        make_primary=file.by_gigatoken if fast else file.by_tiktoken,
-        make_fallback=file.by_tiktoken if fast else None,
+        make_primary=engine.make,
+        make_fallback=None if engine.name == "tiktoken" else file.by_tiktoken,
         make_reference=file.reference,
         decode_ids=file.decode,
         stitching=stitching,
-        separable=fast and specials == "text",
-        mismatch=mismatch,
+        separable=specials == "text" and engine.name != "tiktoken",
+        mismatch=engine.mismatch,
+        engine_grows=engine.name != "core",
     )
+
+
+class _Chosen(NamedTuple):
+    """What encodes the documents, and the characters for which it cannot be trusted."""
+
+    name: str
+    make: Callable[[bytes], Backend]
+    mismatch: Characters | None
+
+
+def _engine_of(file: _RankFile, special_tokens: dict[str, int], published: bool) -> _Chosen:
+    """The fastest engine that gives tiktoken's tokens.
+
+    Published vocabularies were compared at length, in the releases that are tested; all others are compared now.
+    """
+    names = list(special_tokens)
+    if core_backend.knows(file.scheme) and not file.parsed:
+        known = published and self_check.tested("tiktoken")
+        if known or self_check.trusted(file.by_core, file.reference(), names, None, "tiktoken"):
+            return _Chosen("core", file.by_core, None)
+    # gigatoken refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
+    if file.scheme and all(id_ > file.largest_rank for id_ in file.parsed.values()):
+        mismatch, releases = mismatch_of([file.pattern]), ("gigatoken", "tiktoken")
+        known = published and self_check.tested(*releases)
+        if known or self_check.trusted(file.by_gigatoken, file.reference(), names, mismatch, *releases):
+            return _Chosen("gigatoken", file.by_gigatoken, mismatch)
+    return _Chosen("tiktoken", file.by_tiktoken, None)
 
 
 class _RankFile:
@@ -88,7 +115,7 @@ class _RankFile:
         self.pattern = self.scheme.patterns[0] if self.scheme else str(scheme)
         self.parsed = special_tokens if specials == "parse" else {}
         """Special tokens that are looked for in texts."""
-        self.largest_id = 0
+        self.largest_rank = self.largest_id = 0
         self._building = threading.Lock()
         self._reference: Reference | None = None
 
@@ -144,3 +171,13 @@ class _RankFile:
     def by_gigatoken(self, separator: bytes = b"") -> Backend:
         scheme: Any = self.scheme.gigatoken if self.scheme else ""
         return gigatoken_backend.of_ranks(self._dense, scheme, self.parsed, self.largest_id + 1, separator)
+
+    @cached_property
+    def _model(self) -> core.Model:
+        assert self.scheme is not None
+        return core.Model(vocabulary.by_id(self.ranks, {}), self.scheme.name)
+
+    def by_core(self, separator: bytes = b"") -> Backend:
+        with self._building:
+            model = self._model
+        return core_backend.CoreBackend(model, id_type(self.largest_id))

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardmill import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -83,7 +85,9 @@ def texts(names: Sequence[str], rows: int = 400) -> list[bytes]:
 
 
 def version(library: str) -> str:
-    """The installed release of a library; nothing where it is not installed."""
+    """The installed release of a library; nothing where it is not installed. The core comes with this package."""
+    if library == "core":
+        return __version__
     found = importlib.util.find_spec(library)
     if found is None or found.origin is None:
         return ""
@@ -115,26 +119,26 @@ def agree(backend: Backend, reference: Callable[[str], list[int]], rows: Sequenc
     )
 
 
-def every_character(mismatch: Characters) -> list[bytes]:
+def every_character(mismatch: Characters | None) -> list[bytes]:
     """Every character of the planes that hold text, where its class matters, but for those that are known to differ."""
     codes = [code for code in range(0x80, 0x34000) if not 0xD800 <= code < 0xE000]
     rows = [
         " ".join(f"a{chr(code)}'s1{chr(code)}A" for code in codes[start : start + 100]).encode()
         for start in range(0, len(codes), 100)
     ]
-    return [row for row in rows if not len(mismatch.places(np.frombuffer(row, np.uint8)))]
+    return [row for row in rows if not mismatch or not len(mismatch.places(np.frombuffer(row, np.uint8)))]
 
 
 def trusted(
     make: Callable[[], Backend],
     reference: Callable[[str], list[int]],
     names: Sequence[str],
-    mismatch: Characters,
-    library: str,
+    mismatch: Characters | None,
+    *libraries: str,
 ) -> bool:
-    """Whether a backend can be made and agrees with the reference, in every character where their releases are new."""
+    """Whether a backend can be made and agrees with the reference, in every character where these releases are new."""
     rows = texts(names)
-    if not tested("gigatoken", library):
+    if not tested(*libraries):
         rows += every_character(mismatch)
     try:
         return agree(make(), reference, rows)

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 Reference = Callable[[str], list[int]]
 
 
+def id_type(largest_id: int) -> np.dtype[Any]:
+    """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
+    return np.dtype(np.uint16 if largest_id < 1 << 16 else np.uint32)
+
+
 @dataclass(frozen=True)
 class Tokenizer:
     """The facts about a tokenizer, and ways to make engines for it. Safe to share between threads."""
@@ -52,13 +57,15 @@ class Tokenizer:
     """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
     library_bytes: int = 0
     """Memory that its library takes for each byte of a document, where every document goes to it whole."""
-    mismatch: Characters = WITH_SYMBOLS
-    """Characters that its engine and its library may take for different things."""
+    mismatch: Characters | None = WITH_SYMBOLS
+    """Characters that its engine and its library may take for different things; None: there are none."""
+    engine_grows: bool = True
+    """The engine's caches grow with the text, until it is dropped."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
-        return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
+        """What ids are stored as."""
+        return id_type(self.largest_id)
 
     def describe(self) -> dict[str, Any]:
         """What can change the tokens, for the fingerprint and the manifest."""
