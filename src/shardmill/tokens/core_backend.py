@@ -28,21 +28,19 @@ class CoreBackend:
     """An encoder of the core. All encoders of a tokenizer share its model."""
 
     def __init__(self, model: core.Model, dtype: np.dtype[Any]) -> None:
-        self._encoder = core.Encoder(model, CACHE)
-        self._dtype = dtype
+        self._encoder = core.Encoder(model, CACHE, dtype)
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all rows, one more after each that means nothing, and where each row begins."""
-        ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after", dtype=self._dtype)
+        ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after")
         bounds = np.zeros(len(offsets), np.int64)
         np.cumsum(counts, out=bounds[1:])
         return ids, bounds
 
 
 def merges_of(rules: Mapping[str, Any], vocab: Mapping[str, int]) -> NDArray[np.uint32]:
-    """The merges of a tokenizer.json as rows of (left, right, result), in their order."""
+    """The merges of a tokenizer.json, which lists them as texts or as pairs."""
     pairs: Sequence[Any] = rules["model"]["merges"]
-    split = [pair.split(" ") if isinstance(pair, str) else pair for pair in pairs]
-    return np.array([(vocab[left], vocab[right], vocab[left + right]) for left, right in split], np.uint32)
+    return core.merge_rows(vocab, (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs))
