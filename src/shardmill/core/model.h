@@ -110,7 +110,7 @@ u32 sm_split(int scheme, int simd, const u8 *text, u32 size, const u8 *limit, u3
 enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, and eight at a time */
 
 /* ---- merges.c */
-u32 sm_find(const sm_model *m, const u8 *p, u32 n);
+u32 sm_token_id(const sm_model *m, const u8 *p, u32 n);
 /* The ids of n ≤ WINDOW bytes by merging alone, never looked up whole; returns how many. */
 u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids);
 int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb);

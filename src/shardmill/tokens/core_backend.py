@@ -43,4 +43,5 @@ class CoreBackend:
 def merges_of(rules: Mapping[str, Any], vocab: Mapping[str, int]) -> NDArray[np.uint32]:
     """The merges of a tokenizer.json, which lists them as texts or as pairs."""
     pairs: Sequence[Any] = rules["model"]["merges"]
-    return core.merge_rows(vocab, (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs))
+    split = (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs)
+    return core.merge_rows(vocab, ((left, right) for left, right in split))
