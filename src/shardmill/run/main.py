@@ -129,9 +129,9 @@ class Run:
         settle_allocator()
         separator = options.separator_bytes or b""
         gaps = plan.tokenizer.takes(separator)
-        warm = plan.tokenizer.engine(
-            separator if gaps else b""
-        )  # so that the budget sees what the libraries take once they are at work
+        # At work already, so that the budget sees what the libraries take.
+        warm = plan.tokenizer.engine(separator if gaps else b"")
+        self._engine = plan.tokenizer.provenance(warm)
         self._budget = Budget(
             options.memory_bytes,
             options.workers,
@@ -182,7 +182,7 @@ class Run:
             writer = Writer(
                 self._plan, self._out, journal, self._outputs, self._val, self._budget, keeper, self._mirror
             )
-            writer.begin(self._facts, begun)
+            writer.begin(self._facts, begun, self._engine)
             try:
                 self._progress.trouble = lambda: self._fetcher.retries.words() or waiting_words()
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)

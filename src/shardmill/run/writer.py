@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.documents.chunks import Position
 from shardmill.documents.oversize import TooLarge
-from shardmill.errors import BudgetError
+from shardmill.errors import BudgetError, MismatchError
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.dealing import Counted, Stream
 from shardmill.run.manifest import SourceLines, as_bytes, json_line
@@ -54,6 +54,8 @@ class State:
     )
     rejects_bytes: int = 0
     sources_bytes: int = 0
+    engine: dict[str, str] = field(default_factory=dict)
+    """Which libraries have encoded so far, and a hash of what they give for a hard text."""
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> State:
@@ -86,11 +88,17 @@ class Writer:
         self._before = self._through = 0
         self._left: list[bytes] = []
 
-    def begin(self, facts: dict[str, Any], begun: Begun | None) -> None:
-        """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
+    def begin(self, facts: dict[str, Any], begun: Begun | None, engine: dict[str, str]) -> None:
+        """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way.
+
+        `engine`: what encodes now. MismatchError if what has been written was encoded by one that gives other tokens.
+        """
+        if begun and begun.state:
+            _check_engine(begun.state.get("engine") or engine, engine)
         if saved := self.checkpoints.begin(facts, begun):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
             self._before = self._plan.sources.bytes_before(self.state.source)
+        self.state.engine = engine
         self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
@@ -280,3 +288,12 @@ def _line(source: Source, filled: bool) -> str:
     """What `_leave` writes of a source that is one document or none: the same bytes, in an eighth of the time."""
     counts = '"documents": 1, "empty": 0' if filled else '"documents": 0, "empty": 1'
     return f'{{"name": {encode_basestring(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0}}\n'
+
+
+def _check_engine(before: dict[str, str], now: dict[str, str]) -> None:
+    """MismatchError where another release of a library gives other tokens than the run was begun with."""
+    if before["sha256"] != now["sha256"]:
+        raise MismatchError(
+            f"the run was begun with {before['libraries']}, and {now['libraries']} gives other tokens",
+            hint="install the former release again, or start anew with `--overwrite`",
+        )
