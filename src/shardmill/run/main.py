@@ -60,6 +60,8 @@ class Result:
     resumed: bool = False
     retries: int = 0
     """Requests for remote sources that had to be made again."""
+    engine: str = ""
+    """What encoded, and the library that it was compared with, with their versions."""
 
 
 def prepare(
@@ -206,6 +208,7 @@ class Run:
             warn(self._outputs, manifest),
             resumed=begun is not None,
             retries=self._fetcher.retries.count,
+            engine=self._engine["libraries"],
         )
 
     def _mill(self, writer: Writer, own: Worker) -> None:
