@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse
-from shardmill.run.machine import settle_allocator
+from shardmill.run.machine import capped, settle_allocator
 from shardmill.run.manifest import NAME, manifest_bytes, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
@@ -42,6 +43,8 @@ from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import load_tokenizer
 
 _LEFT = REJECTS + PARTIAL
+# Besides the workers: a feeder, a keeper, progress, and what libraries start; and those of the fetcher.
+_THREADS, _FETCHING = 6, 8
 
 
 @dataclass(frozen=True)
@@ -205,8 +208,15 @@ class Run:
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
+        budget = self._budget
+        threads = budget.workers + _THREADS + (_FETCHING if budget.ahead else 0)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
-        with Pipeline(self._milling) as pipeline, self._fetcher:
+        with (
+            self._memory_errors(writer),
+            capped(budget.memory, budget.ceiling, budget.workers, threads),
+            Pipeline(self._milling) as pipeline,
+            self._fetcher,
+        ):
             for milled in pipeline.run(self._entries(writer), own, self._one_by_one):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
@@ -216,6 +226,14 @@ class Run:
                     return
                 writer.take(milled)
                 self._progress.update(writer.done())
+
+    @contextmanager
+    def _memory_errors(self, writer: Writer) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            source = self._plan.sources[min(writer.state.source, len(self._plan.sources) - 1)]
+            raise self._budget.exhausted(source.name) from error
 
     def _entries(self, writer: Writer) -> Iterator[Entry | Bunch]:
         """What is still to be read, in plan order: tiny files in bunches, of all others every chunk and then an end."""
