@@ -206,8 +206,10 @@ class ParquetReader(RowsReader):
     def _piece(self, part: Rows) -> _Piece:
         if part.total == 1 and part.cost > self._reading.largest:
             return _Piece(1, part.cost, 0, Oversize("row", part.cost))
-        # A copy, so that a slice does not keep all that it was cut from.
-        column = pa.concat_arrays([as_binary(part.column), pa.nulls(0, pa.large_binary())])
+        column = as_binary(part.column)
+        if not pa.types.is_dictionary(part.column.type):
+            # A copy, so that a slice does not keep all that it was cut from.
+            column = pa.concat_arrays([column, pa.nulls(0, pa.large_binary())])
         return _Piece(part.total, part.cost, part.beside, part._replace(column=column))
 
     def _hold(self, amount: int, page: Page, row: int) -> AbstractContextManager[None]:
