@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
-from shardmill.run.machine import hand_back, resident, usable_cpus, usable_memory
+from shardmill.run.machine import hand_back, most_resident, resident, usable_cpus, usable_memory
 from shardmill.units import show_bytes
 
 MB = 1_000_000
@@ -75,13 +75,13 @@ class Budget:
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
-        self.peak = resident()
-        self._base = base = self.peak + beside
+        self._sampled, self._before = resident(), most_resident()
+        self._base = base = self._sampled + beside
         self._remote = remote
         cpus = usable_cpus()
         self._most_workers = self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
-        self.memory = memory or default_memory(self.workers) + max(0, self.peak - _FRESH)
+        self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
         self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 16 - 16 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)
@@ -102,14 +102,18 @@ class Budget:
         for_text = room - self.workers * self._worker_needs(0) - _TASK
         fitting = for_text // (self.workers * (_GROWTH_PER_BYTE + 2 * self._per_byte) + self._per_byte)
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
-        ceiling, fixed = int(self.memory * _CEILING), base + feeder + self.workers * self._engine
+        self.ceiling = ceiling = int(self.memory * _CEILING)
+        """What the program, the engines and the leases take together at the most."""
+        fixed = base + feeder + self.workers * self._engine
         calm = ceiling - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
         self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING))
         spare = calm - fixed
         leases = self.workers + (self.chunk_bytes > SMALLEST)
         self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
-        # What a step of the feeder may take leaves a lease for what comes out of it.
-        self.largest_step = self.capacity - self.lease_for(self.chunk_bytes) + _STEP_FREE
+        # A large step of the feeder leaves room for one worker's chunk at a time: the others wait, and engines that
+        # have grown are replaced.
+        self._alone = ceiling - _GROWTH - _GROWTH_PER_BYTE * self.chunk_bytes
+        self.largest_step = self._alone - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def lease_for(self, text_bytes: int, beside: int = 0) -> int:
@@ -142,18 +146,33 @@ class Budget:
             hint += f"; this machine allows {show_bytes(usable_memory())}"
         return BudgetError(message, place=place, hint=hint)
 
+    def exhausted(self, place: str) -> BudgetError:
+        """The error for memory that ran out though nothing that was reckoned with takes so much."""
+        return BudgetError(
+            f"the data takes more than {show_bytes(self.memory)} of memory",
+            place=place,
+            hint=f"try {_option(2 * self.memory)}; how much it takes is not known",
+        )
+
     def sample(self) -> int:
         """Bytes that this process holds in memory now, remembering the largest."""
         now = resident()
-        self.peak = max(self.peak, now)
+        self._sampled = max(self._sampled, now)
         return now
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that this process has held since the budget was made, also between two samples."""
+        ever = most_resident()
+        return max(self._sampled, ever) if ever > self._before else self._sampled
 
     def crowded(self) -> bool:
         """Whether an engine has to be replaced before the next chunk; not if handing back what is unused will do."""
-        if self.sample() <= self._soft:
+        soft = self._alone if self._feeding + self.lease_for(self.chunk_bytes) > self.capacity else self._soft
+        if self.sample() <= soft:
             return False
         hand_back()
-        return self.sample() > self._soft - _RELIEF
+        return self.sample() > soft - _RELIEF
 
     def lease(self, amount: int) -> bool:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
@@ -172,8 +191,8 @@ class Budget:
         come out of it.
         """
         if amount > self.largest_step:
-            room = max(amount + self.lease_for(LARGEST), self.lease_for(record))
-            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", 2 * room, place)
+            room = max(amount + self.lease_for(LARGEST), 2 * self.lease_for(record))
+            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
         amount = max(0, amount - _STEP_FREE)
         full = self.lease_for(self.chunk_bytes)
         with self._freed:

@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse, tidy
-from shardmill.run.machine import most_resident, settle_allocator
+from shardmill.run.machine import capped, most_resident, settle_allocator
 from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
@@ -38,6 +39,8 @@ from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import load_tokenizer
 
 _LEFT = REJECTS + PARTIAL
+# Besides the workers: a feeder, a keeper, progress, and what libraries start; and those of the fetcher.
+_THREADS, _FETCHING = 6, 8
 
 
 @dataclass(frozen=True)
@@ -213,8 +216,15 @@ class Run:
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
+        budget = self._budget
+        threads = budget.workers + _THREADS + (_FETCHING if budget.ahead else 0)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
-        with Pipeline(self._milling) as pipeline, self._fetcher:
+        with (
+            self._memory_errors(writer),
+            capped(budget.memory, budget.ceiling, budget.workers, threads),
+            Pipeline(self._milling) as pipeline,
+            self._fetcher,
+        ):
             for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
@@ -224,6 +234,14 @@ class Run:
                     return
                 writer.take(milled)
                 self._progress.update(writer.done())
+
+    @contextmanager
+    def _memory_errors(self, writer: Writer) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            source = self._plan.sources[min(writer.state.source, len(self._plan.sources) - 1)]
+            raise self._budget.exhausted(source.name) from error
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
