@@ -1,7 +1,8 @@
 """The memory of a run: how much there is, and who holds how much of it.
 
 A chunk is worked on only while it holds a lease for its worst case. Besides the leases there is what the program itself
-takes, and the engines, whose caches grow with the text: `crowded` says when an engine has to be replaced.
+takes, and the engines. The core's engines never grow; the caches of others do: `crowded` says when one has to be
+replaced.
 """
 
 from __future__ import annotations
@@ -58,20 +59,23 @@ class Budget:
         vocab_size: int = 50257,
         token_bytes: int = 2,
         *,
+        engine_bytes: int | None = None,
         library_bytes: int = 0,
         remote: bool = False,
         beside: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `library_bytes`: what the tokenizer's library takes for each byte of text besides. `remote`: bytes are read
-        ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
+        `engine_bytes`: what an engine takes that never grows. `library_bytes`: what the tokenizer's library takes for
+        each byte of text besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out,
+        whatever the chunks are.
         """
         self._closed = False
         self._held = 0
         self._feeding = 0
         self._freed = threading.Condition()
-        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
+        self._grows = engine_bytes is None
+        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
@@ -100,19 +104,20 @@ class Budget:
         # than workers, for what is read ahead or written: without it they wait a tenth of the time. The least memory
         # has no room for that.
         for_text = room - self.workers * self._worker_needs(0) - _TASK
-        fitting = for_text // (self.workers * (_GROWTH_PER_BYTE + 2 * self._per_byte) + self._per_byte)
+        growth_per_byte = _GROWTH_PER_BYTE if self._grows else 0
+        fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
         fixed = base + feeder + self.workers * self._engine
-        calm = ceiling - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
-        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING))
+        calm = ceiling - self.workers * self._growth(self.chunk_bytes)
+        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self._grows else calm
         spare = calm - fixed
         leases = self.workers + (self.chunk_bytes > SMALLEST)
         self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
         # A large step of the feeder leaves room for one worker's chunk at a time: the others wait, and engines that
         # have grown are replaced.
-        self._alone = ceiling - _GROWTH - _GROWTH_PER_BYTE * self.chunk_bytes
+        self._alone = ceiling - self._growth(self.chunk_bytes)
         self.largest_step = self._alone - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
@@ -125,8 +130,11 @@ class Budget:
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
-        growth = _GROWTH + _GROWTH_PER_BYTE * chunk_bytes
-        return self._engine + growth + 2 * self.lease_for(chunk_bytes)
+        return self._engine + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
+
+    def _growth(self, chunk_bytes: int) -> int:
+        """What an engine's caches may grow by while it encodes one chunk."""
+        return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self._grows else 0
 
     def too_small(self, message: str, record: int, place: str) -> BudgetError:
         """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
@@ -139,7 +147,7 @@ class Budget:
     def _needs(self, message: str, capacity: int, place: str) -> BudgetError:
         """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
-        engines = self._most_workers * (self._engine + _GROWTH + _GROWTH_PER_BYTE * LARGEST)
+        engines = self._most_workers * (self._engine + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
         hint = f"with {_option(enough)} there is room for it"
         if enough > usable_memory():
@@ -172,7 +180,7 @@ class Budget:
         if self.sample() <= soft:
             return False
         hand_back()
-        return self.sample() > soft - _RELIEF
+        return self._grows and self.sample() > soft - _RELIEF
 
     def lease(self, amount: int) -> bool:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""

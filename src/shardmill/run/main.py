@@ -142,6 +142,7 @@ class Run:
             options.workers,
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
+            engine_bytes=plan.tokenizer.engine_bytes,
             library_bytes=plan.tokenizer.library_bytes,
             remote=plan.sources.remote,
             beside=ROOM if mirror else 0,

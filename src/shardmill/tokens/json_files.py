@@ -79,7 +79,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         stitching=stitching,
         library_bytes=_LIBRARY_BYTES if engine == "tokenizers" and not cut else 0,
         mismatch=mismatch,
-        engine_grows=engine != "core",
+        engine_bytes=core_backend.BYTES if engine == "core" else None,
     )
 
 

@@ -72,7 +72,7 @@ def from_ranks(
         stitching=stitching,
         separable=specials == "text" and engine.name != "tiktoken",
         mismatch=engine.mismatch,
-        engine_grows=engine.name != "core",
+        engine_bytes=core_backend.BYTES if engine.name == "core" else None,
     )
 
 
@@ -175,7 +175,9 @@ class _RankFile:
     @cached_property
     def _model(self) -> core.Model:
         assert self.scheme is not None
-        return core.Model(vocabulary.by_id(self.ranks, {}), self.scheme.name)
+        # Not `self.ranks`, which would stay: 10 MB that only a library needs.
+        ranks = vocabulary.parse(self._text, self._place)
+        return core.Model(vocabulary.by_id(ranks, {}), self.scheme.name)
 
     def by_core(self, separator: bytes = b"") -> Backend:
         with self._building:

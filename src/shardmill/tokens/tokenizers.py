@@ -59,8 +59,8 @@ class Tokenizer:
     """Memory that its library takes for each byte of a document, where every document goes to it whole."""
     mismatch: Characters | None = WITH_SYMBOLS
     """Characters that its engine and its library may take for different things; None: there are none."""
-    engine_grows: bool = True
-    """The engine's caches grow with the text, until it is dropped."""
+    engine_bytes: int | None = None
+    """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
