@@ -94,12 +94,14 @@ static const uint8_t *skip_digits(const uint8_t *p) {
     return p == first ? NULL : p;
 }
 
-/* Behind a number, true, false or null; or null. Python also knows NaN and Infinity: they are left to it. */
+/* Behind a number, true, false or null; or null. Python writes and reads NaN, Infinity and -Infinity too. */
 static const uint8_t *skip_scalar(const uint8_t *p) {
     if (*p == 't') return skip_word(p, "true");
     if (*p == 'f') return skip_word(p, "false");
     if (*p == 'n') return skip_word(p, "null");
+    if (*p == 'N') return skip_word(p, "NaN");
     if (*p == '-') p++;
+    if (*p == 'I') return skip_word(p, "Infinity");
     if (!(p = *p == '0' ? p + 1 : skip_digits(p))) return NULL;
     if (*p == '.' && !(p = skip_digits(p + 1))) return NULL;
     if (*p == 'e' || *p == 'E') {
