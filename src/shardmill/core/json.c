@@ -1,7 +1,6 @@
 /* One field of JSON Lines: lines that are plainly good are taken, every other line is left to somebody else's verdict. */
 #include "core.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "vectors.h"
@@ -112,9 +111,11 @@ static const uint8_t *skip_scalar(const uint8_t *p) {
     return p;
 }
 
-/* Plain text in a string ends with a quote, a backslash or a control character. The first of them is returned: there
-   is one, since the last byte before `end` is a newline. Copies never overtake: text has as much room as the block. */
 static int is_plain(uint8_t c) { return c >= 0x20 && c != '"' && c != '\\'; }
+
+/* skip_plain and copy_plain return the first byte that is not plain: a quote, a backslash or a control character. There
+   is one, since the last byte before `end` is a newline. What is copied never overtakes what is read, and text has as
+   much room as the block, so a vector that ends inside the block fits into the text too. */
 
 static const uint8_t *skip_plain_scalar(const uint8_t *p, const uint8_t *end, Seen *seen) {
     (void)end;
