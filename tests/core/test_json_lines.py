@@ -82,7 +82,7 @@ def test_a_line_is_taken_wherever_a_quote_or_an_escape_falls_in_a_vector() -> No
     "line",
     [
         b'{"text": "twice", "text": "the last counts"}', b'{"te\\u0078t": "escaped"}', b'{"text": "\\ud800"}', b"{}",
-        b'{"text": "a"} x', b'{"text": "a", "b": NaN}', b'{"text": "a", "b": 01}', b'{"text": "a",}',
+        b'{"text": "a"} x', b'{"text": "a", "b": -NaN}', b'{"text": "a", "b": 01}', b'{"text": "a",}',
         b'{"text": "\x01"}', b'{"text": "a\xff"}', b'{"text": "a", "b": "\xed\xa0\x80"}', b'{"text": 1}',
         b'{"text": null}', b"[]", b"x", b"null",
         b'{"text": "a", "b": ' + b"[" * 65 + b"]" * 65 + b"}", b'\xef\xbb\xbf{"text": "a"}', b'{"text": "a"}\0',

@@ -199,7 +199,7 @@ def test_a_system_without_memory_is_an_error_and_no_verdict_on_the_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_bytes(b'{"text": "a", "x": NaN}\n')  # left to the standard library
+    path.write_bytes(b'{"text": "a", "x": Inf}\n')  # left to the standard library
 
     def full(*_: object) -> None:
         raise MemoryError

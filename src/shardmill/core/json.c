@@ -1,7 +1,6 @@
 /* One field of JSON Lines: lines that are plainly good are taken, every other line is left to somebody else's verdict. */
 #include "core.h"
 
-#include <stddef.h>
 #include <string.h>
 
 #include "vectors.h"
@@ -94,12 +93,14 @@ static const uint8_t *skip_digits(const uint8_t *p) {
     return p == first ? NULL : p;
 }
 
-/* Behind a number, true, false or null; or null. Python also knows NaN and Infinity: they are left to it. */
+/* Behind a number, true, false or null; or null. Python writes and reads NaN, Infinity and -Infinity too. */
 static const uint8_t *skip_scalar(const uint8_t *p) {
     if (*p == 't') return skip_word(p, "true");
     if (*p == 'f') return skip_word(p, "false");
     if (*p == 'n') return skip_word(p, "null");
+    if (*p == 'N') return skip_word(p, "NaN");
     if (*p == '-') p++;
+    if (*p == 'I') return skip_word(p, "Infinity");
     if (!(p = *p == '0' ? p + 1 : skip_digits(p))) return NULL;
     if (*p == '.' && !(p = skip_digits(p + 1))) return NULL;
     if (*p == 'e' || *p == 'E') {
@@ -110,9 +111,11 @@ static const uint8_t *skip_scalar(const uint8_t *p) {
     return p;
 }
 
-/* Plain text in a string ends with a quote, a backslash or a control character. The first of them is returned: there
-   is one, since the last byte before `end` is a newline. Copies never overtake: text has as much room as the block. */
 static int is_plain(uint8_t c) { return c >= 0x20 && c != '"' && c != '\\'; }
+
+/* skip_plain and copy_plain return the first byte that is not plain: a quote, a backslash or a control character. There
+   is one, since the last byte before `end` is a newline. What is copied never overtakes what is read, and text has as
+   much room as the block, so a vector that ends inside the block fits into the text too. */
 
 static const uint8_t *skip_plain_scalar(const uint8_t *p, const uint8_t *end, Seen *seen) {
     (void)end;

@@ -87,17 +87,16 @@ TARGET static const uint8_t *WAY(skip_value)(const uint8_t *p, const Block *bloc
 /* One line from p on. Returns where its newline stands if it was taken, or null. */
 TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block, uint8_t **out) {
     const uint8_t *line = p;
-    Seen high = {0, 0};
+    Seen seen = {0, 0};
     int64_t at = 0;    /* which name of the path is looked for in the object we are in */
     int64_t found = 0; /* names that were found */
     if (*p != '{') return NULL;
     p = skip_space(p + 1);
     for (;;) {
-        Seen key_seen = {0, 0};
         if (*p != '"') return NULL;
         const uint8_t *key = p + 1;
-        if (!(p = WAY(skip_string)(key, block, &key_seen)) || key_seen.escape) return NULL;
-        high.high |= key_seen.high;
+        seen.escape = 0;
+        if (!(p = WAY(skip_string)(key, block, &seen)) || seen.escape) return NULL; /* it may be ours, escaped */
         const uint8_t *name = block->names + (at ? block->name_ends[at - 1] : 0);
         int64_t width = block->names + block->name_ends[at] - name;
         int ours = p - 1 - key == width && memcmp(key, name, (size_t)width) == 0;
@@ -113,8 +112,8 @@ TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block
                 at++;
                 continue;
             }
-            if (*p != '"' || !(p = WAY(copy_string)(p + 1, block, out, &high))) return NULL;
-        } else if (!(p = WAY(skip_value)(p, block, &high))) {
+            if (*p != '"' || !(p = WAY(copy_string)(p + 1, block, out, &seen))) return NULL;
+        } else if (!(p = WAY(skip_value)(p, block, &seen))) {
             return NULL;
         }
         for (;;) {
@@ -124,7 +123,7 @@ TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block
             if (at-- == 0) {
                 p = skip_space(p);
                 if (*p != '\n' || found < block->depth) return NULL;
-                return !high.high || sm_utf8_valid(line, p - line, block->simd) ? p : NULL;
+                return !seen.high || sm_utf8_valid(line, p - line, block->simd) ? p : NULL;
             }
         }
         if (*p != ',') return NULL;
