@@ -10,10 +10,10 @@ import pytest
 import tiktoken
 
 from shardmill import core
-from shardmill.encoding import vocabulary
-from shardmill.encoding.schemes import SCHEMES
-from tests.encoding.hard import rows
-from tests.encoding.vocabularies import rank_file
+from shardmill.tokens import vocabulary
+from shardmill.tokens.schemes import SCHEMES
+from tests.tokens.hard import rows
+from tests.tokens.vocabularies import rank_file
 
 VOCABULARIES = {
     "gpt2": "",

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests.core.models import VOCABULARIES, check, needs_core, ranks
-from tests.encoding.hard import RUNS, disorder, run
+from tests.tokens.hard import RUNS, disorder, run
 
 pytestmark = needs_core
 SURROUNDINGS = ["{}", "a{}", "{}a", " {}", "{} ", "A{}b", "1{}2", "!{}'s", "\n{}\n", "{0}{0}'S", "'{}", "é{}中", " {}  x"]

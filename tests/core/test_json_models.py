@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from shardmill import core
-from shardmill.encoding.json_files import _token_bytes
-from shardmill.encoding.schemes import SCHEMES
+from shardmill.tokens.json_files import _token_bytes
+from shardmill.tokens.schemes import SCHEMES
 from tests.core.models import both, needs_core
-from tests.encoding.hard import disorder, run
-from tests.encoding.vocabularies import gpt2_rules, split
+from tests.tokens.hard import disorder, run
+from tests.tokens.vocabularies import gpt2_rules, split
 
 pytestmark = needs_core
 tokenizers = pytest.importorskip("tokenizers", reason="the package `tokenizers` is not installed")
