@@ -58,9 +58,10 @@ def json_lines(block: bytes, path: Sequence[str], *, simd: bool = True) -> JsonL
     return JsonLines(text[: offsets[-1]], offsets, verdicts[:count], starts)
 
 
-def is_utf8(data: bytes, *, simd: bool = True) -> bool:
+def is_utf8(data: bytes | NDArray[np.uint8], *, simd: bool = True) -> bool:
     """Whether the bytes are UTF-8."""
-    return bool(library().sm_utf8_valid(data, len(data), simd))
+    held = np.frombuffer(data, np.uint8)
+    return bool(library().sm_utf8_valid(held.ctypes.data, len(held), simd))
 
 
 def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDArray[np.int64]:

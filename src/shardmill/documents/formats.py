@@ -10,6 +10,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from shardmill import core
 from shardmill.documents.chunks import Chunk, Documents, Position
 from shardmill.documents.reading import Reading
 from shardmill.documents.tiny_files import TinyFiles
@@ -107,6 +108,12 @@ def chunks_of(
             yield reader, first, part
         yield reader, first, None
         first, start = first + 1, Position()
+
+
+def load_libraries(sources: Sources) -> None:
+    """Import now what the readers of these sources will import, so that a budget sees what it takes."""
+    if not (sources.light and core.available()):
+        import_module("shardmill.documents.parquet")
 
 
 @cache

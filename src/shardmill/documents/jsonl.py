@@ -10,9 +10,7 @@ from numpy.typing import NDArray
 
 from shardmill import core
 from shardmill.core.reading import LEFT, TAKEN, JsonLines, json_lines
-from shardmill.documents import json_blocks
-from shardmill.documents.chunks import Chunk, Documents, Position, Reject
-from shardmill.documents.columns import excerpt
+from shardmill.documents.chunks import Chunk, Documents, Position, Reject, excerpt
 from shardmill.documents.cutting import last_separator, next_stop, thinned
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
@@ -139,8 +137,7 @@ class JsonLinesReader:
             # Spaces keep every offset, and stand before a record without meaning.
             raw = b" " * self._text_start + raw[self._text_start :]
         try:
-            parse = json_lines if core.available() else json_blocks.json_lines
-            return self._documents(raw, parse(raw, self._path))
+            return self._documents(raw, _parse(raw, self._path))
         except MemoryError as error:
             # No reject: another machine would have had room for the line.
             raise BudgetError(
@@ -193,3 +190,11 @@ def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArra
     sizes = np.diff(lines.offsets)
     sizes[rows] = [len(text) for text in texts]
     return np.frombuffer(b"".join(pieces), np.uint8), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _parse(raw: bytes, path: tuple[str, ...]) -> JsonLines:
+    if core.available():
+        return json_lines(raw, path)
+    from shardmill.documents import json_blocks  # with pyarrow, a tenth of a second that the core does without
+
+    return json_blocks.json_lines(raw, path)

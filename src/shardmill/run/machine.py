@@ -104,9 +104,8 @@ def _number(path: Path) -> int:
 
 def hand_back() -> None:
     """Hand memory that was freed back to the system: Arrow keeps some for itself, and so does the C library (glibc)."""
-    import pyarrow
-
-    pyarrow.default_memory_pool().release_unused()
+    if (pyarrow := sys.modules.get("pyarrow")) is not None:
+        pyarrow.default_memory_pool().release_unused()
     if _libc is not None:
         _libc.malloc_trim(0)
 

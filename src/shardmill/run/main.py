@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import __version__, arguments
-from shardmill.documents import Reading, chunks_of
+from shardmill.documents import Reading, chunks_of, load_libraries
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
 from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse, tidy
-from shardmill.run.machine import capped, most_resident, settle_allocator
+from shardmill.run.machine import capped, hand_back, most_resident, settle_allocator
 from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
@@ -134,9 +134,11 @@ class Run:
         settle_allocator()
         separator = options.separator_bytes or b""
         gaps = plan.tokenizer.takes(separator)
+        load_libraries(plan.sources)
         # At work already, so that the budget sees what the libraries take.
         warm = plan.tokenizer.engine(separator if gaps else b"")
         self._engine = plan.tokenizer.provenance(warm)
+        hand_back()
         self._budget = Budget(
             options.memory_bytes,
             options.workers,
