@@ -116,7 +116,7 @@ class Sources(Sequence[Source]):
                 self.remote = True
                 if source.asked:
                     self.asked.setdefault(source.asked, source.name)
-            self.light = self.light and all([is_light(source[1]) for source in some])
+            self.light = self.light and all(is_light(source[1]) for source in some)
             self._rows.add(some)  # type: ignore[arg-type]
 
     def facts(self) -> Iterator[tuple[str, int | None, str]]:
