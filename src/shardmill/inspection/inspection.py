@@ -134,7 +134,7 @@ def inspect(
     given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
     chosen = Options.of(options)
-    found = find_sources(specs, chosen.input_format)
+    found = find_sources(specs, chosen.input_format, cache=chosen.cache)
     for source in found:
         if source.size is None:
             raise UsageError(

@@ -63,7 +63,8 @@ class Result:
     """The dataset was complete before; nothing was done."""
     resumed: bool = False
     retries: int = 0
-    """Requests for remote sources that had to be made again."""
+    """Requests to remote sources and to the output's store that were retried. Those that the store's library retries
+    within an upload of many parts are not counted."""
 
 
 def prepare(
@@ -84,7 +85,7 @@ def prepare(
     folder = mirror.staging if mirror else Path(out)
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, known),
+        find_sources(specs, chosen.input_format, known, chosen.cache),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
@@ -179,7 +180,7 @@ class Run:
             )
             writer.begin(self._facts, begun)
             try:
-                self._progress.trouble = self._fetcher.retries.words
+                self._progress.trouble = self._retrying
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
@@ -199,8 +200,12 @@ class Run:
             totals["fallbacks"],
             warn(self._outputs, manifest),
             resumed=begun is not None,
-            retries=self._fetcher.retries.count,
+            retries=self._fetcher.retries.count + (self._mirror.retries.count if self._mirror else 0),
         )
+
+    def _retrying(self) -> str:
+        """What the progress line says of requests that are being retried."""
+        return self._fetcher.retries.words() or (self._mirror.retries.words() if self._mirror else "")
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""

@@ -16,11 +16,15 @@ STDIN = "-"
 
 
 def find_sources(
-    specs: Sequence[str], input_format: str = "auto", pinned: Mapping[str, str] | None = None
+    specs: Sequence[str],
+    input_format: str = "auto",
+    pinned: Mapping[str, str] | None = None,
+    cache: str | None = None,
 ) -> list[Source]:
     """Return the sources in the order of `specs`, each folder and glob sorted.
 
-    `pinned`: commits that a run in progress has recorded for what was asked for at the hub.
+    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `cache`: where lists of the
+    hub are kept.
     Raises UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
     if not specs:
@@ -32,7 +36,7 @@ def find_sources(
         if scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
-            found.extend(find_remote(spec, input_format, pinned or {}))
+            found.extend(find_remote(spec, input_format, pinned or {}, cache))
         else:
             found.extend(_expand(spec, input_format))
     return found

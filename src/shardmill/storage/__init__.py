@@ -1,7 +1,7 @@
 """Bytes anywhere: local files, compression, the web and object stores; read by ranges, written whole."""
 
 from shardmill.storage.files import PARTIAL, PartialFile, Written, sync_folder, take_back, write_whole, writing_to
-from shardmill.storage.object_store import LARGEST, ROOM, ObjectStore, Unanswered, Version, check_size, is_url
+from shardmill.storage.object_store import LARGEST, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.source import Source
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "ObjectStore",
     "PartialFile",
     "Source",
-    "Unanswered",
     "Version",
     "Written",
     "check_size",

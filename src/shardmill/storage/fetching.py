@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from shardmill.errors import ShardmillError, SourceError
-from shardmill.storage.addresses import BUCKETS, WEB, scheme_of
+from shardmill.storage.addresses import BUCKETS, scheme_of
 from shardmill.storage.feeds import SMALL
 from shardmill.storage.names import format_of
 from shardmill.storage.retrying import Patience, Retries, Stopped, patiently
@@ -40,8 +40,6 @@ class Store(Protocol):
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> Bytes: ...
 
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None: ...
-
-    def check(self, source: Source) -> None: ...
 
 
 class Fetch:
@@ -101,7 +99,7 @@ class Fetcher:
     def store(self, source: Source) -> Store:
         """The store that a source lies in; UsageError where its library is missing."""
         scheme = scheme_of(source.path)
-        kind = "web" if scheme in WEB or scheme == "hf" else scheme
+        kind = "buckets" if scheme in BUCKETS else "web"
         with self.changed:
             if kind not in self._stores:
                 self._stores[kind] = store_for(scheme, self.patience)
@@ -155,15 +153,6 @@ class Fetcher:
             self._move_to(source)
             after = self._sources[self._next + 1 : self._next + 2]
         return after[0] if after and after[0].remote else None
-
-    def check(self, source: Source) -> None:
-        """SourceError when the source is not what it was when it was found."""
-        store = self.store(source)
-
-        def look(_: float) -> None:
-            store.check(source)
-
-        patiently(look, source.name, self.patience, self.retries, self.stopped)
 
     def let_go(self, size: int) -> None:
         """Bytes are free again; the caller holds the lock."""
@@ -268,7 +257,7 @@ def store_for(scheme: str, patience: Patience) -> Store:
     if scheme in BUCKETS:
         from shardmill.storage.buckets import BucketStore
 
-        return BucketStore(scheme, patience)
+        return BucketStore(patience)
     from shardmill.storage.web import WebStore
 
     return WebStore(patience)
