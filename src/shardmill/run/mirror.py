@@ -56,6 +56,7 @@ class Mirror:
         self._parts = Parts(self._store, self.staging, self._run)
         self._pushed = time.monotonic()
         self._sealed = False
+        self._owned: Callable[[str], bool] = lambda name: False
 
     @staticmethod
     def of(out: str | os.PathLike[str], cache: Path | None = None) -> Mirror | None:
@@ -133,7 +134,8 @@ class Mirror:
         done = {written.name for written in complete}
         mine = {name for output in outputs for name in output.foreign(there)}
         self._store.delete(mine - done)
-        self._store.abort_uploads(_owned_by(outputs))
+        self._owned = _owned_by(outputs)
+        self._store.abort_uploads(self._owned)
         self._parts.fetch()
 
     def adopt(self) -> None:
@@ -182,6 +184,8 @@ class Mirror:
         self._check_owner()
         self._store.put(NAME, (self.staging / NAME).read_bytes())
         self._store.delete(left)
+        # One whose beginning was not answered is still open, though all that it was for has been sent anew.
+        self._store.abort_uploads(self._owned)
         self.tidy()
 
     def tidy(self, facts: dict[str, Any] | None = None) -> None:

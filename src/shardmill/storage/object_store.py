@@ -129,17 +129,24 @@ class ObjectStore:
         part = max(_PART, -(-size // _PARTS))
         check_size(name, size, self.url)
         store = self._objects.store(many=True, sending=True)
-        self._ask(
-            name,
-            lambda: self._library.put(
-                store,
-                name,
-                self._counted(blocks()),
-                use_multipart=True,
-                chunk_size=part,
-                max_concurrency=max(1, ROOM // part - 1),
-            ),
-        )
+
+        def send() -> None:
+            try:
+                self._library.put(
+                    store,
+                    name,
+                    self._counted(blocks()),
+                    use_multipart=True,
+                    chunk_size=part,
+                    max_concurrency=max(1, ROOM // part - 1),
+                )
+            except FileNotFoundError as why:
+                # Said when its end was asked for twice, since the first answer was lost; or when somebody aborted it.
+                if "NoSuchUpload" not in str(why):
+                    raise
+                raise Transient("the store does not know the upload") from None
+
+        self._ask(name, send)
 
     def download(self, name: str) -> Iterator[bytes]:
         """An object in blocks of about a megabyte; OutputError when it is not there, or was replaced meanwhile."""
