@@ -158,6 +158,7 @@ def test_credentials_and_endpoint_of_a_profile_are_used(tmp_path, bucket, words,
 
 
 def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # the workplace stays, and is nobody else's business
     said = []
     for status in (403, 500):
         with FaultyWay(bucket.server, lambda method, path, status=status: status) as way:

@@ -21,7 +21,9 @@ from shardmill.storage.source import Source
 if TYPE_CHECKING:
     from shardmill.storage.cache import Cache
 
-CONNECTIONS = 8
+# All of the window is on its way when the reader is fast: with 200 ms for an answer and 16 MB of it, 16 pieces on 16
+# connections give 80 MB/s, where 8 connections with pieces of half the size gave 30.
+CONNECTIONS = 16
 LITTLE_WINDOW = 8 << 20
 # Files up to this size are fetched whole when they are opened.
 WHOLE = 1 << 20
@@ -76,7 +78,7 @@ class Fetcher:
         """Guards all that this file and ranges.py keep; notified when a fetch is done or bytes were let go."""
         self._spare = window // 4
         self.free = window - self._spare
-        self.piece = max(_SMALLEST_PIECE, min(_LARGEST_PIECE, self.free // (2 * CONNECTIONS)))
+        self.piece = max(_SMALLEST_PIECE, min(_LARGEST_PIECE, self.free // CONNECTIONS))
         self.advance: list[Callable[[], None]] = []
         """Called, with the lock held, when bytes were let go: each may ask for more."""
         self._sources, self._next = sources, 0
