@@ -142,7 +142,8 @@ def test_a_run_whose_every_other_request_fails_gives_the_same_bytes(tmp_path, bu
 
 
 def test_silence_is_waited_for_so_long_and_then_retried(bucket, monkeypatch):
-    monkeypatch.setenv("SHARDMILL_TIMEOUT", "0.5")
+    monkeypatch.setenv("SHARDMILL_TIMEOUT", "1")
+    monkeypatch.setenv("SHARDMILL_TRIES", "50")
     bucket.put("small", b"some bytes")
     with FaultyWay(bucket.server, strike(lambda number: number == 0, STALL)) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)

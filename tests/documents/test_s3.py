@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
 import botocore.session
 import pytest
 from moto.server import ThreadedMotoServer
@@ -10,6 +13,7 @@ from shardmill.errors import SourceError, UsageError
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
 from tests.documents.away import QUICK, every_format, prepared
+from tests.object_store import FaultyWay
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +110,18 @@ def test_a_name_that_no_file_can_have_is_an_error_and_nothing_is_left_out(s3):
     fill(s3, "slashes", {"d/a.txt": b"text", "d//b.txt": b"text"})
     with pytest.raises(SourceError, match="not one of a file"):
         find_sources(["s3://slashes/d"])
+
+
+@pytest.mark.parametrize("status", [500, 503, 403])
+def test_a_folder_whose_list_fails_is_never_left_out(status, s3, server, monkeypatch):
+    """Whichever requests a client lists with: the same one fails again and again."""
+    bucket = f"lost-{status}"
+    names = [f"d/{folder}/{i}.txt" for folder in "abc" for i in range(3)]
+    fill(s3, bucket, dict.fromkeys(names, b"text"))
+    with FaultyWay(SimpleNamespace(port=urlsplit(server).port), lambda method, path: None) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        assert len(find_sources([f"s3://{bucket}/d/*/*.txt"])) == 9
+        for request in list(dict.fromkeys(way.requests)):
+            way.rule = lambda method, path, request=request: status if (method, path) == request else None
+            with pytest.raises((SourceError, UsageError)):
+                find_sources([f"s3://{bucket}/d/*/*.txt"])

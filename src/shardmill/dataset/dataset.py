@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.dataset.document_index import DocumentIndex, EndOfText, Ends, Megatron
 from shardmill.dataset.token_files import MdsFiles, TokenFile, TokenFiles
 from shardmill.errors import DamageError, MismatchError, UsageError
@@ -38,6 +39,7 @@ class Dataset:
     """What `prepare` and `convert` make: `data["train"]`, `data["val"]`, and the manifest."""
 
     def __init__(self, folder: Path, format: str | None = None) -> None:
+        format = None if format is None else arguments.text("format", format)
         self.folder = folder
         self.manifest = read_manifest(folder)
         there = {one["format"]: one for one in (self.manifest, *self.manifest.get("also", ()))}

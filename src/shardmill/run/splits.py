@@ -9,13 +9,12 @@ a side, which for near-duplicates is what one wants.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.errors import UsageError
-from shardmill.units import parse_count, parse_share
+from shardmill import core
+from shardmill.core.reading import content_hash as core_hash
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,31 +28,6 @@ _TOGETHER = 4096  # rows: their words make two megabytes
 _FACTORS = np.cumprod(np.full(_WORDS, 0xD1342543DE82EF95, dtype=np.uint64))
 
 
-@dataclass(frozen=True)
-class Val:
-    """What goes to val: a `fraction` of the documents, the `first` tokens, the `tail` of each text file; or nothing."""
-
-    fraction: float = 0.0
-    first: int = 0
-    tail: float = 0.0
-
-    @property
-    def nothing(self) -> bool:
-        return not (self.fraction or self.first or self.tail)
-
-    @classmethod
-    def parse(cls, written: str) -> Val:
-        """UsageError for what is no `--val`."""
-        kind, colon, amount = written.partition(":")
-        if not colon:
-            return cls(fraction=parse_share(written))
-        if kind == "first":
-            return cls(first=parse_count(amount))
-        if kind == "tail":
-            return cls(tail=parse_share(amount))
-        raise UsageError(f"`--val {written}` is not known", hint="a fraction, `first:100M`, `tail:0.1`, or 0")
-
-
 def in_val(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], fraction: float, seed: int, gap: int = 0
 ) -> NDArray[np.bool_]:
@@ -65,6 +39,11 @@ def in_val(
 
 def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
     """A 64-bit hash of each row."""
+    return core_hash(data, offsets, seed, gap) if core.available() else numpy_hash(data, offsets, seed, gap)
+
+
+def numpy_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
+    """The same where there is no core."""
     starts = offsets[:-1]
     lengths = np.minimum(np.diff(offsets) - gap, PREFIX)
     hashes = np.full(len(starts), np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF), dtype=np.uint64)

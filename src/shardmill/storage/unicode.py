@@ -7,6 +7,8 @@ import codecs
 import numpy as np
 import pyarrow as pa
 
+from shardmill import core
+from shardmill.core.reading import is_utf8
 from shardmill.storage.compressed import Pull
 
 BOM = codecs.BOM_UTF8
@@ -25,6 +27,8 @@ def is_valid(data: bytes) -> bool:
         except UnicodeDecodeError:
             return False
         return True
+    if core.available():
+        return is_utf8(data)
     ends = pa.py_buffer(np.array([0, len(data)], np.int64))
     try:
         pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)

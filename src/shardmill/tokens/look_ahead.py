@@ -7,6 +7,8 @@ import tempfile
 import zlib
 from typing import TYPE_CHECKING
 
+from shardmill.storage import writing_temporary_files
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -22,7 +24,7 @@ WHITE = (
 """What \\s is in every split pattern. Python's own isspace() also has U+001C to U+001F."""
 
 
-class Tape:
+class LookAhead:
     """The text in hand, and what comes after it."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
@@ -99,9 +101,10 @@ class _Spool:
 
     def put(self, block: bytes) -> None:
         packed = zlib.compress(block, 1)
-        self._file.seek(self._written)
-        self._file.write(struct.pack("<I", len(packed)) + packed)
-        self._written = self._file.tell()
+        with writing_temporary_files():
+            self._file.seek(self._written)
+            self._file.write(struct.pack("<I", len(packed)) + packed)
+            self._written = self._file.tell()
 
     def get(self) -> bytes:
         """The oldest block, or nothing."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.tokens import self_check
 from shardmill.tokens.engines import Backend, Engine, Recipe
 from shardmill.tokens.gigatoken_backend import MARK
 from shardmill.tokens.stitch import Stitching
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Reference = Callable[[str], list[int]]
+
+
+def id_type(largest_id: int) -> np.dtype[Any]:
+    """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
+    return np.dtype(np.uint16 if largest_id < 1 << 16 else np.uint32)
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,8 @@ class Tokenizer:
     largest_id: int
     eot: int | None
     engine_name: str
+    library_name: str
+    """The library that says what is right."""
     specials: str
     """What a special token in the text is: `text`, `parse` or `error`."""
     special_tokens: dict[str, int]
@@ -48,13 +57,15 @@ class Tokenizer:
     """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
     library_bytes: int = 0
     """Memory that its library takes for each byte of a document, where every document goes to it whole."""
-    drift: Characters = WITH_SYMBOLS
-    """Characters that its engine and its library may take for different things."""
+    mismatch: Characters | None = WITH_SYMBOLS
+    """Characters that its engine and its library may take for different things; None: there are none."""
+    engine_grows: bool = True
+    """The engine's caches grow with the text, until it is dropped."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
-        return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
+        """What ids are stored as."""
+        return id_type(self.largest_id)
 
     def describe(self) -> dict[str, Any]:
         """What can change the tokens, for the fingerprint and the manifest."""
@@ -67,6 +78,15 @@ class Tokenizer:
             "specials": self.specials,
             "bos_eos": "none added",
         }
+
+    def provenance(self, engine: Engine) -> dict[str, str]:
+        """Which libraries encode, in which releases, and a hash of what the engine gives for a hard text."""
+        text = np.frombuffer(b"\n".join(self_check.texts([], 100)), np.uint8)
+        encoded = engine.encode(text, np.array([0, len(text)], np.int64))
+        digest = hashlib.sha256(encoded.tokens.astype("<u4").tobytes())
+        names = dict.fromkeys([self.engine_name, self.library_name])
+        libraries = ", ".join(f"{name} {self_check.version(name)}" for name in names)
+        return {"libraries": libraries, "sha256": digest.hexdigest()}
 
     def takes(self, separator: bytes) -> bool:
         """Whether engines can be made for rows that have this separator between them."""
@@ -89,7 +109,7 @@ class Tokenizer:
                 self.make_fallback,
                 self.stitching,
                 forbidden,
-                self.drift,
+                self.mismatch,
             )
         )
 
