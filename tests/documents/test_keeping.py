@@ -84,7 +84,7 @@ def test_a_cache_is_filled_once_and_read_from_then_on(hub, tmp_path):
 def test_with_a_full_cache_a_run_needs_no_hub(way, shape, hub, tmp_path):
     commit = hub.add(REPO, {"x.jsonl": LINES[:5000], "y.jsonl": jsonl(documents(20, seed=1)), "README.md": b"card"})
     at = f"@{commit}" if way == "a commit" else ""
-    call = ("prepare", f"hf://datasets/{REPO}{at}/{shape}", "--cache", tmp_path / "cache", "-q", "--name", "web")
+    call = ("prepare", f"hf://datasets/{REPO}{at}/{shape}", "--cache", tmp_path / "cache", "--name", "web")
     assert command(*call, "-o", tmp_path / "first", hub=hub).returncode == 0
     hub.requests.clear()
     hub.faults.append(Fault(times=1000, status=503))
