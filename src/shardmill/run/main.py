@@ -62,7 +62,8 @@ class Result:
     """The dataset was complete before; nothing was done."""
     resumed: bool = False
     retries: int = 0
-    """Requests for remote sources that had to be made again."""
+    """Requests to remote sources and to the output's store that were retried. Those that the store's library retries
+    within an upload of many parts are not counted."""
     engine: str = ""
     """What encoded, and the library that it was compared with, with their versions."""
 
@@ -87,7 +88,7 @@ def prepare(
     folder = mirror.staging if mirror else Path(out)
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, known, out=folder, owned=dataset_files),
+        find_sources(specs, chosen.input_format, known, chosen.cache, out=folder, owned=dataset_files),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
@@ -192,7 +193,7 @@ class Run:
             )
             writer.begin(self._facts, begun, self._engine)
             try:
-                self._progress.trouble = lambda: self._fetcher.retries.words() or waiting_words()
+                self._progress.trouble = self._retrying
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
@@ -213,9 +214,14 @@ class Run:
             totals["fallbacks"],
             warn(self._outputs, manifest),
             resumed=begun is not None,
-            retries=self._fetcher.retries.count,
+            retries=self._fetcher.retries.count + (self._mirror.retries.count if self._mirror else 0),
             engine=self._engine["libraries"],
         )
+
+    def _retrying(self) -> str:
+        """What the progress line says of what is being retried, or waited for."""
+        stored = self._mirror.retries.words() if self._mirror else ""
+        return self._fetcher.retries.words() or stored or waiting_words()
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""

@@ -29,14 +29,16 @@ def find_sources(
     specs: Iterable[str],
     input_format: str = "auto",
     pinned: Mapping[str, str] | None = None,
+    cache: str | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     owned: Owned = lambda folder: (),
 ) -> Sources:
     """Return the sources in the order of `specs`, each folder and glob sorted.
 
-    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `out`: the folder of the
-    output, which is not read where it lies in a folder that is; of other folders what is `owned` by a dataset is not.
+    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `cache`: where lists of the
+    hub are kept. `out`: the folder of the output, which is not read where it lies in a folder that is; of other folders
+    what is `owned` by a dataset is not.
     Raises UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
     found = Sources()
@@ -52,7 +54,7 @@ def find_sources(
         elif scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
-            found.extend(find_remote(spec, input_format, pinned or {}))
+            found.extend(find_remote(spec, input_format, pinned or {}, cache))
         else:
             found.extend(local.find(spec))
     if not named:
