@@ -110,7 +110,9 @@ def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
         click.echo(f"note: `{name}` is here, so it is read, and not the recipe of that name", err=True)
 
 
-_INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator", "memory", "workers", "recipe")
+_INSPECTED = (
+    "tokenizer", "pattern", "format", "input_format", "text_field", "separator", "memory", "workers", "recipe",
+)  # fmt: skip
 
 
 @shardmill.command(short_help="before: what it will take, and what would go wrong")
@@ -127,7 +129,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
     from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in given.items() if value not in (None, ())}
     report = look(list(sources), out, **options)
     click.echo(json.dumps(report.data()) if as_json else report.text())
     if report.stops:
@@ -181,6 +183,10 @@ def show(folder: str, **given: Any) -> None:
 @click.argument("source", metavar="DIR")
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
 @partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "overwrite"))
+@click.option(
+    "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
+    help="where the end-of-text token stands in files of other tools; found out by default",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
 def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:

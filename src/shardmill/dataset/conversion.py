@@ -45,23 +45,27 @@ def convert(
     tail: str = "keep",
     name: str | None = None,
     tokenizer: str = "gpt2",
+    source_eot: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Write the tokens at `source` again in the folder `out`, in other formats.
 
     `source` is a dataset, or a folder or file of nanoGPT's, build-nanogpt's, llm.c's or Megatron's; `tokenizer` says
-    what made such files, and counts for nothing else. Raises a ShardmillError for all that can be expected to go
-    wrong. The same call goes on from where one ended.
+    what made such files, `source_eot` where the end-of-text token stands in them (`after`, `before`, `none`; found out
+    by default), and they count for nothing else. Raises a ShardmillError for all that can be expected to go wrong.
+    The same call goes on from where one ended.
     """
     options = Options.of(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite}
     )
+    if source_eot not in (None, "after", "before", "none"):
+        raise UsageError(f"`{source_eot}` is no place for EOT", hint="there are: after, before, none")
     folder = dataset_folder(out)
-    origin = find_origin(dataset_folder(source), tokenizer)
+    origin = find_origin(dataset_folder(source), tokenizer, source_eot)
     if folder.resolve() == origin.path.resolve():
         raise UsageError("a dataset cannot be converted into its own folder", hint="choose another `--out`")
-    conversion = _Conversion(origin, folder, options, progress or Progress())
+    conversion = _Conversion(origin, folder, options, source_eot, progress or Progress())
     if (folder / NAME).exists() and not options.overwrite:
         return conversion.already()
     journal = Journal(folder)
@@ -88,7 +92,7 @@ class _State:
 class _Conversion:
     """One conversion, from where the journal stands to the manifest."""
 
-    def __init__(self, origin: Origin, out: Path, options: Options, progress: Progress) -> None:
+    def __init__(self, origin: Origin, out: Path, options: Options, source_eot: str | None, progress: Progress) -> None:
         """UsageError when it cannot be done as it is asked for; nothing is touched before `go`."""
         self._origin, self._out, self._options, self._progress = origin, out, options, progress
         self._splits = tuple(origin.splits)
@@ -113,7 +117,7 @@ class _Conversion:
         self._facts: dict[str, Any] = {
             "sources": [[str(origin.path), origin.bytes, origin.version]],
             "tokenizer": origin.tokenizer,
-            "options": {**shaping, **origin.spec},
+            "options": {**shaping, **origin.spec, **({"source_eot": source_eot} if source_eot else {})},
         }
         self._budget = Budget(None, 1)
         self._state = _State([dict.fromkeys(SPLITS, 0) for _ in self._outputs])

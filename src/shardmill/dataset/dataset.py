@@ -12,7 +12,9 @@ import numpy as np
 
 from shardmill.dataset.document_index import DocumentIndex, EndOfText, Ends, Megatron
 from shardmill.dataset.token_files import MdsFiles, TokenFile, TokenFiles
+from shardmill.dataset.untrusted import check_inside, check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
+from shardmill.run.manifest import NAME as MANIFEST
 from shardmill.run.manifest import dataset_folder, read_manifest
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Dataset:
     def __init__(self, folder: Path, format: str | None = None) -> None:
         self.folder = folder
         self.manifest = read_manifest(folder)
+        check_manifest(self.manifest, str(folder / MANIFEST))
         there = {one["format"]: one for one in (self.manifest, *self.manifest.get("also", ()))}
         if format is not None and format not in there:
             raise UsageError(f"the dataset has no files of `{format}`", hint=f"there are: {', '.join(there)}")
@@ -228,8 +231,11 @@ def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:
     sizes: dict[str, int] = {}
     for prefix in {str(Path(file["name"]).parent) for file in files}:
         if (folder / prefix).is_dir():
+            check_inside(folder, folder / prefix)
             with os.scandir(folder / prefix) as entries:
                 for entry in entries:
+                    if entry.is_symlink():
+                        check_inside(folder, Path(entry.path))
                     if entry.is_file():
                         sizes[entry.name if prefix == "." else f"{prefix}/{entry.name}"] = entry.stat().st_size
     for file in files:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import struct
+import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from shardmill.dataset.token_files import Few, MdsFiles, TokenFiles
+from shardmill.dataset.token_files import MdsFiles, TokenFiles
 from shardmill.errors import DamageError
 
 if TYPE_CHECKING:
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 1 << 20  # tokens looked at in one go
 _ENTRIES = 1 << 16  # positions held; when there are more, every second one goes
-_IDX_HEAD = 34
+_HEAD = struct.Struct("<9sQBQQ")
 
 
 class DocumentIndex(Protocol):
@@ -46,21 +49,27 @@ class EndOfText:
         self._held: list[int] = []
         self._seen = 0
         self._count = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return EndOfText, (self._tokens, self._eot, self._where)
 
     def __len__(self) -> int:
-        self._look(len(self._tokens) + 1, -1)
-        if not self._count:
-            return int(len(self._tokens) > 0)
-        last = self._mark(self._count - 1)
-        return self._count + 1 - self._skipped - int(last == len(self._tokens) - 1)
+        with self._lock:
+            self._look(len(self._tokens) + 1, -1)
+            if not self._count:
+                return int(len(self._tokens) > 0)
+            last = self._mark(self._count - 1)
+            return self._count + 1 - self._skipped - int(last == len(self._tokens) - 1)
 
     def bounds(self, i: int) -> tuple[int, int]:
         piece = i + self._skipped
-        self._look(-1, piece + 1)
-        start = 0 if piece == 0 else self._mark(piece - 1) + 1 if piece <= self._count else len(self._tokens)
-        if start >= len(self._tokens):
-            raise IndexError(f"there is no document {i:,}")
-        return start, self._mark(piece) if piece < self._count else len(self._tokens)
+        with self._lock:
+            self._look(-1, piece + 1)
+            start = 0 if piece == 0 else self._mark(piece - 1) + 1 if piece <= self._count else len(self._tokens)
+            if start >= len(self._tokens):
+                raise IndexError(f"there is no document {i:,}")
+            return start, self._mark(piece) if piece < self._count else len(self._tokens)
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         marks = np.flatnonzero(tokens == self._eot) + start
@@ -101,11 +110,11 @@ class Megatron:
     """Documents by Megatron's index; a document may have been stored as several sequences, or as none."""
 
     def __init__(self, tokens: TokenFiles, indices: list[Path]) -> None:
-        self._tokens = tokens
-        self._maps = Few(4, lambda i: np.memmap(indices[i], np.uint8, "r"), lambda kept: None)
-        heads = [_megatron_head(path) for path in indices]
-        self._sequences = [sequences for sequences, _ in heads]
-        self._firsts = [0, *np.cumsum([documents for _, documents in heads], dtype=np.int64).tolist()]
+        self._tokens, self._paths = tokens, indices
+        self._map = lru_cache(4)(lambda i: np.memmap(indices[i], np.uint8, "r"))
+        heads = [megatron_head(path) for path in indices]
+        self._sequences = [sequences for _, sequences, _ in heads]
+        self._firsts = [0, *np.cumsum([documents for _, _, documents in heads], dtype=np.int64).tolist()]
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -114,8 +123,9 @@ class Megatron:
         file = _file_of(self._firsts, i)
         ends, documents = self._arrays(file)
         first, last = documents[i - self._firsts[file] : i - self._firsts[file] + 2].tolist()
-        base = self._tokens.starts[file]
-        return base + self._end(ends, first), base + self._end(ends, last)
+        if not 0 <= first <= last <= self._sequences[file]:
+            raise DamageError("Megatron's index is damaged", place=str(self._paths[file]))
+        return _bounds(self._tokens, file, self._end(ends, first), self._end(ends, last))
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         found = []
@@ -126,6 +136,8 @@ class Megatron:
             first = max(0, int(np.searchsorted(offsets, (start - base) * width, side="right")) - 1)
             last = int(np.searchsorted(offsets, (stop - base) * width))
             among = documents[np.searchsorted(documents, first + 1) : np.searchsorted(documents, last, side="right")]
+            if len(among) and not 0 < among.min() <= among.max() <= self._sequences[file]:
+                raise DamageError("Megatron's index is damaged", place=str(self._paths[file]))
             ends = np.unique(offsets[among - 1] // width + lengths[among - 1]) + base
             found.append(ends[(ends > start) & (ends <= stop)])
         return np.concatenate([np.empty(0, np.int64), *found])
@@ -138,21 +150,23 @@ class Megatron:
         return int(offsets[sequence - 1]) // self._tokens.dtype.itemsize + int(lengths[sequence - 1])
 
     def _arrays(self, file: int) -> tuple[tuple[NDArray[np.int32], NDArray[np.int64]], NDArray[np.int64]]:
-        count, data = self._sequences[file], self._maps[file]
-        lengths = data[_IDX_HEAD : _IDX_HEAD + 4 * count].view("<i4")
-        offsets = data[_IDX_HEAD + 4 * count : _IDX_HEAD + 12 * count].view("<i8")
-        end = _IDX_HEAD + 12 * count + 8 * (self._firsts[file + 1] - self._firsts[file] + 1)
-        return (lengths, offsets), data[_IDX_HEAD + 12 * count : end].view("<i8")
+        count, data = self._sequences[file], self._map(file)
+        lengths = data[_HEAD.size : _HEAD.size + 4 * count].view("<i4")
+        offsets = data[_HEAD.size + 4 * count : _HEAD.size + 12 * count].view("<i8")
+        end = _HEAD.size + 12 * count + 8 * (self._firsts[file + 1] - self._firsts[file] + 1)
+        return (lengths, offsets), data[_HEAD.size + 12 * count : end].view("<i8")
 
 
-def _megatron_head(path: Path) -> tuple[int, int]:
-    """(sequences, documents) of an index; DamageError when it is none."""
+def megatron_head(path: Path) -> tuple[int, int, int]:
+    """(code of the type, sequences, documents) of an index; DamageError when it is none."""
     with open(path, "rb") as file:
-        head = file.read(_IDX_HEAD)
-    sequences, entries = (int.from_bytes(head[at : at + 8], "little") for at in (18, 26))
-    if head[:9] != b"MMIDIDX\0\0" or path.stat().st_size < _IDX_HEAD + 12 * sequences + 8 * entries or not entries:
-        raise DamageError("the file is not a whole Megatron index", place=str(path))
-    return sequences, entries - 1
+        head = file.read(_HEAD.size)
+    if len(head) == _HEAD.size:
+        magic, version, code, sequences, entries = _HEAD.unpack(head)
+        size = _HEAD.size + 12 * sequences + 8 * entries
+        if (magic, version) == (b"MMIDIDX\0\0", 1) and entries and size <= path.stat().st_size:
+            return code, sequences, entries - 1
+    raise DamageError("the file is not a whole Megatron index", place=str(path))
 
 
 class Ends:
@@ -167,9 +181,9 @@ class Ends:
         counts = [path.stat().st_size // 8 for path in indices]
 
         def read(i: int) -> NDArray[Any]:
-            return np.memmap(indices[i], "<u8", "r") if counts[i] else np.empty(0, "<u8")
+            return np.memmap(indices[i], "<u8", "r", shape=(counts[i],)) if counts[i] else np.empty(0, "<u8")
 
-        return cls(tokens, counts, Few(4, read, lambda kept: None))
+        return cls(tokens, counts, lru_cache(4)(read))
 
     @classmethod
     def mds(cls, tokens: MdsFiles) -> Ends:
@@ -185,16 +199,26 @@ class Ends:
 
     def bounds(self, i: int) -> tuple[int, int]:
         file = _file_of(self._firsts, i)
-        n, ends, base = i - self._firsts[file], self._ends[file], self._tokens.starts[file]
-        return base + (int(ends[n - 1]) if n else 0), base + int(ends[n])
+        n, ends = i - self._firsts[file], self._ends(file)
+        return _bounds(self._tokens, file, int(ends[n - 1]) if n else 0, int(ends[n]))
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         found = []
         for file, base in _files_between(self._tokens, start, stop):
-            ends = self._ends[file]
+            ends = self._ends(file)
             first, last = np.searchsorted(ends, [max(0, start - base), stop - base], side="right")
-            found.append(np.asarray(ends[first:last], np.int64) + base)
+            among = np.asarray(ends[first:last], np.int64) + base
+            if len(among) and not (start < among[0] and among[-1] <= stop and (among[1:] > among[:-1]).all()):
+                raise DamageError("the index of the documents is damaged", place=str(self._tokens.files[file].path))
+            found.append(among)
         return np.concatenate([np.empty(0, np.int64), *found])
+
+
+def _bounds(tokens: TokenFiles, file: int, start: int, end: int) -> tuple[int, int]:
+    """Positions in a file as positions in the whole; DamageError when they cannot be."""
+    if not 0 <= start <= end <= tokens.files[file].tokens:
+        raise DamageError("the index of the documents is damaged", place=str(tokens.files[file].path))
+    return tokens.starts[file] + start, tokens.starts[file] + end
 
 
 def _file_of(firsts: list[int], i: int) -> int:

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.dataset.document_index import DocumentIndex, Megatron
+from shardmill.dataset.document_index import DocumentIndex, Megatron, megatron_head
 from shardmill.dataset.token_files import TokenFile, TokenFiles
 from shardmill.errors import DamageError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
 _LLMC: dict[tuple[int, int], np.dtype[Any]] = {(20240520, 1): np.dtype("<u2"), (20240801, 7): np.dtype("<u4")}
 _MEGATRON: dict[int, np.dtype[Any]] = {4: np.dtype("<i4"), 8: np.dtype("<u2")}
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _SAMPLE = 1 << 16
+_ARRAY = re.compile(
+    rb"\{'descr': '(<[ui][24])', 'fortran_order': (?:False|True), 'shape': \((\d{1,18}),\), *\}\s*", re.ASCII
+)
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,9 @@ def find_foreign(path: Path, raw_dtype: np.dtype[Any]) -> Foreign:
     return Foreign(found[0].format, found[0].dtype, tokens, indices, files)
 
 
-def find_eot(tokens: Iterable[TokenFiles], indices: Iterable[DocumentIndex], eot: int) -> str:
-    """Where the end-of-text token stands in files that do not say it: after, before or none."""
+def find_eot(tokens: Collection[TokenFiles], indices: Iterable[DocumentIndex], eot: int, own: str) -> str:
+    """Where the end-of-text token stands in files that do not say it: after, before or none. `own`: in the format."""
+    indices = list(indices)
     firsts, lasts, inside = [], [], False
     for index, part in zip(indices, tokens, strict=False):
         for i in range(min(len(index), 16)):
@@ -82,16 +85,19 @@ def find_eot(tokens: Iterable[TokenFiles], indices: Iterable[DocumentIndex], eot
             if end > start:
                 firsts.append(int(part.read(start, start + 1)[0]))
                 lasts.append(int(part.read(end - 1, end)[0]))
-    if not firsts:
-        for part in tokens:
-            if len(part):
-                firsts.append(int(part.read(0, 1)[0]))
-                lasts.append(int(part.read(len(part) - 1, len(part))[0]))
-                inside |= bool((part.read(0, min(_SAMPLE, len(part))) == eot).any())
-    if firsts and all(first == eot for first in firsts):
-        return "before"
-    # A stream that was cut at its end has no last mark, but those inside tell that there are marks.
-    return "after" if (lasts and all(last == eot for last in lasts)) or inside else "none"
+    if indices:
+        return "before" if firsts and set(firsts) == {eot} else "after" if lasts and set(lasts) == {eot} else "none"
+    for part in tokens:
+        if len(part):
+            firsts.append(int(part.read(0, 1)[0]))
+            lasts.append(int(part.read(len(part) - 1, len(part))[0]))
+            inside |= bool((part.read(0, min(_SAMPLE, len(part))) == eot).any())
+    # The stream may be cut anywhere into splits: that of build-nanogpt and llm.c is, so that train begins inside a
+    # document. The whole of it still begins or ends with a mark; where that does not tell, the format's own way is it.
+    before, after = firsts.count(eot), lasts.count(eot)
+    if before != after:
+        return "before" if before > after else "after"
+    return own if before or inside else "none"
 
 
 def _split_of(path: Path) -> str:
@@ -120,25 +126,22 @@ def _recognise(path: Path, raw_dtype: np.dtype[Any]) -> Found:
 
 
 def _npy(path: Path, size: int) -> Found:
-    readers: dict[tuple[int, int], Callable[..., Any]] = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    read_magic: Callable[..., Any] = np.lib.format.read_magic  # not every NumPy says what it gives
     with open(path, "rb") as file:
-        try:
-            shape, _, dtype = readers[read_magic(file)](file)
-        except (ValueError, KeyError) as why:
-            raise DamageError(f"the file is not one of NumPy's: {why}", place=str(path)) from None
-        head = file.tell()
-    if len(shape) != 1 or dtype.kind not in "ui" or dtype.itemsize not in (2, 4) or dtype.byteorder == ">":
-        raise UsageError(f"an array of {dtype} with the shape {shape} is no sequence of tokens", hint=str(path))
-    return _whole(Found("npy", dtype, TokenFile(path, shape[0], head)), size)
+        start = file.read(12)
+        # Version 1 has two bytes for the length of what describes the array, version 2 has four.
+        wide = 4 if start[6:8] == b"\x02\x00" else 2
+        length = int.from_bytes(start[8 : 8 + wide], "little")
+        file.seek(8 + wide)
+        said = file.read(min(length, 1 << 16))
+    array = _ARRAY.fullmatch(said)
+    if start[:6] != b"\x93NUMPY" or start[6:8] not in (b"\x01\x00", b"\x02\x00") or array is None:
+        raise DamageError("the file is not an array of tokens as NumPy writes it", place=str(path))
+    dtype = np.dtype(array[1].decode())
+    return _whole(Found("npy", dtype, TokenFile(path, int(array[2]), 8 + wide + length)), size)
 
 
 def _megatron(path: Path, size: int) -> Found:
-    with open(path.with_suffix(".idx"), "rb") as file:
-        code = file.read(18)[17]
+    code = megatron_head(path.with_suffix(".idx"))[0]
     if code not in _MEGATRON:
         raise UsageError(f"Megatron's type {code} is not one for tokens here", hint=str(path.with_suffix(".idx")))
     dtype = _MEGATRON[code]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from shardmill.dataset.dataset import Dataset
 
 _INDEXED = ("megatron", "datatrove", "mds")
+_OWN_EOT = {"nanogpt": "after", "npy": "before", "llmc": "before", "megatron": "after"}
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,23 @@ class Origin:
             return len(split.index)
         if not len(split.tokens) or split.eot == "none":
             return int(len(split.tokens) > 0)
-        ends = [int(split.tokens.read(at, at + 1)[0]) for at in (0, len(split.tokens) - 1)]
-        return max(0, marks + 1 - ends.count(split.mark or 0))
+        first, last = (int(split.tokens.read(at, at + 1)[0]) == split.mark for at in (0, len(split.tokens) - 1))
+        # A document counts where it ends. A mark at the very start ends one only if it began in the other split.
+        return max(0, marks - int(first and not split.continues) + int(not last and not split.open))
 
 
-def find_origin(path: Path, tokenizer: str) -> Origin:
-    """What can be converted at a path. UsageError when nothing can, DamageError when it is not whole."""
+def find_origin(path: Path, tokenizer: str, eot: str | None = None) -> Origin:
+    """What can be converted at a path. UsageError when nothing can, DamageError when it is not whole.
+
+    `eot`: where it stands in files of other tools; None: that is found out.
+    """
     if path.is_dir() and ((path / NAME).exists() or (path / ".shardmill").is_dir()):
         from shardmill.dataset.dataset import open_dataset
 
+        if eot is not None:
+            raise UsageError("a dataset of shardmill's says itself where EOT stands", hint="leave `--source-eot` out")
         return _of_dataset(path, open_dataset(path))
-    return _of_files(path, tokenizer)
+    return _of_files(path, tokenizer, eot)
 
 
 def _of_dataset(path: Path, data: Dataset) -> Origin:
@@ -97,23 +105,30 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
         dtype=_width(data.dtype, manifest["tokenizer"]["vocab_size"]),
         width=data.dtype.itemsize,
         largest=int(np.iinfo(_width(data.dtype, manifest["tokenizer"]["vocab_size"])).max),
-        splits={
-            name: Marked(data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None)
-            for name in data
-        },
+        splits=_joined(
+            {
+                name: Marked(data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None)
+                for name in data
+            },
+            whole=[name for name in data if data[name].described.get("dropped")],
+        ),
         tokenizer=manifest["tokenizer"],
         spec={key: options[key] for key in ("tokenizer", "pattern", "specials") if key in options},
-        counts={name: data[name].described["documents"] for name in data},
+        # What `--tail drop` left out is counted in the manifest, and not there to be converted.
+        counts={name: data[name].described["documents"] for name in data if not data[name].described.get("dropped")},
         text_bytes={name: data[name].described["bytes"] for name in data},
     )
 
 
-def _of_files(path: Path, tokenizer: str) -> Origin:
+def _of_files(path: Path, tokenizer: str, eot: str | None) -> Origin:
     from shardmill.tokens import load_tokenizer
 
     known = load_tokenizer(tokenizer)
     found = find_foreign(path, known.dtype)
-    eot = "none" if known.eot is None else find_eot(found.splits.values(), found.indices.values(), known.eot)
+    if known.eot is None:
+        eot = "none"
+    elif eot is None:
+        eot = find_eot(found.splits.values(), found.indices.values(), known.eot, _OWN_EOT[found.format])
     stats = [one.stat() for one in found.paths]
     return Origin(
         path=path,
@@ -123,12 +138,31 @@ def _of_files(path: Path, tokenizer: str) -> Origin:
         dtype=_width(found.dtype, known.vocab_size),
         width=found.dtype.itemsize,
         largest=known.largest_id,
-        splits={
-            split: Marked(tokens, eot, known.eot, found.indices.get(split)) for split, tokens in found.splits.items()
-        },
+        splits=_joined(
+            {split: Marked(tokens, eot, known.eot, found.indices.get(split)) for split, tokens in found.splits.items()}
+        ),
         tokenizer=known.describe(),
         spec={"tokenizer": tokenizer},
     )
+
+
+def _joined(splits: dict[str, Marked], whole: Collection[str] = ()) -> dict[str, Marked]:
+    """The same, with what is known of a document that begins in one split and ends in the other.
+
+    `whole`: splits that end inside a document for another reason.
+    """
+    cut = []
+    for name, split in splits.items():
+        if len(split.tokens) and split.mark is not None and split.eot != "none":
+            at = 0 if split.eot == "before" else len(split.tokens) - 1
+            if int(split.tokens.read(at, at + 1)[0]) != split.mark and name not in whole:
+                cut.append(name)
+    if len(cut) != 1 or len(splits) != 2 or not all(len(split.tokens) for split in splits.values()):
+        return splits
+    (other,) = splits.keys() - set(cut)
+    later, earlier = (cut[0], other) if splits[other].eot == "before" else (other, cut[0])
+    joined = {later: replace(splits[later], continues=True), earlier: replace(splits[earlier], open=True)}
+    return {name: joined[name] for name in splits}
 
 
 def _width(stored: np.dtype[Any], vocab_size: int) -> np.dtype[Any]:

@@ -33,6 +33,10 @@ class Marked:
     eot: str
     mark: int | None
     index: DocumentIndex | None = None
+    continues: bool = False
+    """Its first document began in the other split: the stream was cut there, and not between documents."""
+    open: bool = False
+    """Its last document goes on in the other split."""
 
     def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """The tokens from one on, as they are: (where a block begins, its tokens)."""
@@ -50,9 +54,10 @@ class Marked:
             ends = np.unique(marks - np.arange(len(marks)))
             return _block(np.delete(block, marks), ends)
         if (self.eot, eot) == ("after", "before"):
-            block = self._with(block, start == 0, start + len(block) == len(self.tokens) and block[-1] == self.mark)
+            first = start == 0 and not self.continues
+            block = self._with(block, first, start + len(block) == len(self.tokens) and block[-1] == self.mark)
         elif (self.eot, eot) == ("before", "after"):
-            last = start + len(block) == len(self.tokens)
+            last = start + len(block) == len(self.tokens) and not self.open
             if start == 0 and block[0] == self.mark:
                 block = block[1:]
             block = np.append(block, block.dtype.type(self.mark)) if last else block
@@ -67,7 +72,7 @@ class Marked:
         ends = index.ends(start, start + len(block), block) - start
         if eot == self.eot or self.mark is None:
             return _block(block, ends)
-        opens = start == 0 or len(index.ends(start - 1, start, block[:0])) > 0
+        opens = not self.continues if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
         starts = np.concatenate([np.zeros(int(opens), np.int64), ends[ends < len(block)]])
         gone = np.empty(0, np.int64)
         if self.eot != "none":
@@ -76,7 +81,8 @@ class Marked:
         block = np.delete(block, gone)
         ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
         if eot == "after":
-            return _block(np.insert(block, ends, self.mark), ends + np.arange(1, len(ends) + 1))
+            marks = ends[:-1] if self.open and start + len(block) + len(gone) == len(self.tokens) else ends
+            return _block(np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks)))
         if eot == "before":
             return _block(np.insert(block, starts, self.mark), ends + np.searchsorted(starts, ends))
         return _block(block, ends)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 _OPEN = 56  # handles at a time; with the maps 64, where macOS gives a process 256
 _MAPS = 8
-
-Kept = TypeVar("Kept")
+_SHARDS = 2
 
 
 @dataclass(frozen=True)
@@ -33,25 +33,39 @@ class TokenFile:
     head: int = 0
 
 
-class Few(Generic[Kept]):
-    """The last few things that were opened; the one that was not used for longest is closed to open another."""
+class OpenFile:
+    """A file that is read at any place by any number of threads; it is closed when the last of them lets go of it."""
 
-    def __init__(self, most: int, open_one: Callable[[int], Kept], close_one: Callable[[Kept], None]) -> None:
-        self._most, self._open_one, self._close_one = most, open_one, close_one
-        self._kept: OrderedDict[int, Kept] = OrderedDict()
+    def __init__(self, path: Path) -> None:
+        """DamageError when it is not there."""
+        self._path, self._handle = path, -1
+        self._lock = threading.Lock()  # only where the system has no call that reads at a place
+        try:
+            self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except FileNotFoundError:
+            raise DamageError("the file is gone", place=str(path)) from None
 
-    def __getitem__(self, i: int) -> Kept:
-        if i in self._kept:
-            self._kept.move_to_end(i)
-            return self._kept[i]
-        while len(self._kept) >= self._most:
-            self._close_one(self._kept.popitem(last=False)[1])
-        opened = self._kept[i] = self._open_one(i)
-        return opened
+    def __del__(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
 
-    def close(self) -> None:
-        while self._kept:
-            self._close_one(self._kept.popitem()[1])
+    def fill(self, at: int, out: NDArray[np.uint8]) -> None:
+        """Fill an array with the bytes from `at` on; DamageError when the file ends too early."""
+        view = memoryview(out)  # type: ignore[arg-type,unused-ignore]
+        while len(view):
+            got = self._read(view, at)
+            if not got:
+                raise DamageError("the file ends too early", place=str(self._path))
+            view, at = view[got:], at + got
+
+    def _read(self, view: memoryview, at: int) -> int:
+        if hasattr(os, "preadv"):
+            return os.preadv(self._handle, [view], at)
+        with self._lock:
+            os.lseek(self._handle, at, os.SEEK_SET)
+            data = os.read(self._handle, len(view))
+        view[: len(data)] = data
+        return len(data)
 
 
 class TokenFiles:
@@ -60,8 +74,9 @@ class TokenFiles:
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
         self.starts = np.concatenate([[0], np.cumsum([file.tokens for file in files], dtype=np.int64)]).tolist()
-        self._handles = Few(_OPEN, self._open, os.close)
-        self._maps = Few(_MAPS, self._map, _forget)
+        # Each is an LRU cache that threads may share. What it forgets stays open for those who still read it.
+        self._open = lru_cache(_OPEN)(partial(_open, self.files))
+        self._map = lru_cache(_MAPS)(partial(_map, self.files, self.dtype))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -71,15 +86,6 @@ class TokenFiles:
 
     def __setstate__(self, state: tuple[list[TokenFile], np.dtype[Any]]) -> None:
         TokenFiles.__init__(self, *state)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_maps"):
-            self.close()
-
-    def close(self) -> None:
-        """Close what is open; it is opened again when it is needed."""
-        self._handles.close()
-        self._maps.close()
 
     def read_into(self, start: int, out: NDArray[Any]) -> None:
         """Fill a contiguous array with the tokens from `start` on. Nothing stays in this process's memory."""
@@ -104,7 +110,7 @@ class TokenFiles:
         i = bisect_right(self.starts, start) - 1
         if start >= stop or stop > self.starts[i + 1]:
             return _frozen(self.read(start, stop))
-        return self._maps[i][start - self.starts[i] : stop - self.starts[i]]
+        return self._map(i)[start - self.starts[i] : stop - self.starts[i]]
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
         """Fill an array with tokens of one file."""
@@ -118,24 +124,7 @@ class TokenFiles:
 
     def fill_bytes(self, i: int, at: int, out: NDArray[np.uint8]) -> None:
         """Fill an array with bytes of one file; DamageError when it ends too early."""
-        handle, view = self._handles[i], memoryview(out)  # type: ignore[arg-type,unused-ignore]
-        while len(view):
-            got = _read_at(handle, view, at)
-            if not got:
-                raise DamageError("the file ends too early", place=str(self.files[i].path))
-            view, at = view[got:], at + got
-
-    def _open(self, i: int) -> int:
-        try:
-            return os.open(self.files[i].path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except FileNotFoundError:
-            raise DamageError("the file is gone", place=str(self.files[i].path)) from None
-
-    def _map(self, i: int) -> NDArray[Any]:
-        file = self.files[i]
-        with open(file.path, "rb") as handle:
-            mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        return np.frombuffer(mapped, self.dtype, file.tokens, file.head)
+        self._open(i).fill(at, out)
 
 
 class MdsFiles(TokenFiles):
@@ -143,9 +132,10 @@ class MdsFiles(TokenFiles):
 
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         super().__init__(files, dtype)
-        self.ends = Few(2, self._ends, _forget)
-        """For each shard where its documents end, in tokens; a shard has few enough of them to be held."""
-        self._offsets = Few(2, self._read_offsets, _forget)
+        # Of a few shards: one has few enough documents for that.
+        self._offsets = lru_cache(_SHARDS)(partial(_offsets, self._open, self.files))
+        self.ends = lru_cache(_SHARDS)(partial(_ends, self._offsets, self.files, self.dtype))
+        """For each shard where its documents end, in tokens."""
 
     def __setstate__(self, state: tuple[list[TokenFile], np.dtype[Any]]) -> None:
         MdsFiles.__init__(self, *state)
@@ -156,7 +146,7 @@ class MdsFiles(TokenFiles):
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
         """Fill an array with tokens of one shard."""
-        ends, offsets, width = self.ends[i], self._offsets[i], self.dtype.itemsize
+        ends, offsets, width = self.ends(i), self._offsets(i), self.dtype.itemsize
         first = int(np.searchsorted(ends, within, side="right"))
         last = int(np.searchsorted(ends, within + len(out)))
         rows = np.arange(first, last + 1)
@@ -172,52 +162,46 @@ class MdsFiles(TokenFiles):
         tokens[np.repeat(at - (np.cumsum(heads) - heads), heads) + np.arange(int(heads.sum()))] = False
         out[:] = data[tokens].view(self.dtype)
 
-    def _read_offsets(self, i: int) -> NDArray[np.int64]:
-        count = np.empty(1, "<u4")
-        self.fill_bytes(i, 0, count.view(np.uint8))
+
+def _open(files: Sequence[TokenFile], i: int) -> OpenFile:
+    return OpenFile(files[i].path)
+
+
+def _map(files: Sequence[TokenFile], dtype: np.dtype[Any], i: int) -> NDArray[Any]:
+    with open(files[i].path, "rb") as handle:
+        mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, dtype, files[i].tokens, files[i].head)
+
+
+def _offsets(opened: Callable[[int], OpenFile], files: Sequence[TokenFile], i: int) -> NDArray[np.int64]:
+    """Where the documents of a MosaicML shard begin, and the end, in bytes; DamageError when that cannot be."""
+    count = np.empty(1, "<u4")
+    opened(i).fill(0, count.view(np.uint8))
+    size = files[i].path.stat().st_size
+    if 4 * (int(count[0]) + 2) <= size:
         offsets = np.empty(int(count[0]) + 1, "<u4")
-        self.fill_bytes(i, 4, offsets.view(np.uint8))
-        return offsets.astype(np.int64)
+        opened(i).fill(4, offsets.view(np.uint8))
+        if offsets[-1] == size and (offsets[1:] >= offsets[:-1]).all():
+            return offsets.astype(np.int64)
+    raise DamageError("the shard's offsets do not fit its size", place=str(files[i].path))
 
-    def _ends(self, i: int) -> NDArray[np.int64]:
-        offsets, width = self._offsets[i], self.dtype.itemsize
-        sizes = np.diff(offsets) - 4 - 1
-        # How wide a document's length is written depends on the length: 1, 2 or 4 bytes.
-        lengths = np.where(
-            (sizes - 1) // width < 1 << 8,
-            (sizes - 1) // width,
-            np.where((sizes - 2) // width < 1 << 16, (sizes - 2) // width, (sizes - 4) // width),
-        )
-        ends = np.cumsum(lengths)
-        if not len(ends) or ends[-1] != self.files[i].tokens:
-            raise DamageError("the shard's offsets do not fit its tokens", place=str(self.files[i].path))
-        return ends
 
-    def close(self) -> None:
-        """Close what is open and forget what is cached."""
-        super().close()
-        if hasattr(self, "_offsets"):
-            self.ends.close()
-            self._offsets.close()
+def _ends(
+    offsets: Callable[[int], NDArray[np.int64]], files: Sequence[TokenFile], dtype: np.dtype[Any], i: int
+) -> NDArray[np.int64]:
+    sizes, width = np.diff(offsets(i)) - 4 - 1, dtype.itemsize
+    # How wide a document's length is written depends on the length: 1, 2 or 4 bytes.
+    lengths = np.where(
+        (sizes - 1) // width < 1 << 8,
+        (sizes - 1) // width,
+        np.where((sizes - 2) // width < 1 << 16, (sizes - 2) // width, (sizes - 4) // width),
+    )
+    ends = np.cumsum(lengths)
+    if not len(ends) or ends[-1] != files[i].tokens or (lengths < 0).any():
+        raise DamageError("the shard's offsets do not fit its tokens", place=str(files[i].path))
+    return ends
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
     array.flags.writeable = False
     return array
-
-
-def _forget(kept: object) -> None:
-    """Nothing to close: the map goes when the last view of it does."""
-
-
-if hasattr(os, "preadv"):
-
-    def _read_at(handle: int, view: memoryview, at: int) -> int:
-        return os.preadv(handle, [view], at)
-else:
-
-    def _read_at(handle: int, view: memoryview, at: int) -> int:
-        os.lseek(handle, at, os.SEEK_SET)
-        data = os.read(handle, len(view))
-        view[: len(data)] = data
-        return len(data)

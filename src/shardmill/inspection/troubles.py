@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardmill.inspection.estimate import ONE_FILE
+from shardmill.shards import foreseen
 from shardmill.storage import LARGEST
 from shardmill.units import show_bytes
 
@@ -27,7 +28,7 @@ class Trouble:
     """One thing that would go wrong, with the way out."""
 
     what: str
-    """A word for programs: source, empty, rejects, utf8, separator, vocabulary, disk or memory."""
+    """A word for programs: source, empty, rejects, utf8, separator, reader, vocabulary, disk or memory."""
     message: str
     place: str | None = None
     hint: str | None = None
@@ -48,6 +49,7 @@ def find_troubles(
         *_empty(report, sources),
         *_invalid(kinds),
         *_separator(report, kinds, options),
+        *[Trouble("reader", sentence) for sentence in foreseen(options.format)],
     ]
     if report.token_bytes > 2:
         found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +40,19 @@ def picked_by_name(splits: dict[str, dict[str, Any]]) -> list[str]:
                 for other in others
                 if other in file["name"]
             ]
+    return said
+
+
+def foreseen(formats: Sequence[str]) -> list[str]:
+    """What follows from the choice of formats alone, so that it can be said before a run."""
+    said = []
+    if "npy" in formats and len(formats) > 1:
+        said.append(
+            "build-nanogpt takes every file with `train` or `val` in its name, those of the other formats too: give "
+            "npy a folder of its own"
+        )
+    if "npy" in formats:
+        said.append("OLMo-core reads `.npy` files without a head: use `-f shards` for it")
     return said
 
 

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 HEAD = 1024
 _LARGEST = (1 << 31) - 1  # the C loader seeks with a 32-bit int
-_VAL_TOKENS = 10_485_760 + 1  # what modded-nanogpt reads of val when nothing else is said
+# What modded-nanogpt reads of val when nothing else is said, and two more: it goes on to the next file, which val has
+# not, when the last token but one of a file is reached.
+_VAL_TOKENS = 10_485_760 + 2
 
 
 def _head(tokens: int, dtype: np.dtype[Any]) -> bytes:
@@ -34,9 +36,12 @@ def _warnings(splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str)
     said = short_tails(splits, "llm.c's loader")
     if len(splits["train"]["files"]) < 2:
         said.append("modded-nanogpt needs at least two train shards, and there is one: see `--shard-tokens`")
-    val = splits.get("val", {"tokens": 0})["tokens"]
+    val = next((file["tokens"] for file in splits.get("val", {"files": []})["files"]), 0)
     if val < _VAL_TOKENS:
-        said.append(f"modded-nanogpt reads {_VAL_TOKENS:,} val tokens, and there are {val:,}: see `--val`")
+        said.append(
+            f"modded-nanogpt needs {_VAL_TOKENS:,} tokens in the first val file, and there are {val:,}: see `--val` "
+            "and `--shard-tokens`"
+        )
     if eot != "before":
         said.append("llm.c and modded-nanogpt expect the end-of-text token before each document: see `--eot`")
     if dtype.itemsize != 2:
@@ -47,7 +52,7 @@ def _warnings(splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str)
 LLMC = Layout(
     "llmc",
     eot="before",
-    file_name=lambda name, split, index: f"{name}_{split}_{index:06}.bin",
+    file_name="{name}_{split}_{index}.bin",
     sharded=True,
     train_from=1,
     head=_head,

@@ -5,4 +5,4 @@ from __future__ import annotations
 from shardmill.shards.limits import raw_tokens
 from shardmill.shards.streams import Layout
 
-NANOGPT = Layout("nanogpt", eot="after", file_name=lambda name, split, index: f"{split}.bin", warnings=raw_tokens)
+NANOGPT = Layout("nanogpt", eot="after", file_name="{split}.bin", warnings=raw_tokens)

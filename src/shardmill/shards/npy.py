@@ -19,7 +19,7 @@ def _head(tokens: int, dtype: np.dtype[Any]) -> bytes:
 NPY = Layout(
     "npy",
     eot="before",
-    file_name=lambda name, split, index: f"{name}_{split}_{index:06}.npy",
+    file_name="{name}_{split}_{index}.npy",
     sharded=True,
     train_from=1,
     head=_head,

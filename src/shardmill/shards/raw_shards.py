@@ -8,7 +8,7 @@ from shardmill.shards.streams import Layout
 SHARDS = Layout(
     "shards",
     eot="after",
-    file_name=lambda name, split, index: f"{split}_{index:06}.bin",
+    file_name="{split}_{index}.bin",
     sharded=True,
     warnings=raw_tokens,
 )

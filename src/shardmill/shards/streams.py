@@ -28,8 +28,8 @@ class Layout:
     format: str
     eot: str
     """Where its readers expect the end-of-text token."""
-    file_name: Callable[[str, str, int], str]
-    """Of (name, split, index)."""
+    file_name: str
+    """With `{name}`, `{split}` and `{index}`."""
     sharded: bool = False
     train_from: int = 0
     """The index of the first train shard."""
@@ -40,11 +40,9 @@ class Layout:
 
     def owns(self, name: str) -> re.Pattern[str]:
         """Matches every file name that this layout can make."""
-        patterns = []
-        for split in SPLITS:
-            one, other = (re.escape(self.file_name(name, split, i)) for i in (111111, 222222))
-            patterns.append(one if one == other else one.replace("111111", r"\d{6,}"))
-        return re.compile("|".join(patterns))
+        fields = {"{name}": re.escape(name), "{split}": "|".join(SPLITS), "{index}": r"\d{6,}"}
+        parts = re.split(r"({\w+})", self.file_name)
+        return re.compile("".join(f"(?:{fields[part]})" if part in fields else re.escape(part) for part in parts))
 
 
 class StreamOutput:
@@ -193,7 +191,7 @@ class StreamOutput:
 
     def _path(self, split: str, index: int) -> Path:
         first = self.layout.train_from if split == "train" else 0
-        return self.folder / self.layout.file_name(self.name, split, first + index)
+        return self.folder / self.layout.file_name.format(name=self.name, split=split, index=f"{first + index:06}")
 
     def _reopen(self, split: str, index: int, tokens: int, keep: set[str]) -> PartialFile:
         path = self._path(split, index)
