@@ -32,15 +32,15 @@ HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokeni
 
 STARTS_THREADS = {
     "run/pipeline.py",
-    "run/main.py",
+    "run/checkpoints.py",
     "run/progress.py",
-    "dataset/conversion.py",
+    "interrupts.py",
     "storage/fetching.py",
     "storage/cache.py",
     "sources/remote.py",
     "inspection/at_once.py",
 }
-"""The feeder and the workers; the keeper of a run and that of a conversion, which hash and sync; progress; and what
+"""The feeder and the workers; the keeper, which hashes and syncs; progress; what ends a command on a signal; and what
 asks servers: for ranges, for whole files, for lists of files, and for samples before a run."""
 
 
@@ -75,7 +75,7 @@ def own(names: Iterator[str]) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder):
-    known = {folder, "storage", "core", "errors", "extras", "byte_search"}
+    known = {folder, "storage", "core", "errors", "extras", "byte_search", "options", "units"}
     found = {named(path): own(imports(path)) - known for path in (PACKAGE / folder).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
 

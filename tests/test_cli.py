@@ -53,7 +53,22 @@ def test_quiet_says_nothing(tmp_path):
 
 
 def test_without_a_terminal_a_plain_line_comes_every_few_seconds(tmp_path):
-    code = "import shardmill.run.progress as p, shardmill.cli as c, sys; p._EVERY = 0.2; c.main(sys.argv[1:])"
+    # A result is taken only when another line has been printed, so that there are several, however fast the machine is.
+    code = """
+import sys, threading
+from shardmill.cli import main
+from shardmill.run import progress
+progress._EVERY, told = 0.01, threading.Semaphore(0)
+words, update = progress._Meter.words, progress.Lines.update
+def counted(self):
+    told.release()
+    return words(self)
+def waiting(self, done):
+    told.acquire(timeout=100)
+    update(self, done)
+progress._Meter.words, progress.Lines.update = counted, waiting
+main(sys.argv[1:])
+"""
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(20_000_000))
     run = subprocess.run(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import shardmill
 from tests.corpus import documents, write_jsonl
-from tests.reference import check, gpt2, twin
+from tests.reference import check, dealt, gpt2, twin
 
 EOT = 50256
 
@@ -84,3 +86,91 @@ def _dealt(out: Path) -> dict[str, list[bytes]]:
         parts = np.split(tokens, np.flatnonzero(tokens == EOT) + 1)
         splits[split] = [part.tobytes() for part in parts if len(part)]
     return splits
+
+
+def _parts(stream, eot):
+    """The documents of a stream, without their end-of-text tokens."""
+    ends = np.flatnonzero(stream == EOT)
+    assert len(ends) and ends[-1 if eot == "after" else 0] == (len(stream) - 1 if eot == "after" else 0)
+    return [part[part != EOT] for part in np.split(stream, ends + 1 if eot == "after" else ends) if len(part)]
+
+
+@pytest.mark.parametrize("eot", ["after", "before"])
+@pytest.mark.parametrize("files", [1, 2, 5])
+@pytest.mark.parametrize("settings", [{"workers": 1}, {"workers": 2, "chunk": 1 << 16}])
+def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(tmp_path, monkeypatch, eot, files, settings):
+    if chunk := settings.get("chunk"):
+        monkeypatch.setattr("shardmill.run.budget.SMALLEST", chunk)
+        monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i in range(files):
+        texts = [text for text in documents(150 + 400 * (i % 2), i) if len(text) < 900]
+        (folder / f"{i}.txt").write_text(" ".join(texts))
+    made = shardmill.prepare(folder, tmp_path / "out", val="tail:0.25", eot=eot, workers=settings["workers"])
+    manifest = made.manifest
+    found = {split: np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16) for split in ("train", "val")}
+    heads, tails = (_parts(found[split], eot) for split in ("train", "val"))
+    expected = twin(folder)
+    assert len(heads) == len(tails) == files
+    for head, tail, whole, text in zip(heads, tails, expected.tokens, expected.texts, strict=True):
+        assert np.array_equal(np.concatenate([head, tail]), whole)
+        size, val = len(text.encode()), len(shardmill.open(tmp_path / "out").decode(tail).encode())
+        assert size * 0.25 - 200 < val <= size * 0.25
+    counts = {name: split["documents"] for name, split in manifest["splits"].items()}
+    assert counts == {"train": files, "val": files} and manifest["documents"] == 2 * files
+    # Without end-of-text tokens nothing else changes.
+    shardmill.prepare(folder, tmp_path / "bare", val="tail:0.25", eot="none")
+    for split, parts in (("train", heads), ("val", tails)):
+        assert np.array_equal(np.fromfile(tmp_path / "bare" / f"{split}.bin", np.uint16), np.concatenate(parts))
+
+
+def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path, monkeypatch):
+    monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
+    monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
+    words, stretch = "some words " * 20_000, "a" * 60_000_000
+    (tmp_path / "a.txt").write_text(words + stretch)
+    shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="tail:0.998", memory="600MB")
+    found = {split: np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16) for split in ("train", "val")}
+    data = shardmill.open(tmp_path / "out")
+    assert set(data.decode(found["train"][:-1])) <= set("some words ")
+    assert data.decode(found["val"][-1000:-1]).strip("a") == ""
+
+
+@pytest.mark.parametrize("eot", ["after", "before", "none"])
+@pytest.mark.parametrize("val", ["0", "0.4", "first:2k", "tail:0.3"])
+@pytest.mark.parametrize("kind", ["text", "separated", "jsonl", "parquet"])
+def test_documents_and_what_stands_between_them_are_exact_over_several_files(tmp_path, kind, val, eot):
+    if val.startswith("tail") and kind not in ("text", "separated"):
+        with pytest.raises(shardmill.ShardmillError, match="text"):
+            _prepare_several(tmp_path, kind, val, eot)
+        return
+    if val.startswith("tail") and kind == "text":
+        return  # the test above: there each file becomes two documents
+    expected = _prepare_several(tmp_path, kind, val, eot)
+    train, val_tokens = (
+        np.fromfile(path, np.uint16) if (path := tmp_path / "out" / f"{split}.bin").exists() else np.empty(0, np.uint16)
+        for split in ("train", "val")
+    )
+    if val.startswith("first"):
+        assert np.array_equal(np.concatenate([val_tokens, train]), expected.stream(eot))
+    else:
+        # Whole documents with their end-of-text tokens, in order, each in one split; short files are one span each.
+        assert dealt(expected.documents(eot), train, val_tokens)
+        assert len(val_tokens) > 0 or val == "0"
+
+
+def _prepare_several(folder, kind, val, eot):
+    texts = [[text[:2000] for text in documents(12, seed) if text.strip()] for seed in range(9)]
+    sources = folder / "sources"
+    sources.mkdir()
+    for i, some in enumerate(texts):
+        if kind == "jsonl":
+            write_jsonl(sources / f"{i}.jsonl", some)
+        elif kind == "parquet":
+            pq.write_table(pa.table({"text": some}), sources / f"{i}.parquet")
+        else:
+            (sources / f"{i}.txt").write_text("\x1e".join(some), newline="")
+    options = {"separator": "\x1e"} if kind == "separated" else {}
+    shardmill.prepare(sources, folder / "out", val=val, eot=eot, **options)
+    return twin(sources, **options)

@@ -1,17 +1,21 @@
-"""What the README says of options is what the program says."""
+"""What the documents say of options and formats is what the program says, and their links lead somewhere."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
+
+import pytest
 
 from shardmill.options import FORMATS, Options
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
 
 
 def options_table() -> str:
-    """Every option, as the README shows it."""
+    """Every option, as docs/options.md shows it."""
     rows = [
         "| option | default | |",
         "|---|---|---|",
@@ -27,10 +31,19 @@ def options_table() -> str:
     return "\n".join(rows)
 
 
-def test_the_readme_lists_every_option_as_the_program_knows_it():
-    assert options_table() in README, "put this into the README:\n" + options_table()
+def test_every_option_is_documented_as_the_program_knows_it():
+    page = (ROOT / "docs" / "options.md").read_text()
+    assert options_table() in page, "put this into docs/options.md:\n" + options_table()
 
 
-def test_the_readme_names_every_output_format():
+def test_every_output_format_is_documented():
+    outputs, readme = (ROOT / "docs" / "outputs.md").read_text(), (ROOT / "README.md").read_text()
     for name in FORMATS:
-        assert f"| `{name}` |" in README
+        assert f"| `{name}` |" in outputs
+        assert f"`{name}`" in readme
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if not (page.parent / link).exists()] == []

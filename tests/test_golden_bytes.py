@@ -50,7 +50,7 @@ def made(case: str, folder: Path) -> str:
     out = folder / "out"
     shardmill.prepare(
         source, out, format=output, tokenizer=_tokenizer(tokenizer), val=VALS[val], shard_tokens=6000, name="x",
-        workers=1, memory="1GB", **options,
+        workers=1, **options,
     )  # fmt: skip
     manifest = json.loads((out / "manifest.json").read_bytes())
     digest = hashlib.sha256()

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import threading
 
 import pytest
 
@@ -15,11 +14,12 @@ from shardmill.dataset.conversion import convert
 from shardmill.dataset.verify import verify
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
+from shardmill.storage import ObjectStore
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere_in_store
 from tests.meter import SHARDMILL, metered
 from tests.object_store import MB, WORDS, FaultyWay, bucket, often, s3_server, words
-from tests.watching import interrupt_after, wait_until, watch_reads
+from tests.watching import interrupt_after, paused_run, wait_until, watch_reads
 
 __all__ = ["bucket", "often", "s3_server", "words"]
 
@@ -71,26 +71,27 @@ def test_an_upload_that_is_left_open_is_ended_by_the_next_run_and_those_of_other
     assert sorted(bucket.uploads()) == ["out/other.bin", "out2/train_000000.bin"]
 
 
-def test_nothing_bears_its_name_before_it_is_whole_and_the_manifest_comes_last(tmp_path, bucket, words, often):
+def test_nothing_bears_its_name_before_it_is_whole_and_the_manifest_comes_last(
+    tmp_path, bucket, words, often, monkeypatch
+):
     shardmill.prepare(words, tmp_path / "out", **WORDS)
     whole = {name: len(data) for name, data in contents(tmp_path / "out").items()}
-    done = threading.Event()
     looks = []
 
-    def look():
-        while not done.is_set():
+    def looking(change):
+        def changed(self, *arguments):
+            answer = change(self, *arguments)
             found = bucket.server.client.list_objects_v2(Bucket=bucket.name, Prefix="out/").get("Contents", ())
             looks.append({entry["Key"].removeprefix("out/"): entry["Size"] for entry in found})
+            return answer
 
-    watcher = threading.Thread(target=look)
-    watcher.start()
-    try:
-        shardmill.prepare(words, bucket.url(), **WORDS)
-    finally:
-        done.set()
-        watcher.join()
+        return changed
+
+    for name in ("put", "exchange", "upload", "delete"):
+        monkeypatch.setattr(ObjectStore, name, looking(getattr(ObjectStore, name)))
+    shardmill.prepare(words, bucket.url(), **WORDS)
     seen = [{name: size for name, size in found.items() if name[0] != "."} for found in looks]
-    assert any(seen) and any(0 < len(found) < len(whole) for found in seen), "nobody looked in time"
+    assert any(0 < len(found) < len(whole) for found in seen)
     assert all(found.items() <= whole.items() for found in seen)
     assert all(found == whole for found in seen if "manifest.json" in found)
     assert any(name.endswith("/0000000000000000") for found in looks for name in found), "no parts were seen"
@@ -111,15 +112,13 @@ def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(tmp_path
 
 def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path, bucket):
     source = tmp_path / "a.txt"
-    source.write_bytes(random_words(60 * MB))
-    command = ["prepare", str(source), "-o", bucket.url(), "--separator", r"\n", "--memory", "500MB"]
-    with subprocess.Popen([*SHARDMILL, *command], stderr=subprocess.PIPE, text=True, env=_machine(tmp_path)) as run:
-        # A result is written, and counted a moment later: with two of them one is surely counted.
-        wait_until(lambda: any(path.stat().st_size > 4 * MB for path in (tmp_path / "machine").rglob("train*.partial")))
+    source.write_bytes(random_words(20 * MB))
+    command = ["prepare", source, "-o", bucket.url(), "--separator", r"\n", "--memory", "500MB"]
+    with paused_run(tmp_path / "mark", *command, env=_machine(tmp_path)) as run:
         run.send_signal(signal.SIGINT)
-        _, said = run.communicate(timeout=60)
+        _, said = run.communicate(timeout=100)
     assert run.returncode == 130, said
-    assert "the same command goes on from there" in said
+    assert "the same command goes on from the last checkpoint" in said
     assert json.loads(bucket.read(".shardmill/journal.json"))["state"]["position"][0] > 0
     assert "manifest.json" not in bucket.names()
     assert [path for path in (tmp_path / "machine").rglob("*") if path.is_file()] == []

@@ -256,7 +256,7 @@ def test_the_manifest_holds_nothing_that_differs_between_two_right_runs(tmp_path
         ({"val": "half"}, "not a share"),
         ({"val": "last:3"}, "not known"),
         ({"workers": 0}, "at least one"),
-        ({"separator": ""}, "separates nothing"),
+        ({"separator": ""}, "`separator` is an empty text"),
         ({"tokenizer": "no/such/tokenizer.json"}, "tokenizer"),
         ({"name": "../escape"}, "cannot be part"),
     ],

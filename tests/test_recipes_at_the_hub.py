@@ -158,7 +158,7 @@ def test_a_recipe_gives_what_its_trainer_expects_also_when_it_is_killed_on_the_w
     memory = re.search("`--memory ([0-9]+MB)`", least)[1]
     hub.latency, late = 0.1, 700_000
     hub.faults.append(Fault(lambda request: 200_000 < (request.range or (0,))[0] <= late, stall=1, times=999))
-    hub.faults.append(Fault(lambda request: late < (request.range or (0,))[0] < 900_000, stall=30, times=999))
+    hub.faults.append(Fault(lambda request: late < (request.range or (0,))[0] < 900_000, stall=170, times=999))
     with shardmill(hub, *call, "-o", tmp_path / "out", "--workers", "2", "--memory", memory) as run:
         journal = tmp_path / "out" / ".shardmill" / "journal.jsonl"
         until(lambda: journal.exists() and journal.stat().st_size > 0)
@@ -199,7 +199,7 @@ def check(out, made, paths, format, prefix):
             assert np.array_equal(x.ravel()[1:], y.ravel()[:-1])
 
 
-def until(ready, seconds=20.0):
+def until(ready, seconds=150.0):
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, "it never came so far"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
-import time
+import sys
 
 import pytest
 
@@ -14,7 +15,7 @@ from shardmill.errors import MismatchError, OutputError
 from tests.corpus import documents, random_words, write_jsonl
 from tests.meter import SHARDMILL
 from tests.reference import check, twin
-from tests.watching import interrupt_after, wait_until
+from tests.watching import interrupt_after, paused_run
 
 
 def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
@@ -67,15 +68,11 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, finished, c
 
 def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
     source = tmp_path / "a.txt"
-    source.write_bytes(random_words(60_000_000))
-    command = [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
-    with subprocess.Popen(command) as first:
-        try:
-            wait_until((tmp_path / "out" / ".shardmill" / "lock").exists)
-            time.sleep(0.2)
-            second = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
-        finally:
-            first.kill()
+    source.write_bytes(random_words(20_000_000))
+    arguments = ["prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
+    command = [*SHARDMILL, *arguments]
+    with paused_run(tmp_path / "mark", *arguments) as first:
+        second = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert second.returncode == 1
     assert f"another run is at work in this folder (process {first.pid})" in second.stderr
     # The lock of the dead process does not block the next.
@@ -90,3 +87,28 @@ def test_files_of_another_making_are_not_overwritten(tmp_path):
     with pytest.raises(OutputError, match=r"in the way: train\.bin"):
         shardmill.prepare(source, tmp_path / "out")
     assert (tmp_path / "out" / "train.bin").read_bytes() == b"somebody's work"
+
+
+@pytest.mark.parametrize("step", ["clear", "close"])
+@pytest.mark.parametrize("command", ["prepare", "convert"])
+def test_a_kill_after_the_manifest_leaves_a_dataset_that_the_next_call_tidies(tmp_path, command, step):
+    from shardmill.dataset.verify import verify
+
+    source = write_jsonl(tmp_path / "a.jsonl", documents(50))
+    out = tmp_path / "out"
+    if command == "convert":
+        shardmill.prepare(source, tmp_path / "data")
+    arguments = (source, out) if command == "prepare" else (tmp_path / "data", out)
+    code = f"""
+import os, signal, shardmill
+from shardmill.run.journal import Journal
+Journal.{step} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    assert (out / "manifest.json").exists() and (out / ".shardmill" / "lock").exists()
+    assert len(shardmill.open(out)["train"])
+    if command == "prepare":
+        assert not verify(out).damage
+    assert getattr(shardmill, command)(*arguments).already
+    assert [path.name for path in (out / ".shardmill").iterdir()] == ["plan.json"]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardmill.errors import UsageError
-from shardmill.run.splits import PREFIX, Val, content_hash, in_val
+from shardmill.options import Val
+from shardmill.run.splits import PREFIX, content_hash, in_val
 
 
 def _rows(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:

@@ -37,56 +37,57 @@ def some(count=300, seed=0):
 
 
 @pytest.fixture
-def bunches(monkeypatch):
-    """The files of each bunch that is read from now on; 0: it was left to the ordinary readers."""
-    from shardmill.run import worker
+def together(monkeypatch):
+    """How many files each chunk holds that is read from now on and holds several."""
+    from shardmill.documents.tiny_files import TinyFiles
 
-    read, seen = worker.read_bunch, []
+    made, seen = TinyFiles.chunk_at, []
 
-    def watched(bunch):
-        found = read(bunch)
-        seen.append(len(bunch.sources) if found is not None else 0)
-        return found
+    def watched(self, first):
+        chunk = made(self, first)
+        if chunk is not None:
+            seen.append(chunk.whole)
+        return chunk
 
-    monkeypatch.setattr(worker, "read_bunch", watched)
+    monkeypatch.setattr(TinyFiles, "chunk_at", watched)
     return seen
 
 
 def one_by_one(monkeypatch, *arguments, **options):
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.documents.tiny_files.MOST", 1)
+        patch.setattr("shardmill.documents.tiny_files.MOST", 0)
         return shardmill.prepare(*arguments, **options)
 
 
 def same(monkeypatch, tmp_path, sources, **options):
     """Prepare together and one by one, and compare all that was written and told."""
-    together = shardmill.prepare(sources, tmp_path / "together", **options)
+    joined = shardmill.prepare(sources, tmp_path / "together", **options)
     singly = one_by_one(monkeypatch, sources, tmp_path / "singly", **options)
     assert contents(tmp_path / "together") == contents(tmp_path / "singly")
-    assert (together.manifest, together.replaced, together.fallbacks) == (
+    assert (joined.manifest, joined.replaced, joined.fallbacks) == (
         singly.manifest,
         singly.replaced,
         singly.fallbacks,
     )
-    return together
+    return joined
 
 
-def test_tiny_files_are_read_together_and_are_what_the_twin_says(tmp_path, bunches):
+def test_tiny_files_are_read_together_and_are_what_the_twin_says(tmp_path, together):
     source = write(tmp_path / "in", [*some(), *(text.encode() for text in HARD)])
     shardmill.prepare(source, tmp_path / "out", val=0)
-    assert bunches == [300 + len(HARD)]
+    assert together == [300 + len(HARD)]
     check(tmp_path / "out", twin(source))
 
 
 @pytest.mark.parametrize("val", ["0", "0.3", "first:2000", "1"])
-def test_together_and_one_by_one_they_give_the_same_bytes_in_every_format(tmp_path, monkeypatch, bunches, val):
+def test_together_and_one_by_one_they_give_the_same_bytes_in_every_format(tmp_path, monkeypatch, together, val):
     texts = [b"", *some(), b"", b"", b"x" * 65536, "é".encode() * 32768, *some(50, 1), b""]
     source = write(tmp_path / "in", texts)
     same(monkeypatch, tmp_path, source, format=FORMATS, val=val, shard_tokens=3000)
-    assert bunches == [356]
+    assert together == [356]
 
 
-@pytest.mark.parametrize("most", [1, 4096])
+@pytest.mark.parametrize("most", [0, 4096])
 def test_an_empty_file_is_no_document_in_an_index_and_hides_no_end_of_one(tmp_path, monkeypatch, most):
     monkeypatch.setattr("shardmill.documents.tiny_files.MOST", most)
     source = write(tmp_path / "in", [b"", TEXT, b"", b"more words", b"", b"and more", b""])
@@ -99,30 +100,30 @@ def test_an_empty_file_is_no_document_in_an_index_and_hides_no_end_of_one(tmp_pa
             assert (len(found), 0 in found) == (split["documents"], False), name
 
 
-def test_small_bunches_give_the_same_bytes_as_large_ones(tmp_path, monkeypatch, bunches):
+def test_small_chunks_give_the_same_bytes_as_large_ones(tmp_path, monkeypatch, together):
     source = write(tmp_path / "in", [b"", *some(40), b"", b"", *some(40, 1), b""])
     shardmill.prepare(source, tmp_path / "large", format=FORMATS, val=0.5)
     for most in (2, 7):
         monkeypatch.setattr("shardmill.documents.tiny_files.MOST", most)
         shardmill.prepare(source, tmp_path / f"{most}", format=FORMATS, val=0.5)
         assert contents(tmp_path / f"{most}") == contents(tmp_path / "large")
-    assert all(bunches)
-    assert len(bunches) > 50
+    assert all(together)
+    assert len(together) > 50
 
 
-def test_a_bunch_is_no_larger_than_a_chunk(tmp_path, monkeypatch, bunches):
+def test_tiny_files_together_are_no_larger_than_a_chunk(tmp_path, monkeypatch, together):
     monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 14)
     monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 14)
     source = write(tmp_path / "in", [TEXT * 100] * 20)
     same(monkeypatch, tmp_path, source)
-    assert len(bunches) == 5
+    assert len(together) == 5
 
 
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
-def test_eot_stands_where_it_should(tmp_path, monkeypatch, bunches, eot):
+def test_eot_stands_where_it_should(tmp_path, monkeypatch, together, eot):
     source = write(tmp_path / "in", [b"", *some(30), b"", b""])
     same(monkeypatch, tmp_path, source, eot=eot, val=0.5)
-    assert bunches == [33]
+    assert together == [33]
 
 
 @pytest.mark.parametrize(
@@ -135,10 +136,10 @@ def test_eot_stands_where_it_should(tmp_path, monkeypatch, bunches, eot):
         "\ufffd stood there before".encode(),
     ],
 )
-def test_what_can_be_told_file_by_file_does_not_end_a_bunch(tmp_path, monkeypatch, bunches, odd):
+def test_what_can_be_told_file_by_file_does_not_end_a_chunk(tmp_path, monkeypatch, together, odd):
     source = write(tmp_path / "in", [TEXT, b"cut \xe2", odd, TEXT])
     assert same(monkeypatch, tmp_path, source, val=0.5).replaced > 0
-    assert bunches == [4]
+    assert together == [4]
 
 
 PACKED_OR_ENCODED = {
@@ -159,10 +160,10 @@ PACKED_OR_ENCODED = {
 
 @pytest.mark.parametrize("odd", PACKED_OR_ENCODED)
 @pytest.mark.parametrize("val", ["0", "0.5"])
-def test_what_is_packed_or_encoded_otherwise_is_read_as_ever(tmp_path, monkeypatch, bunches, odd, val):
+def test_what_is_packed_or_encoded_otherwise_is_read_as_ever(tmp_path, monkeypatch, together, odd, val):
     source = write(tmp_path / "in", [TEXT, b"", PACKED_OR_ENCODED[odd], TEXT])
     same(monkeypatch, tmp_path, source, val=val)
-    assert bunches == [0]
+    assert together == [2, 1]
 
 
 def failure(call, *arguments, **options):
@@ -192,8 +193,8 @@ def test_what_is_no_text_is_the_same_error(tmp_path, monkeypatch, odd):
 def after_finding(monkeypatch, change):
     """Let something happen to the files between the moment they are found and the first that is opened."""
 
-    def finding(*arguments):
-        found = find_sources(*arguments)
+    def finding(*arguments, **options):
+        found = find_sources(*arguments, **options)
         change()
         return found
 
@@ -227,18 +228,18 @@ def test_of_two_faults_the_first_is_told(tmp_path, monkeypatch):
         shardmill.prepare(source, tmp_path / "out")
 
 
-def test_a_special_token_that_is_an_error_is_rejected_as_ever(tmp_path, monkeypatch, bunches):
+def test_a_special_token_that_is_an_error_is_rejected_as_ever(tmp_path, monkeypatch, together):
     texts = some(30)
     texts[7] = texts[20] = b"here is <|endoftext|> in the text"
     source = write(tmp_path / "in", texts)
     result = same(monkeypatch, tmp_path, source, specials="error", val=0.3)
     assert result.manifest["rejected"] == 2
-    assert bunches == [30]
+    assert together == [30]
     expected = failure(one_by_one, monkeypatch, source, tmp_path / "a", specials="error", max_bad="1")
     assert failure(shardmill.prepare, source, tmp_path / "b", specials="error", max_bad="1")[0] is expected[0]
 
 
-def test_other_files_between_them_keep_their_places(tmp_path, monkeypatch, bunches):
+def test_other_files_between_them_keep_their_places(tmp_path, monkeypatch, together):
     source = write(tmp_path / "in", some(60))
     write_jsonl(source / "00010a.jsonl", documents(20, 5))
     (source / "00020a.txt").write_bytes(b" word" * 20_000)
@@ -246,24 +247,24 @@ def test_other_files_between_them_keep_their_places(tmp_path, monkeypatch, bunch
     (source / "00030b").write_bytes(TEXT)
     (source / "00030c").write_bytes(b'{"text": "a line"}\n')
     same(monkeypatch, tmp_path, source, val=0.3, format="megatron")
-    assert sorted(bunches) == [10, 10, 11, 29]
+    assert sorted(together) == [10, 10, 11, 29]
 
 
-def test_a_format_that_the_user_names_counts_more_than_the_ending(tmp_path, monkeypatch, bunches):
+def test_a_format_that_the_user_names_counts_more_than_the_ending(tmp_path, monkeypatch, together):
     source = write(tmp_path / "in", some(20))
     (source / "00010a.jsonl").write_bytes(b'{"text": "a line"}\n')
     (source / "00010b.gz").write_bytes(gzip.compress(TEXT))
     same(monkeypatch, tmp_path, source, input_format="text")
-    assert sorted(bunches) == [9, 12]
-    bunches.clear()
+    assert sorted(together) == [9, 12]
+    together.clear()
     shardmill.prepare(source / "*.txt", tmp_path / "out", input_format="jsonl", max_bad="any")
-    assert bunches == []
+    assert together == []
 
 
 @pytest.mark.parametrize("options", [{"separator": "\n\n"}, {"val": "tail:0.5"}, {"limit": "5"}])
-def test_what_needs_a_look_into_each_file_is_not_read_together(tmp_path, bunches, options):
+def test_what_needs_a_look_into_each_file_is_not_read_together(tmp_path, together, options):
     shardmill.prepare(write(tmp_path / "in", some(20)), tmp_path / "out", **options)
-    assert bunches == []
+    assert together == []
 
 
 def test_a_run_that_is_killed_among_them_goes_on_at_any_file(tmp_path):
@@ -274,7 +275,7 @@ def test_a_run_that_is_killed_among_them_goes_on_at_any_file(tmp_path):
     assert len(left) > 3
 
 
-def test_a_run_that_ended_in_the_middle_goes_on_with_bunches_of_another_size(tmp_path, monkeypatch, bunches):
+def test_a_run_that_ended_in_the_middle_goes_on_with_chunks_of_another_size(tmp_path, monkeypatch, together):
     source = write(tmp_path / "in", some(400))
     expected = contents(shardmill.prepare(source, tmp_path / "whole", val=0.3).out)
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
@@ -285,13 +286,13 @@ def test_a_run_that_ended_in_the_middle_goes_on_with_bunches_of_another_size(tmp
         with pytest.raises(SourceError, match="not there any more"):
             shardmill.prepare(source, tmp_path / "out", val=0.3)
     away.rename(lost)
-    bunches.clear()
+    together.clear()
     assert shardmill.prepare(source, tmp_path / "out", val=0.3).resumed
-    assert bunches == [400 - 8 * 37]
+    assert together == [100]
     assert contents(tmp_path / "out") == expected
 
 
-def test_a_name_that_is_not_utf_8_stands_in_the_manifest(tmp_path, monkeypatch, bunches):
+def test_a_name_that_is_not_utf_8_stands_in_the_manifest(tmp_path, monkeypatch, together):
     folder = os.fsencode(tmp_path / "in")
     os.mkdir(folder)
     names = [b"a\xff.txt", 'b "ü"\n.txt'.encode(), b"c\x7f.txt"]
@@ -299,6 +300,6 @@ def test_a_name_that_is_not_utf_8_stands_in_the_manifest(tmp_path, monkeypatch, 
         with open(os.path.join(folder, name), "wb") as file:
             file.write(TEXT)
     result = same(monkeypatch, tmp_path, tmp_path / "in")
-    assert bunches == [3]
+    assert together == [3]
     told = [os.path.basename(os.fsencode(source["name"])) for source in result.manifest["sources"]]
     assert told == names

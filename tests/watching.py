@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -25,7 +30,49 @@ def watch_reads(monkeypatch):
     return starts
 
 
-def wait_until(true, seconds=40.0):
+_PAUSED = """
+import os, time
+from shardmill import interrupts
+from shardmill.run.writer import Writer
+take = Writer.take
+def paused(self, milled):
+    if self.state.totals["documents"]:
+        open(os.environ["PAUSED"], "w").close()
+        time.sleep(1000)
+    take(self, milled)
+Writer.take = paused
+interrupts.PATIENCE = 100.0
+from shardmill.__main__ import main
+main()
+"""
+
+
+@contextmanager
+def paused_run(mark, *arguments, env=None):
+    """The command in a process that has written some results, and writes no more: whatever comes finds it at work.
+
+    An interrupt has all the time it needs, however busy the machine is.
+    """
+    mark.unlink(missing_ok=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", _PAUSED, *map(str, arguments)], stderr=subprocess.PIPE, text=True,
+        env={**(env or os.environ), "PAUSED": str(mark)}, preexec_fn=interruptible,
+    ) as run:  # fmt: skip
+        try:
+            wait_until(lambda: mark.exists() or run.poll() is not None)
+            assert run.poll() is None, run.communicate()[1]
+            yield run
+        finally:
+            if run.poll() is None:
+                run.kill()
+
+
+def interruptible():
+    """Whoever starts the tests in the background ignores SIGINT, and every process below inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def wait_until(true, seconds=150.0):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to pass"

@@ -7,11 +7,12 @@ shardmill.open("data/web")["train"][0:1024]
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from shardmill.errors import ShardmillError
 
+TYPE_CHECKING = False  # known to type checkers by its name; `typing` takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from shardmill.dataset.conversion import convert as convert
     from shardmill.dataset.dataset import Dataset as Dataset
     from shardmill.dataset.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gc
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,11 +16,12 @@ from typing import Any, NoReturn
 
 import click
 
-from shardmill import __version__
-from shardmill.errors import ShardmillError
+from shardmill import __version__, interrupts
+from shardmill.errors import Interrupted, OutputError, ShardmillError
 from shardmill.options import Options
 
-INTERRUPTED = 130
+_COMPLETE = "_SHARDMILL_COMPLETE"
+_RESUMABLE = "interrupted: what was recorded stays; the same command goes on from there"
 
 
 class _Commands(click.Group):
@@ -81,15 +82,16 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
         from shardmill.run.progress import choose_progress
         from shardmill.run.summary import as_data, as_text
 
+    interrupts.end_orderly(_RESUMABLE)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     if quiet:
         logging.getLogger("shardmill").setLevel(logging.ERROR)
     _tell_shadowed(sources, quiet or as_json)
     result = run(list(sources), out, progress=choose_progress(quiet or as_json), **options)
     if as_json:
-        click.echo(json.dumps(as_data(result)))
+        _print(json.dumps(as_data(result)))
     elif not quiet:
-        click.echo(as_text(result), err=True)
+        _complain(as_text(result))
 
 
 @contextmanager
@@ -107,7 +109,7 @@ def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
     from shardmill.sources.recipe_calls import shadowed
 
     for name in shadowed(sources) if not quiet else ():
-        click.echo(f"note: `{name}` is here, so it is read, and not the recipe of that name", err=True)
+        _complain(f"note: `{name}` is here, so it is read, and not the recipe of that name")
 
 
 _INSPECTED = (
@@ -131,7 +133,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
     _tell_shadowed(sources, as_json)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     report = look(list(sources), out, **options)
-    click.echo(json.dumps(report.data()) if as_json else report.text())
+    _print(json.dumps(report.data()) if as_json else report.text())
     if report.stops:
         sys.exit(1)
 
@@ -148,12 +150,12 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     """
     from shardmill.dataset.verify import verify as check
 
-    said = (lambda line: None) if quiet or as_json else (lambda line: click.echo(line, err=True))
+    said = (lambda line: None) if quiet or as_json else (lambda line: _complain(line))
     report = check(folder, sample=sample, source=source, tell=said)
     if as_json:
-        click.echo(json.dumps(dataclasses.asdict(report)))
+        _print(json.dumps(dataclasses.asdict(report)))
     elif report.damage or not quiet:
-        click.echo(report.text(), err=True)
+        _complain(report.text())
     if report.damage:
         sys.exit(1)
 
@@ -175,8 +177,8 @@ def show(folder: str, **given: Any) -> None:
     def paint(number: int, text: str) -> str:
         return click.style(text, bg=("bright_black", "blue")[number % 2])
 
-    for line in shown(open_dataset(folder), **given, paint=paint if sys.stdout.isatty() else None):
-        click.echo(line)
+    for line in shown(open_dataset(folder), **given, paint=paint if sys.stdout and sys.stdout.isatty() else None):
+        _print(line)
 
 
 @shardmill.command(short_help="another format, without tokenizing again")
@@ -200,12 +202,13 @@ def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     from shardmill.run.progress import choose_progress
     from shardmill.run.summary import as_data, as_text
 
+    interrupts.end_orderly(_RESUMABLE)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     result = run(source, out, progress=choose_progress(quiet or as_json), **options)
     if as_json:
-        click.echo(json.dumps(as_data(result)))
+        _print(json.dumps(as_data(result)))
     elif not quiet:
-        click.echo(as_text(result), err=True)
+        _complain(as_text(result))
 
 
 @shardmill.command(short_help="what tokenizers there are")
@@ -218,12 +221,12 @@ def tokenizers(as_json: bool) -> None:
 
     listed = list_tokenizers()
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(one) for one in listed]))
+        _print(json.dumps([dataclasses.asdict(one) for one in listed]))
         return
-    click.echo(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'from':<40}")
+    _print(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'from':<40}")
     for one in listed:
         here = one.source if one.available else f"{one.source} (not here yet)"
-        click.echo(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
+        _print(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
 
 
 @shardmill.command(short_help="datasets that have a name")
@@ -239,38 +242,69 @@ def recipes(name: str | None, as_json: bool) -> None:
     listed = list_recipes() if name is None else [named_recipe(name)]
     if as_json:
         data = [as_data(one) for one in listed]
-        click.echo(json.dumps(data if name is None else data[0]))
+        _print(json.dumps(data if name is None else data[0]))
         return
     for line in as_table(listed) if name is None else as_page(listed[0]):
-        click.echo(line)
+        _print(line)
+
+
+def _print(text: str) -> None:
+    """On standard output. To find that nobody reads it is no error; that it cannot be written is."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise
+    except OSError as why:
+        raise OutputError(f"standard output cannot be written: {why.strerror or why}") from why
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script: runs a command, and turns what is expected to go wrong into words and an exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Run a command, and turn what is expected to go wrong into words and an exit code."""
     # Nothing here multiplies matrices, and the threads that numpy starts for it spin a tenth of a second for nothing.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        shardmill.main(args=None if arguments is None else list(arguments), standalone_mode=False)
+        _run(sys.argv[1:] if arguments is None else list(arguments))
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as wrong:
-        click.echo(f"error: {wrong.format_message()}", err=True)
+        _complain(f"error: {wrong.format_message()}")
         if isinstance(wrong, click.UsageError) and wrong.ctx is not None:
-            click.echo(f"  hint:  `{wrong.ctx.command_path} --help` shows what there is", err=True)
+            _complain(f"  hint:  `{wrong.ctx.command_path} --help` shows what there is")
         sys.exit(2)
     except ShardmillError as error:
-        click.echo(f"error: {error}", err=True)
+        _complain(f"error: {error}")
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted: what is done is recorded; the same command goes on from there", err=True)
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt as why:
+        kept = why.kept if isinstance(why, Interrupted) else None
+        _complain(f"interrupted: {kept}" if kept else _RESUMABLE)
+        sys.exit(interrupts.CODE)
     except BrokenPipeError:
-        # Whoever read our output has gone; nothing can be said to them any more.
-        sys.stdout = None
+        # Whoever read our output has seen enough. Python would try again to write the rest when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+    except OSError as why:
+        _complain(f"error: {why.strerror or why}" + (f"\n  place: {why.filename}" if why.filename else ""))
+        sys.exit(1)
+    except MemoryError:
+        _complain("error: the system has no memory left\n  hint:  end other programs, or lift the limit of this one")
         sys.exit(1)
     sys.exit(0)
 
 
-def _interrupt(number: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt
+def _run(arguments: list[str]) -> None:
+    """What click's own `main` does, without its handling of interrupts and of pipes that nobody reads."""
+    if instruction := os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(shardmill, {}, "shardmill", _COMPLETE, instruction))
+    with shardmill.make_context("shardmill", arguments or ["--help"]) as context:
+        shardmill.invoke(context)
+
+
+def _complain(text: str) -> None:
+    try:
+        click.echo(text, err=True)
+    except OSError as why:
+        if why.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+            raise
+        # Then the exit code has to say it.

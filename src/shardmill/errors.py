@@ -4,9 +4,11 @@
       UsageError              the call was wrong                      exit 2
       SourceError             a source cannot be read, or is damaged
       OutputError             the output cannot be written
+        StuckError            the disk does not answer
       BudgetError             the memory does not suffice
       MismatchError           what stands in the folder is not what this call would make
       DamageError             a dataset is not what its manifest says
+    Interrupted               a KeyboardInterrupt that the command line asked for: SIGINT, SIGTERM, SIGHUP   exit 130
 
 A bad document is none of these: it is a reject, and the run goes on. One that the memory has no room for is a
 BudgetError: with more memory it would be a good one.
@@ -51,6 +53,10 @@ class OutputError(ShardmillError):
     """The output cannot be written: no space, no permission, another run at work."""
 
 
+class StuckError(OutputError):
+    """The disk does not answer. Whoever meets it leaves everything as it is: to close a file would wait as well."""
+
+
 class BudgetError(ShardmillError):
     """The memory that was set does not suffice, for any run or for one record; the hint names what works."""
 
@@ -61,3 +67,10 @@ class MismatchError(ShardmillError):
 
 class DamageError(ShardmillError):
     """A dataset is not what its manifest says it is."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user wants an end; no ShardmillError, so that nobody takes it for a failure."""
+
+    kept: str | None = None
+    """What the next call goes on from, in words; None: nothing was begun."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 import codecs
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardmill.arguments import KINDS
 from shardmill.errors import UsageError
 from shardmill.units import parse_bytes, parse_count, parse_share
 
@@ -19,13 +21,47 @@ INPUT_FORMATS = ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv")
 
 
 def option(
-    default: Any, *flags: str, help: str, metavar: str = "", shapes: bool = False, choices: tuple[str, ...] = ()
+    default: Any,
+    *flags: str,
+    help: str,
+    kind: str = "text",
+    metavar: str = "",
+    shapes: bool = False,
+    choices: tuple[str, ...] = (),
 ) -> Any:
-    """A field of `Options`. `shapes`: another value can give other bytes, so it is part of the fingerprint."""
+    """A field of `Options`. `kind`: one of `arguments.KINDS`; None is allowed where it is the default.
+
+    `shapes`: another value can give other bytes, so it is part of the fingerprint.
+    """
     return field(
         default=default,
-        metadata={"flags": flags, "help": help, "metavar": metavar, "shapes": shapes, "choices": choices},
+        metadata={"flags": flags, "help": help, "kind": kind, "metavar": metavar, "shapes": shapes, "choices": choices},
     )
+
+
+@dataclass(frozen=True)
+class Val:
+    """What goes to val: a `fraction` of the documents, the `first` tokens, the `tail` of each text file; or nothing."""
+
+    fraction: float = 0.0
+    first: int = 0
+    tail: float = 0.0
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.fraction or self.first or self.tail)
+
+    @classmethod
+    def parse(cls, written: str) -> Val:
+        """UsageError for what is no `--val`."""
+        kind, colon, amount = written.partition(":")
+        if not colon:
+            return cls(fraction=parse_share(written))
+        if kind == "first":
+            return cls(first=parse_count(amount))
+        if kind == "tail":
+            return cls(tail=parse_share(amount))
+        raise UsageError(f"`--val {written}` is not known", hint="a fraction, `first:100M`, `tail:0.1`, or 0")
 
 
 @dataclass(frozen=True)
@@ -33,95 +69,106 @@ class Options:
     """The options of `prepare`, as they were written; `check` says what is wrong with them."""
 
     tokenizer: str = option(
-        "gpt2", "-t", "--tokenizer", metavar="NAME", shapes=True,
+        "gpt2", "-t", "--tokenizer", kind="path", metavar="NAME", shapes=True,
         help="a name, a .tiktoken or tokenizer.json file, a SentencePiece .model, or a hub id",
     )  # fmt: skip
     pattern: str | None = option(
         None, "--pattern", metavar="P", shapes=True,
-        help="the split pattern of a .tiktoken file: a scheme's name such as cl100k, or a regular expression",
+        help="split pattern of a .tiktoken file: the name of a scheme, such as cl100k, or a regular expression",
     )  # fmt: skip
     specials: str = option(
         "text", "--specials", shapes=True, choices=("text", "parse", "error"),
-        help="what a literal special token in the text is: ordinary text, the token itself, or a reject",
+        help="how to read a special token that stands in the text, such as <|endoftext|>: as ordinary text, as the "
+        "token itself (parse), or as a bad document (error)",
     )  # fmt: skip
     format: tuple[str, ...] = option(
-        ("nanogpt",), "-f", "--format", shapes=True, choices=FORMATS, help="output format; may be given more than once"
-    )
+        ("nanogpt",), "-f", "--format", kind="names", shapes=True, choices=FORMATS,
+        help="output format; may be given more than once",
+    )  # fmt: skip
     input_format: str = option(
         "auto", "--input-format", shapes=True, choices=INPUT_FORMATS,
-        help="what the sources are; auto finds it from names and first bytes",
+        help="format of the sources; auto tells it from their names and first bytes",
     )  # fmt: skip
     text_field: str = option(
         "text", "--text-field", metavar="FIELD", shapes=True,
-        help="the field or column that holds the text; may be nested: a.b",
+        help="field or column that holds the text; a.b for a nested one",
     )  # fmt: skip
     separator: str | None = option(
         None, "--separator", metavar="S", shapes=True,
-        help=r"what stands between documents of a text file (escapes such as \n work); none: a file is a document",
+        help=r"text between the documents of a text file (escapes such as \n work); by default a file is one document",
     )  # fmt: skip
     eot: str | None = option(
         None, "--eot", shapes=True, choices=("after", "before", "none"),
-        help="where the end-of-text token stands; the format's own way by default",
+        help="where the end-of-text token stands in a document; by default as the format's readers expect it",
     )  # fmt: skip
     val: str = option(
-        "0.0005", "--val", metavar="V", shapes=True,
-        help="what goes to the val split: a fraction, first:N tokens, tail:F of each text file, or 0",
+        "0.0005", "--val", kind="share", metavar="V", shapes=True,
+        help="what goes to the validation split: a fraction of the documents, first:N tokens, tail:F (the last "
+        "share of each text file), or 0",
     )  # fmt: skip
-    seed: int = option(0, "--seed", metavar="N", shapes=True, help="of the split")
-    shard_tokens: int | str = option(
-        "100M", "--shard-tokens", metavar="N", shapes=True, help="tokens in a shard, for formats with shards"
+    seed: int = option(
+        0, "--seed", kind="number", metavar="N", shapes=True, help="seed of the train/validation split"
     )
+    shard_tokens: int | str = option(
+        "100M", "--shard-tokens", kind="amount", metavar="N", shapes=True,
+        help="tokens in a shard, for formats with shards",
+    )  # fmt: skip
     tail: str = option(
         "keep", "--tail", shapes=True, choices=("keep", "merge", "drop"),
-        help="what becomes of a last shard that is shorter than the others: merge appends it to the one before",
+        help="what to do with a last shard that is shorter than the others: keep it, append it to the shard before "
+        "(merge), or drop it",
     )  # fmt: skip
     name: str | None = option(
         None, "--name", metavar="NAME", shapes=True,
-        help="prefix of shard names, where the format has one; of the first source by default",
+        help="prefix of shard names, where the format has one; the name of the first source by default",
     )  # fmt: skip
-    limit: str | None = option(
-        None, "--limit", metavar="N", shapes=True,
-        help="stop after so many documents (1000) or tokens (10M tokens)",
+    limit: int | str | None = option(
+        None, "--limit", kind="amount", metavar="N", shapes=True,
+        help="stop after this many documents (1000) or tokens (\"10M tokens\")",
     )  # fmt: skip
     max_bad: str = option(
-        "0.1%", "--max-bad", metavar="N",
-        help="stop when more documents than this are bad (at least 100): a number, a share, or any",
+        "0.1%", "--max-bad", kind="share", metavar="N",
+        help="stop when more documents than this are bad: a number, a share (of at least 100), or any",
     )  # fmt: skip
     memory: int | str | None = option(
-        None, "--memory", metavar="SIZE",
-        help="of the whole process: 512MB, 2GB; by default 1GB for up to two workers and 256MB for each more",
+        None, "--memory", kind="amount", metavar="SIZE",
+        help="upper limit for the whole process, such as 512MB or 2GB; by default 1GB for up to two workers and "
+        "256MB for each more, at most half of the RAM",
     )  # fmt: skip
     workers: int | None = option(
-        None, "--workers", metavar="N", help="threads that read and encode; all CPUs of this process by default"
-    )
+        None, "--workers", kind="number", metavar="N",
+        help="threads that read and encode; by default one for each CPU that this process may use",
+    )  # fmt: skip
     recipe: str | None = option(
-        None, "--recipe", metavar="NAME",
-        help="take the settings of a recipe, for sources of your own such as a folder that was downloaded",
+        None, "--recipe", kind="path", metavar="NAME",
+        help="use the settings of a recipe for sources of your own, such as a folder that you have downloaded",
     )  # fmt: skip
     cache: str | None = option(
-        None, "--cache", metavar="DIR",
-        help="keep remote files there, whole, and read them from there in later runs; by default nothing is kept",
+        None, "--cache", kind="path", metavar="DIR",
+        help="keep whole remote files in this folder, and read them from there in later runs; off by default",
     )  # fmt: skip
-    overwrite: bool = option(False, "--overwrite", help="start anew, whatever stands in the output folder")
+    overwrite: bool = option(
+        False, "--overwrite", kind="flag", help="start again, and replace the dataset in the output folder"
+    )
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> Options:
-        """The options from keyword arguments; UsageError for one that does not exist or cannot be."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        for name in given:
+    def typed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Keyword arguments, each of the type that its option has; UsageError for one that is of another or unknown."""
+        known = {option.name: option for option in dataclasses.fields(cls)}
+        typed: dict[str, Any] = {}
+        for name, value in given.items():
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
                 raise UsageError(f"there is no option `{name}`", hint=hint)
-        if isinstance(given.get("format"), str):
-            given = {**given, "format": (given["format"],)}
-        elif "format" in given:
-            given = {**given, "format": tuple(dict.fromkeys(given["format"]))}
-        if "val" in given:
-            given = {**given, "val": str(given["val"])}
-        if "max_bad" in given:
-            given = {**given, "max_bad": str(given["max_bad"])}
-        options = cls(**given)
+            absent = value is None and known[name].default is None
+            typed[name] = None if absent else KINDS[known[name].metadata["kind"]](name, value)
+        return typed
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """The options from keyword arguments; UsageError for one that does not exist or cannot be."""
+        options = cls(**cls.typed(given))
         options.check()
         return options
 
@@ -138,17 +185,15 @@ class Options:
                     )
         if not self.format:
             raise UsageError("no output format was given", hint=f"there are: {', '.join(FORMATS)}")
-        if self.workers is not None and self.workers < 1:
-            raise UsageError(f"`--workers {self.workers}`: at least one is needed")
-        if self.tokens_per_shard < 1:
-            raise UsageError(f"`--shard-tokens {self.shard_tokens}`: at least one token is needed")
-        if self.separator == "":
-            raise UsageError(
-                "an empty separator separates nothing", hint="leave `--separator` out: a file is a document"
-            )
-        if self.name is not None and (not self.name or "/" in self.name or "\\" in self.name or self.name[0] == "."):
-            raise UsageError(f"`--name {self.name}` cannot be part of a file's name")
-        _ = self.separator_bytes, self.memory_bytes, self.bad_allowed, self.limits
+        for name, amount in (
+            ("--workers", self.workers), ("--shard-tokens", self.tokens_per_shard), ("--memory", self.memory_bytes),
+            *(("--limit", limit) for limit in self.limits),
+        ):  # fmt: skip
+            if amount is not None and amount < 1:
+                raise UsageError(f"`{name} {amount}`: at least one is needed")
+        if self.name is not None and not is_file_name(self.name):
+            raise UsageError(f"`--name {self.name!r}` cannot be part of a file's name")
+        _ = self.separator_bytes, self.bad_allowed, Val.parse(self.val)
 
     @property
     def tokens_per_shard(self) -> int:
@@ -175,7 +220,7 @@ class Options:
         """(documents, tokens) after which to stop."""
         if self.limit is None:
             return None, None
-        written = str(self.limit).strip()
+        written = str(self.limit).strip().lower()
         if written.endswith("tokens"):
             return None, parse_count(written.removesuffix("tokens"))
         return parse_count(written.removesuffix("documents")), None
@@ -194,3 +239,12 @@ class Options:
         shaping["shard_tokens"] = self.tokens_per_shard
         shaping["format"] = list(self.format)
         return shaping
+
+
+def is_file_name(name: str) -> bool:
+    """Whether a name can begin the names of files on any system: no folder, nothing hidden, nothing unprintable."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return False
+    return 0 < size <= 200 and name[0] != "." and name.isprintable() and not set(name) & set('/\\:*?"<>|')

@@ -8,6 +8,7 @@ from shardmill.errors import UsageError
 
 _BYTES = {"": 1, "b": 1, "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12,
           "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}  # fmt: skip
+_DIGITS = 30
 _COUNTS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9, "t": 10**12}
 
 
@@ -35,11 +36,14 @@ def parse_share(text: str | float) -> float:
 
 def _parse(text: str | int, units: dict[str, int], what: str) -> int:
     match = re.fullmatch(r"\s*([0-9][0-9_,]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", str(text))
-    if match is None or match[2].lower() not in units:
+    if match is None or match[2].lower() not in units or len(match[1]) > _DIGITS:
         raise UsageError(f"`{text}` is not {what}")
-    number = match[1].replace("_", "").replace(",", "")
-    factor = units[match[2].lower()]
-    return int(number) * factor if "." not in number else int(float(number) * factor)
+    whole, _, rest = match[1].replace("_", "").replace(",", "").partition(".")
+    amount: int
+    amount, part = divmod(int(whole + rest) * units[match[2].lower()], 10 ** len(rest))
+    if part:
+        raise UsageError(f"`{text}` is not {what}: it is no whole number")
+    return amount
 
 
 def show_bytes(amount: float) -> str:

@@ -89,7 +89,7 @@ def test_a_pause_longer_than_our_patience_is_not_waited_for(hub, tmp_path):
     started = time.monotonic()
     with pytest.raises(SourceError, match=r"asks to wait 3,600 s"):
         prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 150
 
 
 def test_tries_and_time_are_bounded():
@@ -103,11 +103,11 @@ def test_tries_and_time_are_bounded():
     with pytest.raises(SourceError, match=r"no luck \(5 tries\)"):
         patiently(fails, "here", patience, Retries(), threading.Event())
     assert len(calls) == 5
-    patience = Patience(tries=1000, retry_seconds=0.2, pause=0.05)
+    patience = Patience(tries=10**6, retry_seconds=0.2, pause=0.05)
     started = time.monotonic()
     with pytest.raises(SourceError):
         patiently(fails, "here", patience, Retries(), threading.Event())
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 100  # all tries would take half a day
 
 
 def test_the_progress_line_says_what_is_tried_again(hub, tmp_path, monkeypatch):

@@ -128,15 +128,15 @@ def test_a_killed_remote_run_ends_with_the_same_bytes(name, hub, tmp_path):
     arguments = ["prepare", source, "-o", str(out), "--name", "web", "-q", "--memory", "500MB", "--workers"]
     for workers, before in ((1, 4), (2, 10)):
         # The server falls silent after some requests, so that the run is killed in its middle, wherever that is.
-        hub.faults[:] = [Fault("/cdn/", skip=before, times=1000, stall=8)]
+        hub.faults[:] = [Fault("/cdn/", skip=before, times=1000, stall=170)]
         seen = len(hub.requests)
         process = subprocess.Popen([*SHARDMILL, *arguments, str(workers)], env=environment)
-        until = time.monotonic() + 30
+        until = time.monotonic() + 150
         while hub.faults[0].times == 1000 and process.poll() is None and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.3)
         process.send_signal(signal.SIGKILL)
-        assert process.wait(10) == -signal.SIGKILL and len(hub.requests) > seen
+        assert process.wait(100) == -signal.SIGKILL and len(hub.requests) > seen
         hub.commit(REPO, {name: b"main has moved " * 100})
     hub.faults.clear()
     done = command(*arguments, 2, hub=hub)

@@ -90,11 +90,11 @@ def test_a_recipe_that_the_hub_does_not_have_is_an_error(tmp_path, hub, name, sa
 
 def test_a_server_that_falls_silent_does_not_hold_it_up(tmp_path, hub):
     sample_of_fineweb(hub, tmp_path, 200_000)
-    hub.faults.append(Fault("/cdn/", stall=20, times=99))
+    hub.faults.append(Fault("/cdn/", stall=170, times=99))
     started = time.monotonic()
     done = told(hub, "fineweb-edu/sample-10BT", code=1, SHARDMILL_TRIES="2", SHARDMILL_TIMEOUT="0.5")
     assert "would stop:" in done.stdout
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 100
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])

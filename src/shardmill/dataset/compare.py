@@ -19,7 +19,7 @@ from shardmill.run.plan import Plan
 from shardmill.run.progress import Progress
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
-from shardmill.storage import Written
+from shardmill.storage import Written, writing_temporary_files
 from shardmill.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | None = None) -> None:
     """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     options = Options.of(manifest["options"])
-    sources = find_sources([source["name"] for source in manifest["sources"]], options.input_format)
+    sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
     formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
     outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
-    with tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+    with writing_temporary_files():
+        temporary = tempfile.TemporaryDirectory(prefix="shardmill-")
+    with temporary as folder:
         journal = Journal(Path(folder))
         try:
             made = Run(Plan(sources, tokenizer, options), Path(folder), outputs, progress or Progress()).go(journal)

@@ -6,26 +6,25 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill import __version__
+from shardmill import __version__, arguments
 from shardmill.dataset.origin import Origin, find_origin
 from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.options import Options
 from shardmill.run.budget import Budget
-from shardmill.run.checkpoints import Checkpoints, describe_outputs, remove_dataset, warn
-from shardmill.run.journal import Journal, read_plan, refuse
+from shardmill.run.checkpoints import Checkpoints, checkpoint_thread, describe_outputs, remove_dataset, warn
+from shardmill.run.journal import Journal, read_plan, refuse, tidy
 from shardmill.run.main import Result
-from shardmill.run.manifest import NAME, dataset_folder, manifest_bytes, read_manifest
+from shardmill.run.manifest import NAME, dataset_folder, manifest_json, read_manifest
 from shardmill.run.plan import fingerprint
 from shardmill.run.progress import Done, Progress
 from shardmill.shards import SPLITS, open_output
-from shardmill.storage import Written, write_whole
+from shardmill.storage import Written, waiting_words, write_whole
 from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
@@ -57,17 +56,21 @@ def convert(
     The same call goes on from where one ended.
     """
     options = Options.of(
-        {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite}
-    )
+        {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite,
+         "tokenizer": tokenizer}
+    )  # fmt: skip
+    arguments.instance("progress", progress, Progress)
     if source_eot not in (None, "after", "before", "none"):
         raise UsageError(f"`{source_eot}` is no place for EOT", hint="there are: after, before, none")
     folder = dataset_folder(out)
-    origin = find_origin(dataset_folder(source), tokenizer, source_eot)
+    origin = find_origin(dataset_folder(source), options.tokenizer, source_eot)
     if folder.resolve() == origin.path.resolve():
         raise UsageError("a dataset cannot be converted into its own folder", hint="choose another `--out`")
     conversion = _Conversion(origin, folder, options, source_eot, progress or Progress())
     if (folder / NAME).exists() and not options.overwrite:
-        return conversion.already()
+        already = conversion.already()
+        tidy(folder)
+        return already
     journal = Journal(folder)
     try:
         return conversion.go(journal)
@@ -138,15 +141,16 @@ class _Conversion:
         if begun is None:
             self._check_disk()
         try:
-            with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
+            with checkpoint_thread() as keeper:
                 checkpoints = Checkpoints(self._out, journal, self._outputs, keeper, lambda: asdict(self._state))
                 if saved := checkpoints.begin(self._facts, begun):
                     self._state = _State(**{key: value for key, value in saved.items() if key != "outputs"})
+                self._progress.trouble = waiting_words
                 self._progress.begin(self._origin.bytes, self._done(), self._budget)
                 manifest = self._complete(checkpoints, journal)
         finally:
             self._progress.end()
-            for output in self._outputs:  # only now: the keeper may have been at work on their files
+            for output in self._outputs if not journal.stuck else ():  # only now: the keeper may have been using them
                 output.close()
         return Result(
             self._out,
@@ -169,7 +173,7 @@ class _Conversion:
             checkpoints.stop(why, f"{len(checkpoints.files):,} files complete; the same command goes on from there")
             raise
         manifest = self._manifest(checkpoints.files)
-        write_whole(self._out / NAME, manifest_bytes(manifest))
+        write_whole(self._out / NAME, manifest_json(manifest))
         journal.clear(plan=True)
         return manifest
 

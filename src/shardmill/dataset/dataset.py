@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.dataset.document_index import DocumentIndex, EndOfText, Ends, Megatron
 from shardmill.dataset.token_files import MdsFiles, TokenFile, TokenFiles
 from shardmill.dataset.untrusted import check_inside, check_manifest
@@ -40,6 +41,7 @@ class Dataset:
     """What `prepare` and `convert` make: `data["train"]`, `data["val"]`, and the manifest."""
 
     def __init__(self, folder: Path, format: str | None = None) -> None:
+        format = None if format is None else arguments.text("format", format)
         self.folder = folder
         self.manifest = read_manifest(folder)
         check_manifest(self.manifest, str(folder / MANIFEST))

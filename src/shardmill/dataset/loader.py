@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.dataset.permutation import Permutation, mix, mixed
 from shardmill.errors import MismatchError, UsageError
 
@@ -69,14 +70,17 @@ class Batches:
         a third value says where documents begin. `dtype`: of x and y, as in the files by default. `tensors`: give
         torch tensors, of int64 by default.
         """
-        self._split, self.batch, self.block = split, batch, block
-        self.rank, self.world, self.seed, self.order = rank, world, seed, order
-        self.epochs, self.last, self._documents, self._tensors = epochs, last, documents, tensors
+        self._split, number, flag = split, arguments.number, arguments.flag
+        self.batch, self.block = batch, block = number("batch", batch, 1), number("block", block, 1)
+        self.rank, self.world, self.seed = number("rank", rank), number("world", world), number("seed", seed)
+        self.order, self.last = arguments.text("order", order), arguments.text("last", last)
+        self.epochs = None if epochs is None else number("epochs", epochs, 0)
+        self._documents, self._tensors = flag("documents", documents), flag("tensors", tensors)
         self._check()
         self._dtype = np.dtype(dtype if dtype is not None else np.int64 if tensors else split.tokens.dtype)
         self._eot = split.dataset.eot_id if documents else None
         self.blocks = max(0, len(split) - 1) // block
-        self._stride = batch * world
+        self._stride = batch * self.world
         self._next: Step = (0, 0)
         self._workers = 1
         self._order: tuple[Step, int, NDArray[np.int64]] | None = None
@@ -206,8 +210,6 @@ class Batches:
         return (drawn % np.uint64(len(self._split) - self.block)).astype(np.int64)
 
     def _check(self) -> None:
-        if self.batch < 1 or self.block < 1:
-            raise UsageError("`batch` and `block` are at least 1")
         if not 0 <= self.rank < self.world:
             raise UsageError(f"there is no rank {self.rank} in a world of {self.world}")
         if self.order not in ORDERS:
@@ -238,7 +240,7 @@ def packed(x: NDArray[Any], eot: int | None, where: str) -> Packed:
 
 def make_batches(split: Split, batch: int, block: int, **more: Any) -> Batches:
     """Batches; an IterableDataset too, for a DataLoader, when this process has imported torch."""
-    if more.get("tensors"):
+    if more.get("tensors") is True:
         _torch("torch.utils.data")
     kind = _with_torch() if "torch" in sys.modules else Batches
     return kind(split, batch, block, **more)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
 from shardmill.dataset.dataset import Dataset, Split, open_dataset
 from shardmill.dataset.untrusted import check_inside, check_manifest
@@ -75,6 +76,8 @@ def verify(
     Gives a report, whose `damage` is empty when all is well. UsageError when there is no dataset.
     """
     started = time.monotonic()
+    folder = arguments.path("folder", folder)
+    sample, source = arguments.number("sample", sample, 0), arguments.flag("source", source)
     out = ObjectStore(os.fspath(folder)) if is_url(folder) else Path(folder)
     manifest = _manifest_of(out) if isinstance(out, ObjectStore) else read_manifest(out)
     check_manifest(manifest, f"{folder}/{MANIFEST}")
@@ -94,6 +97,11 @@ def verify(
         _check_output(out, manifest, described, tokenizer, sample, report, tell)
     if "rejects" in manifest:
         _check_rejects(out, manifest, report)
+    try:
+        for _ in manifest.get("sources", ()):  # which are parsed only now
+            pass
+    except DamageError as why:
+        report.damage.append(why.message)
     written = sum(split["documents"] for split in manifest["splits"].values())
     if written != manifest["documents"]:
         report.damage.append(f"manifest.json: splits hold {written:,} documents, not {manifest['documents']:,}")

@@ -1,7 +1,18 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
 from shardmill.documents.chunks import Chunk, Documents, Position, Reject
-from shardmill.documents.formats import FORMATS, Reader, reader_for
+from shardmill.documents.formats import FORMATS, Reader, chunks_of, reader_for
 from shardmill.documents.reading import SPAN, Reading
 
-__all__ = ["FORMATS", "SPAN", "Chunk", "Documents", "Position", "Reader", "Reading", "Reject", "reader_for"]
+__all__ = [
+    "FORMATS",
+    "SPAN",
+    "Chunk",
+    "Documents",
+    "Position",
+    "Reader",
+    "Reading",
+    "Reject",
+    "chunks_of",
+    "reader_for",
+]

@@ -1,26 +1,65 @@
-"""Arrow IPC, as a file (feather) or as a stream, read batch by batch."""
+"""Arrow IPC, as a file (feather) or as a stream: of each batch only the text column, and of that a slice at a time."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
+from numpy.typing import NDArray
 
-from shardmill.documents.batches import RowsReader, slices
+from shardmill.documents import arrow_texts
+from shardmill.documents.arrow_messages import (
+    BATCH,
+    DICTIONARY,
+    SCHEMA,
+    Batch,
+    Leaf,
+    Message,
+    Span,
+    dictionary_id,
+    find_leaf,
+    kind_at,
+    read_message,
+)
+from shardmill.documents.arrow_texts import (
+    Bits,
+    Content,
+    Dictionary,
+    FixedTexts,
+    NoTexts,
+    NumberedTexts,
+    PlainTexts,
+    Texts,
+    ViewedTexts,
+)
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
 from shardmill.documents.chunks import Chunk, Position
-from shardmill.documents.columns import column_of, find_column
+from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Reading
-from shardmill.errors import SourceError
-from shardmill.storage.feeds import BLOCK, Feed, FeedFile
+from shardmill.errors import BudgetError, SourceError
+from shardmill.storage.feeds import BLOCK, Feed, FeedFile, FileFeed
 from shardmill.storage.opening import ARROW_MARK
+from shardmill.storage.ranges import RemoteFeed
 from shardmill.storage.source import Source
 
 # Writers may align the footer.
 PADDING = 64
+CONTINUES = b"\xff\xff\xff\xff"
+# Rows whose offsets are read at once, a multiple of eight; they take about 60 bytes each meanwhile.
+STEP = 1 << 15
+# Bytes of a text, and more, for which memory is asked.
+LONG = 1 << 21
+# A header becomes lists of numbers, which take so many times its bytes.
+HEADER = 16
 
 
 class ArrowReader(RowsReader):
-    """A file is a stream between two marks, so both are read as a stream: forward only, one batch at a time."""
+    """A file is a stream between two marks, so both are read as a stream: forward only, message by message."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading)
@@ -31,24 +70,17 @@ class ArrowReader(RowsReader):
             raise SourceError(
                 "the file is Feather version 1", place=self._source.name, hint="write it again with pyarrow.feather"
             )
-        offset = 8 if self._head.startswith(ARROW_MARK) else 0
-        # A batch is held whole, with all its columns; four times the largest record leaves room for the others.
-        file = FeedFile(feed, self._source.name, offset, most=max(4 * self._reading.largest, 1 << 20))
-        yield from self._numbered(slices(self._columns(file), size), start, file.stored)
-
-    def _columns(self, file: FeedFile) -> Iterator[pa.Array]:
-        try:
-            with pa.PythonFile(file, mode="r") as stream, pa.ipc.open_stream(stream) as reader:
-                path = find_column(reader.schema, self._field, self._source.name)
-                while True:
-                    try:
-                        batch = reader.read_next_batch()
-                    except StopIteration:
-                        break
-                    yield column_of(batch, path)
-        except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, KeyError) as error:
-            raise self._damaged(file, first_line(error)) from error
-        self._check_end(file)
+        row = start.offset
+        with ExitStack() as stack:
+            batches = _Batches(feed, self._source.name, self._reading, 8 if self._head.startswith(ARROW_MARK) else 0)
+            stack.callback(batches.memory.close)
+            try:
+                for part in batches.rows(row, max(1, size)):
+                    yield self._chunk(row, part, feed.stored(batches.at))
+                    row += part.total
+            except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+                raise self._damaged(batches.at, first_line(error)) from error
+            self._check_end(FeedFile(feed, self._source.name, batches.at))
 
     def _check_end(self, file: FeedFile) -> None:
         """Raise when something else follows than should: a length that was damaged to zero looks like the end.
@@ -62,13 +94,251 @@ class ArrowReader(RowsReader):
         rest = file.offset - begin
         if not self._head.startswith(ARROW_MARK):
             if rest:
-                raise self._damaged(file, f"{rest:,} bytes follow after its end")
+                raise self._damaged(begin, f"{rest:,} bytes follow after its end")
         elif last[4:] != ARROW_MARK or not 0 <= rest - 10 - int.from_bytes(last[:4], "little") < PADDING:
-            raise self._damaged(file, "it was cut short, or batches are missing")
+            raise self._damaged(file.offset, "it was cut short, or batches are missing")
 
-    def _damaged(self, file: FeedFile, what: str) -> SourceError:
-        place = f"{self._source.name}, byte {file.offset:,}"
-        return SourceError(f"the Arrow data is damaged: {what}", place=place)
+    def _damaged(self, at: int, what: str) -> SourceError:
+        return SourceError(f"the Arrow data is damaged: {what}", place=f"{self._source.name}, byte {at:,}")
+
+
+class _Memory:
+    """What the feeder holds of a source's data, asked for as one amount whenever a part of it changes."""
+
+    def __init__(self, reading: Reading, name: str) -> None:
+        self._reading, self._name = reading, name
+        self._parts: dict[str, int] = {}
+        self._held = ExitStack()
+
+    def need(self, what: str, amount: int) -> None:
+        """So many bytes are needed for this now, and no others."""
+        if amount == self._parts.get(what, 0):
+            return
+        self._parts[what] = amount
+        self._held.close()
+        self._held.enter_context(self._reading.hold(sum(self._parts.values()), what, self._name))
+
+    def close(self) -> None:
+        self._held.close()
+
+
+class _Batches:
+    """The messages of a stream, and their text. ValueError where they are not what they should be."""
+
+    def __init__(self, feed: Feed, name: str, reading: Reading, at: int) -> None:
+        self._feed, self._name, self._reading = feed, name, reading
+        self.at = at
+        """How far the stream was read."""
+        self.memory = _Memory(reading, name)
+        self._size = feed.size if isinstance(feed, (FileFeed, RemoteFeed)) else None
+
+    def rows(self, skip: int, size: int) -> Iterator[Rows]:
+        """The rows after the first `skip`, in runs that weigh about `size`."""
+        schema: pa.Schema | None = None
+        path: tuple[str, ...] = ()
+        dictionary, number = Dictionary(), -1
+        for header, message, body in self._messages():
+            if message.kind == SCHEMA and schema is None:
+                schema = pa.ipc.read_schema(pa.py_buffer(CONTINUES + len(header).to_bytes(4, "little") + header))
+                path = find_column(schema, self._reading.text_field, self._name)
+                number = dictionary_id(header, schema, path)
+            elif schema is None or message.batch is None:
+                raise ValueError("a message of another kind stands where a batch should")
+            elif message.kind == DICTIONARY and message.dictionary == number:
+                self._add(dictionary, schema, path, message, body)
+            elif message.kind == BATCH and message.batch.rows <= skip:
+                skip -= message.batch.rows
+            elif message.kind == BATCH:
+                leaf = find_leaf(schema, path, message)
+                yield from after(self._leaf_rows(leaf, message.batch, body, size, dictionary), skip)
+                skip = 0
+        if schema is None:
+            raise ValueError("it has no schema")
+
+    def _messages(self) -> Iterator[tuple[bytes, Message, int]]:
+        """Each message: its header, what that says, and where the body begins."""
+        while mark := self._feed.peek(self.at, 8):
+            # Before Arrow 0.15 the length stood alone.
+            begin = 4 if mark[:4] == CONTINUES else 0
+            if len(mark) < begin + 4:
+                raise ValueError("it ends too early")
+            length = int.from_bytes(mark[begin : begin + 4], "little")
+            self.at += begin + 4
+            if length == 0:
+                return
+            self._check_size(self.at + length)
+            self.memory.need("the header of a batch", HEADER * length)
+            header = self._feed.peek(self.at, length)
+            if len(header) < length:
+                raise ValueError("it ends too early")
+            message = read_message(header)
+            body = self.at + length
+            end = body + message.body
+            self._check_size(end)
+            self.at = body
+            self._feed.drop(body)
+            yield header, message, body
+            self._pass(end)
+
+    def _check_size(self, end: int) -> None:
+        if self._size is not None and end > self._size:
+            raise ValueError("it ends too early, or a length in it is wrong")
+
+    def _pass(self, end: int) -> None:
+        """Go on to this place."""
+        if self._size is None:
+            while self.at < end:
+                block = self._feed.peek(self.at, min(BLOCK, end - self.at))
+                if not block:
+                    raise ValueError("it ends too early")
+                self.at += len(block)
+                self._feed.drop(self.at)
+        self._feed.drop(end)
+        self.at = end
+
+    def _add(
+        self, dictionary: Dictionary, schema: pa.Schema, path: tuple[str, ...], message: Message, body: int
+    ) -> None:
+        """Read a dictionary of the text column, or what is added to it."""
+        assert message.batch is not None
+        if not message.delta:
+            dictionary.clear()
+        kind = kind_at(schema, path).value_type
+        leaf = find_leaf(pa.schema([("value", kind)]), ["value"], message)
+        try:
+            # A value is needed whole, however large, but only if there is memory for it.
+            for rows in self._leaf_rows(leaf, message.batch, body, arrow_texts.PIECE // 4, None, largest=1 << 62):
+                copied = min(dictionary.bytes, arrow_texts.PIECE) + 2 * rows.column.nbytes
+                self.memory.need("a dictionary", dictionary.bytes + copied)
+                dictionary.add(rows.column)
+            self.memory.need("a dictionary", dictionary.bytes)
+        except BudgetError:
+            # What is added to it later counts as well: the memory that is named has to suffice for all of it.
+            if isinstance(self._feed, FileFeed):
+                self.memory.need("a dictionary", dictionary.bytes + 2 * arrow_texts.PIECE + self._later(message, body))
+            raise
+
+    def _later(self, message: Message, body: int) -> int:
+        """Bytes of memory that this dictionary takes with all that is added to it in the rest of the file."""
+        rest = _Batches(self._feed, self._name, Reading(), body + message.body)
+        now, most = 0, 0
+        for each, place in [(message, body), *((each, place) for _, each, place in rest._messages())]:
+            if each.batch is not None and each.dictionary == message.dictionary:
+                contents = rest._contents(each.batch.buffers, each.batch.codec, place)
+                now = sum(content.length for content in contents) + 4 * each.batch.rows + now * each.delta
+                most = max(most, now)
+        return most
+
+    def _leaf_rows(
+        self,
+        leaf: Leaf,
+        batch: Batch,
+        body: int,
+        size: int,
+        dictionary: Dictionary | None,
+        largest: int | None = None,
+    ) -> Iterator[Rows]:
+        """The rows of one column of a batch."""
+        if not batch.rows:
+            return
+        # Where nothing is null there need be no bits that say so; a column of nothing but nulls has none.
+        nodes = leaf.above if pt.is_null(leaf.kind) else [*leaf.above, (leaf.node, leaf.buffer)]
+        masks = [batch.buffers[buffer] for node, buffer in nodes if batch.nodes[node][1]]
+        spans = batch.buffers[leaf.buffer + 1 : leaf.buffer + 1 + leaf.more]
+        contents = self._contents([*masks, *spans], batch.codec, body)
+        bits = [Bits(content) for content in contents[: len(masks)]]
+        texts = self._texts(leaf, contents[len(masks) :], dictionary, batch.rows)
+        largest = self._reading.largest if largest is None else largest
+        for first in range(0, batch.rows, STEP):
+            count = min(STEP, batch.rows - first)
+            valid = np.ones(count, np.bool_)
+            for mask in bits:
+                valid &= mask.read(count)
+            lengths, valid = texts.lengths(count, valid)
+            yield from self._cut(texts, lengths, valid, size, largest)
+
+    def _cut(
+        self, texts: Texts, lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int, largest: int
+    ) -> Iterator[Rows]:
+        """Some rows in runs that weigh about `size`."""
+        weights = np.cumsum(lengths + np.where(valid, ROW_TEXT, ROW_TEXT + NULL_TEXT))
+        at = 0
+        while at < len(lengths):
+            behind = int(weights[at - 1]) if at else 0
+            to = max(int(np.searchsorted(weights, behind + size, side="right")), at + 1)
+            cost = int(lengths[at:to].sum())
+            if cost > largest:
+                texts.skip(at, to)
+                yield Rows(pa.array([], pa.large_binary()), cost, 1)
+            else:
+                self.memory.need("a row", 2 * cost if cost > LONG else 0)
+                offsets = np.concatenate([[0], np.cumsum(lengths[at:to])])
+                some = valid[at:to]
+                mask = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
+                data = [mask, pa.py_buffer(offsets), pa.py_buffer(texts.text(at, to))]
+                yield Rows(pa.Array.from_buffers(pa.large_binary(), to - at, data), cost, to - at)
+            at = to
+
+    def _texts(self, leaf: Leaf, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
+        kind = leaf.kind
+        if pt.is_null(kind):
+            return NoTexts()
+        if pt.is_dictionary(kind):
+            assert dictionary is not None
+            return NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)
+        if pt.is_string_view(kind) or pt.is_binary_view(kind):
+            # Views lead anywhere in their buffers, so all of these are needed.
+            self.memory.need("a batch of views", 2 * sum(content.length for content in contents))
+            return ViewedTexts(contents, rows)
+        if pt.is_fixed_size_binary(kind):
+            return FixedTexts(contents[0], kind.byte_width)
+        wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
+        return PlainTexts(contents[0], contents[1], np.dtype("<i8" if wide else "<i4"))
+
+    def _contents(self, spans: list[Span], codec: str, body: int) -> list[Content]:
+        """What these buffers hold, each to be read from its start on.
+
+        A file is entered wherever they are. Of what only goes forward, all but the last are read first, as they are
+        stored.
+        """
+        stored: list[Any] = []
+        last = max((span.start for span in spans if span.length), default=0)
+        forward = not isinstance(self._feed, FileFeed)
+        if forward:
+            self.memory.need("a batch", sum(span.length for span in spans if span.start < last))
+        for span in spans:
+            one = _Stored(self, body + span.start, span.length)
+            stored.append(io.BytesIO(one.read(span.length)) if forward and span.start < last else one)
+        return [Content(raw, span.length, codec) for raw, span in zip(stored, spans, strict=True)]
+
+    def read_at(self, place: int, n: int) -> bytes:
+        """Bytes of a body; of what only goes forward, those that lie before are gone."""
+        block = self._feed.peek(place, n)
+        if len(block) < n:
+            raise ValueError("it ends too early")
+        if not isinstance(self._feed, FileFeed):
+            if place < self.at:
+                raise ValueError("the buffers of a batch are not in order")
+            self._feed.drop(place + n)
+        self.at = max(self.at, place + n)
+        return block
+
+
+class _Stored:
+    """A buffer as it is stored, as a file."""
+
+    def __init__(self, batches: _Batches, place: int, length: int) -> None:
+        self._batches, self._place, self._end = batches, place, place + length
+        self.closed = False
+
+    def read(self, n: int) -> bytes:
+        n = min(n, self._end - self._place)
+        block = self._batches.read_at(self._place, n) if n > 0 else b""
+        self._place += n
+        return block
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def first_line(error: BaseException) -> str:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from shardmill.documents.chunks import Chunk, Documents, Position, Reject
+from shardmill.documents.chunks import REJECT, ROW, Chunk, Documents, Position, Reject, beside
 from shardmill.documents.columns import as_binary, documents_of, text_bytes
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.storage.source import Source
 
-# Rows of a chunk at the most: a million empty rows weigh nothing as text, but their offsets do.
-MOST_ROWS = 1 << 18
+# A row counts as so many bytes of text more where rows are cut into chunks, and so does a null: a lease has eight bytes
+# of memory or more for each byte of text.
+ROW_TEXT, NULL_TEXT = ROW // 8, REJECT // 8
 
 
 class Rows(NamedTuple):
@@ -27,6 +28,20 @@ class Rows(NamedTuple):
     """Rows, the bad ones included."""
     rejects: tuple[Reject, ...] = ()
     """Their records count from the first of these rows."""
+
+    @property
+    def beside(self) -> int:
+        """Bytes of memory that they take besides their text."""
+        return beside(self.total, self._bad)
+
+    @property
+    def weight(self) -> int:
+        """What they count for where rows are gathered: bytes of text, and what rows and rejects take in such bytes."""
+        return self.cost + ROW_TEXT * self.total + NULL_TEXT * self._bad
+
+    @property
+    def _bad(self) -> int:
+        return len(self.rejects) + int(self.column.null_count)
 
 
 class RowsReader:
@@ -60,7 +75,9 @@ class RowsReader:
         payload: Rows | Oversize = part
         if part.total == 1 and part.cost > self._reading.largest:
             payload = Oversize("row", part.cost)
-        return Chunk(self._index, row, row + part.total, part.cost, through=through, payload=payload)
+        return Chunk(
+            self._index, row, row + part.total, part.cost, through=through, beside=part.beside, payload=payload
+        )
 
 
 def documents_of_rows(rows: Rows, field: str) -> Documents:
@@ -102,28 +119,33 @@ def _without(rows: Rows, count: int) -> Rows:
 
 
 def slices(columns: Iterable[pa.Array], size: int) -> Iterator[Rows]:
-    """Columns as runs of rows of about `size` bytes of text: small ones are not joined, large ones are cut."""
+    """Columns as runs of rows that weigh about `size`: small ones are not joined, large ones are cut.
+
+    The weights of a column's rows take 8 bytes each, so columns must not have more rows than the memory is there for.
+    """
     for column in columns:
-        ends = np.cumsum(text_bytes(column))
+        sizes = text_bytes(column)
+        weights = np.cumsum(sizes)
+        weights += ROW_TEXT * np.arange(1, len(column) + 1)
+        if column.null_count:
+            weights += NULL_TEXT * np.cumsum(column.is_null().to_numpy(zero_copy_only=False))
         first = 0
         while first < len(column):
-            behind = int(ends[first - 1]) if first else 0
-            last = int(np.searchsorted(ends, behind + max(1, size), side="right"))
-            last = min(max(last, first + 1), first + MOST_ROWS)
-            cost = int(ends[last - 1]) - behind
-            yield Rows(column.slice(first, last - first), cost, last - first)
+            behind = int(weights[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(weights, behind + max(1, size), side="right")))
+            yield Rows(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
             first = last
 
 
 def gathered(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
-    """Runs of rows, without rejects, that are together about `size` bytes of text: what comes in small batches."""
+    """Runs of rows, without rejects, that weigh together about `size`: what comes in small batches."""
     held: list[pa.Array] = []
-    cost = total = 0
+    cost = total = weight = 0
     for part in parts:
-        if held and (cost + part.cost > size or total + part.total > MOST_ROWS):
+        if held and weight + part.weight > size:
             yield Rows(pa.chunked_array(held), cost, total)
-            held, cost, total = [], 0, 0
+            held, cost, total, weight = [], 0, 0, 0
         held.append(part.column)
-        cost, total = cost + part.cost, total + part.total
+        cost, total, weight = cost + part.cost, total + part.total, weight + part.weight
     if held:
         yield Rows(pa.chunked_array(held), cost, total)

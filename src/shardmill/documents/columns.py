@@ -77,7 +77,7 @@ def text_bytes(array: pa.Array) -> NDArray[np.int64]:
         lengths = text_bytes(array.dictionary)
         indices = array.indices.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False)
         return np.where(indices >= 0, np.append(lengths, 0)[indices], 0)
-    if pt.is_null(array.type):
+    if pt.is_null(array.type) or pt.is_integer(array.type):
         return np.zeros(len(array), np.int64)
     if pt.is_fixed_size_binary(array.type):
         return np.full(len(array), array.type.byte_width, np.int64)
@@ -92,6 +92,8 @@ def as_binary(array: pa.Array) -> pa.Array:
         array = array.dictionary_decode()
     if pt.is_fixed_size_binary(array.type):
         array = array.cast(pa.binary())
+    if pt.is_integer(array.type):  # parquet stores a column of nothing but nulls as numbers
+        return pa.nulls(len(array), pa.large_binary())
     return array.cast(pa.large_binary())
 
 

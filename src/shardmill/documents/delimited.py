@@ -1,42 +1,42 @@
-"""CSV and TSV with a header line; a row with too many or too few fields is a reject."""
+"""CSV and TSV with a header line; a row with too many or too few fields is a reject.
+
+A field that begins with a quote goes on to the next single one, line breaks included, and two quotes in it stand for
+one; anywhere else a quote is text. LF, CR and CRLF end a row, and blank lines are none.
+"""
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
-from collections import deque
+import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from contextlib import ExitStack
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv as arrow_csv
+from numpy.typing import NDArray
 
-from shardmill.documents.arrow_ipc import first_line
-from shardmill.documents.batches import Rows, RowsReader, after, documents_of_rows, slices
-from shardmill.documents.chunks import Chunk, Documents, Position, Reject
-from shardmill.documents.columns import find_column
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
+from shardmill.documents.chunks import Chunk, Position, Reject
+from shardmill.documents.columns import excerpt, find_column, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
 from shardmill.storage.feeds import Feed, FeedFile
 from shardmill.storage.source import Source
-from shardmill.storage.unicode import BOM, cut_character, is_valid
+from shardmill.storage.unicode import BOM
 
-FIRST_BLOCK = 1 << 20
-# Bad rows are handed on when there are so many; more than the most can only stand before the first good row.
-MANY_BAD = 1 << 10
-MOST_BAD = 1 << 16
-# A code point that Unicode keeps out of all text; a row in which it stands nevertheless counts as invalid.
-MARK = "\U0010fffe".encode()
-
-
-def _mark(error: UnicodeError) -> tuple[str, int]:
-    assert isinstance(error, UnicodeDecodeError)
-    return MARK.decode(), error.end
-
-
-codecs.register_error("shardmill.csv", _mark)
+# Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. What ends something takes 150
+# bytes of memory meanwhile, so where every sixteenth byte does, the blocks are smaller.
+BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
+# Bytes of a header line at the most.
+LONGEST_HEADER = 1 << 22
+# Bytes of a text, and more, for which memory is asked: it is put together from pieces, which takes it twice.
+LONG = 1 << 21
+# Bytes of a row that may be needed to show 80 characters of it.
+SHOWN = 320
+QUOTE, CR, LF = b'"\r\n'
+_Places = NDArray[np.int64]
+_QUOTES = re.compile(rb'"+')
 
 
 class CsvReader(RowsReader):
@@ -46,105 +46,42 @@ class CsvReader(RowsReader):
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading)
-        self._reopen = reopen
-        self._head = head
-        self._through = 0
+        self._begin = len(BOM) if head.startswith(BOM) else 0
 
     def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
-        self._check_header()
-        yield from self._numbered(self._rows(feed, max(1, size)), start, lambda: self._through)
-
-    def read(self, chunk: Chunk) -> Documents:
-        rows: Rows = chunk.payload
-        if pc.any(pc.match_substring(rows.column, pattern=MARK)).as_py():
-            rows = rows._replace(column=pc.replace_substring(rows.column, pattern=MARK, replacement=b"\xff"))
-        return documents_of_rows(rows, self._field)
-
-    def _check_header(self) -> None:
-        """Raise when the header does not name the text column once."""
-        text = self._head.removeprefix(BOM).decode("utf-8", "replace")
-        try:
-            header = next(filter(None, csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)), [])
-        except csv.Error as error:
-            raise SourceError(f"the header line cannot be read: {error}", place=self._source.name) from error
-        if not header:
-            raise SourceError("the file has no header line", place=self._source.name)
-        find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, self._source.name)
+        header = self._header(feed)
         if header.count(self._field) > 1:
-            raise SourceError(f"the header has the column `{self._field}` more than once", place=self._source.name)
+            raise SourceError(
+                f"the header has the column `{self._field}` {header.count(self._field)} times",
+                place=self._source.name,
+                hint="give the columns different names",
+            )
+        if self._field not in header:
+            find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, self._source.name)
+        file = FeedFile(feed, self._source.name, self._begin)
+        parser = RowParser(self.delimiter, header.index(self._field), len(header), self._reading, self._source.name)
+        # The header is the first row, and no document.
+        rows = after(_rows(file, parser, max(1, size)), 1)
+        yield from self._numbered(rows, start, file.stored)
 
-    def _rows(self, feed: Feed, size: int) -> Iterator[Rows]:
-        """Runs of rows. A row larger than a block is met again, from the start, with a block of four times the size."""
-        block = FIRST_BLOCK
-        behind = 0
+    def _header(self, feed: Feed) -> list[str]:
+        """The names of the columns."""
+        width = 1 << 14
         while True:
+            raw = feed.peek(self._begin, width)
             try:
-                for rows in after(self._parsed(feed, size, block), behind):
-                    behind += rows.total
-                    yield rows
-                return
-            except _Straddles:
-                block *= 4
-                if block > 2 * self._reading.largest or self._source.size is None:
-                    raise SourceError(
-                        f"a row is larger than {block // 4:,} bytes",
-                        place=f"{self._source.name}, after row {behind:,}",
-                        hint="raise `--memory`, or store a stream in a file; if the row should be small, look for a "
-                        "quote that is not closed",
-                    ) from None
-            feed = self._reopen()
-
-    def _parsed(self, feed: Feed, size: int, block: int) -> Iterator[Rows]:
-        bad: deque[_Bad] = deque()
-
-        def set_aside(row: Any) -> str:
-            fields = "1 field" if row.actual_columns == 1 else f"{row.actual_columns:,} fields"
-            shown = row.text[:80].replace(MARK.decode(), "\ufffd")
-            # The library counts rows from 1, with the header, so the first row of data is its second.
-            bad.append(_Bad(row.number - 2, f"{fields} where the header has {row.expected_columns:,}", shown))
-            return "skip" if len(bad) < MOST_BAD else "error"
-
-        row = 0
-        try:
-            file = FeedFile(feed, self._source.name)
-            with pa.PythonFile(_Marked(file), mode="r") as stream:
-                reader = self._reader(stream, block, set_aside)
-                while True:
-                    try:
-                        column = reader.read_next_batch().column(0)
-                    except StopIteration:
-                        break
-                    for part in slices([column], size):
-                        rows = _with_bad(part.column, part.cost, bad, row)
-                        row += rows.total
-                        self._through = file.stored()
-                        yield rows
-                    if len(bad) >= MANY_BAD and bad[0].row == row:
-                        rows = _only_bad(bad, row)
-                        row += rows.total
-                        yield rows
-                if bad:
-                    yield _only_bad(bad, row)
-        except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
-            if "straddl" in str(error):
-                raise _Straddles from error
-            place = f"{self._source.name}, after row {row:,}"
-            raise SourceError(f"the rows cannot be told apart: {first_line(error)}", place=place) from error
-        finally:
-            feed.close()
-
-    def _reader(self, stream: Any, block: int, set_aside: Callable[[Any], str]) -> Any:
-        return arrow_csv.open_csv(
-            stream,
-            read_options=arrow_csv.ReadOptions(use_threads=False, block_size=block),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=set_aside
-            ),
-            # As bytes, so that a row that is not UTF-8 is a reject and not the end of the run.
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=[self._field], column_types={self._field: pa.binary()}, check_utf8=False
-            ),
-        )
+                rows = csv.reader(io.StringIO(raw.decode("utf-8", "replace"), newline=""), delimiter=self.delimiter)
+                header = next(filter(None, rows), [])
+            except csv.Error as error:
+                raise SourceError(f"the header line cannot be read: {error}", place=self._source.name) from error
+            # A line that ends where the window does may go on behind it.
+            if header and (next(rows, None) is not None or len(raw) < width):
+                return header
+            if len(raw) < width:
+                raise SourceError("the file has no header line", place=self._source.name)
+            if width >= LONGEST_HEADER:
+                raise SourceError(f"the header line is longer than {width:,} bytes", place=self._source.name)
+            width *= 4
 
 
 class TsvReader(CsvReader):
@@ -153,60 +90,239 @@ class TsvReader(CsvReader):
     delimiter = "\t"
 
 
-class _Marked:
-    """A file for pyarrow in which invalid UTF-8 stands as MARK: rows that it sets aside must be valid text."""
-
-    def __init__(self, file: FeedFile) -> None:
-        self._file = file
-        self._held = b""
-        self._out = b""
-        self.closed = False
-
-    def read(self, n: int) -> bytes:
-        while not self._out:
-            more = self._file.read(n)
-            block = self._held + more
-            kept = cut_character(block) if more else 0
-            self._held = block[len(block) - kept :]
-            block = block[: len(block) - kept]
-            self._out = block if is_valid(block) else block.decode("utf-8", "shardmill.csv").encode()
-            if not more:
-                break
-        out, self._out = self._out[:n], self._out[n:]
-        return out
-
-    def close(self) -> None:
-        self.closed = True
+def _rows(file: FeedFile, parser: RowParser, size: int) -> Iterator[Rows]:
+    """Runs of rows of about `size` bytes of text."""
+    held = b""
+    with parser.memory:
+        while block := file.read(BLOCK):
+            step = parser.step(block)
+            for at in range(0, len(block), step):
+                part = held + block[at : at + step]
+                # What a quote means depends on how many follow, so a part ends before quotes. When it holds nothing
+                # else, pairs of them can be taken.
+                cut = len(part.rstrip(b'"')) or len(part) & ~1
+                held = part[cut:]
+                yield from parser.rows(part[:cut], size)
+        yield from parser.rows(held, size)
+        yield from parser.end()
 
 
-class _Bad(NamedTuple):
-    """A row that was set aside."""
+class RowParser:
+    """One column of the rows of a stream that is given block by block; of the others nothing is held."""
 
-    row: int
-    reason: str
-    shown: str
+    def __init__(self, delimiter: str, column: int, columns: int, reading: Reading, name: str) -> None:
+        self._delimiter = ord(delimiter)
+        self._column = column
+        self._columns = columns
+        self._reading = reading
+        self._name = name
+        self.memory = ExitStack()
+        """Memory for a long row."""
+        self._inside = False
+        self._before = LF
+        self._open: _OpenRow | None = None
+        self._special = bytes(byte in (CR, LF, self._delimiter) for byte in range(256))
 
-    def reject(self, first: int) -> Reject:
-        return Reject(self.row - first, -1, self.reason, self.shown)
+    def step(self, block: bytes) -> int:
+        """How much of a block may be parsed at once."""
+        raw = np.frombuffer(block, np.uint8)
+        ends = sum(np.count_nonzero(raw == byte) for byte in (QUOTE, CR, LF, self._delimiter))
+        return len(block) if ends * DENSE <= len(block) else DENSE_BLOCK
+
+    def rows(self, block: bytes, size: int) -> Iterator[Rows]:
+        """The rows that end in this block, in runs of about `size` bytes of text."""
+        drops, places, kinds = self._separators(block)
+        if block and block[-1] != QUOTE:
+            self._before = block[-1]
+        delimiters, breaks = places[kinds == self._delimiter], places[kinds != self._delimiter]
+        first = 0
+        if self._open is not None:
+            end = int(breaks[0]) if len(breaks) else len(block)
+            self._add(block, 0, end, delimiters[: np.searchsorted(delimiters, end)])
+            if not len(breaks):
+                return
+            with self.memory:
+                yield self._open.row()
+            self._open, breaks, first = None, breaks[1:], end + 1
+        if len(breaks):
+            yield from self._whole_rows(block, first, breaks, delimiters, drops, size)
+            first = int(breaks[-1]) + 1
+        if first < len(block):
+            self._open = _OpenRow(self._column, self._columns, self._reading.largest)
+            self._add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
+
+    def end(self) -> Iterator[Rows]:
+        """The last row, when no line break follows it."""
+        if self._open is not None:
+            with self.memory:
+                yield self._open.row(closed=not self._inside)
+
+    def _add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
+        assert self._open is not None
+        was = self._open.size
+        self._open.add(block, begin, end, delimiters)
+        if was <= LONG < self._open.size:
+            self.memory.enter_context(self._reading.hold(2 * self._reading.largest, "a long row", self._name))
+
+    def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
+        """Where quotes stand that are not text, where fields and rows end, and with what."""
+        raw = np.frombuffer(block, np.uint8)
+        quotes = np.flatnonzero(raw == QUOTE)
+        if not len(quotes):
+            places = quotes if self._inside else self._special_in(block)
+            return quotes, places, raw[places]
+        starts = np.flatnonzero(np.diff(quotes, prepend=-2) != 1)
+        lengths = np.diff(starts, append=len(quotes))
+        begins = quotes[starts]
+        before = raw[begins - 1]
+        if begins[0] == 0:
+            before[0] = self._before
+        opening = (before == self._delimiter) | (before == LF) | (before == CR)
+        # An even number of quotes changes nothing: they are pairs, or they open and close. An odd number opens or
+        # closes where a field could begin, and elsewhere it can only close. So whether a place is inside quotes is the
+        # parity of the former since the last of the latter.
+        odd = lengths % 2 == 1
+        turns = int(self._inside) + np.cumsum(odd & opening)
+        inside = (turns - np.maximum.accumulate(np.where(odd & ~opening, turns, 0))) % 2 == 1
+        states = np.concatenate([[self._inside], inside])
+        self._inside = bool(states[-1])
+        # Of quotes inside quotes, and after one that opens, the first of each pair is text.
+        opens = opening & ~states[:-1]
+        number = np.arange(len(quotes)) - np.repeat(starts + opens, lengths)
+        drop = (number % 2 == 1) & np.repeat(opens | states[:-1], lengths)
+        drop[(starts + lengths - 1)[(odd ^ opens) & (opens | states[:-1])]] = True
+        # What is outside quotes, put together: mostly little, and only there anything ends.
+        bounds = np.concatenate([[0], np.stack([begins, begins + lengths], axis=1).ravel(), [len(block)]])
+        stretches = np.flatnonzero(~states) * 2
+        firsts, sizes = bounds[stretches], bounds[stretches + 1] - bounds[stretches]
+        together = _pieces(block, bounds, stretches)
+        found = self._special_in(together)
+        ends = np.cumsum(sizes)
+        stretch = np.searchsorted(ends, found, side="right")
+        kinds = np.frombuffer(together, np.uint8)[found]
+        return quotes[drop], found - (ends - sizes - firsts)[stretch], kinds
+
+    def _special_in(self, block: bytes | pa.Buffer) -> _Places:
+        return np.flatnonzero(np.frombuffer(bytes(block).translate(self._special), np.bool_))
+
+    def _whole_rows(
+        self,
+        block: bytes,
+        first: int,
+        breaks: _Places,
+        delimiters: _Places,
+        drops: _Places,
+        size: int,
+    ) -> Iterator[Rows]:
+        """The rows from `first` to the last of the breaks."""
+        starts = np.concatenate([[first], breaks[:-1] + 1])
+        some = breaks > starts
+        starts, ends = starts[some], breaks[some]
+        if not len(ends):
+            return
+        behind = np.searchsorted(delimiters, starts)
+        counts = np.searchsorted(delimiters, ends) - behind + 1
+        good = counts == self._columns
+        begins, lasts, behind = starts[good], ends[good], behind[good]
+        if self._column:
+            begins = delimiters[behind + self._column - 1] + 1
+        if self._column < self._columns - 1:
+            lasts = delimiters[behind + self._column]
+        column = _texts(block, begins, lasts, drops)
+        sizes = np.zeros(len(ends), np.int64)
+        sizes[good] = text_bytes(column)
+        weights = np.cumsum(sizes + np.where(good, ROW_TEXT, ROW_TEXT + NULL_TEXT))
+        passed = np.concatenate([[0], np.cumsum(good)])
+        at = 0
+        while at < len(ends):
+            weight = int(weights[at - 1]) if at else 0
+            to = max(int(np.searchsorted(weights, weight + size, side="right")), at + 1)
+            bad = np.flatnonzero(~good[at:to])
+            rejects = tuple(
+                _wrong(row, int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
+                for row in bad.tolist()
+            )
+            part = column.slice(int(passed[at]), int(passed[to] - passed[at]))
+            yield Rows(part, int(sizes[at:to].sum()), to - at, rejects)
+            at = to
 
 
-class _Straddles(Exception):
-    """A row does not fit in a block."""
+class _OpenRow:
+    """A row that does not end in the block where it began."""
+
+    def __init__(self, column: int, columns: int, largest: int) -> None:
+        self._column, self._columns, self._largest = column, columns, largest
+        self._delimiters = self._length = 0
+        self.size = 0
+        """Bytes of its text so far."""
+        self._pieces: list[bytes] = []
+        self._shown = b""
+
+    def add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
+        """The row goes on from `begin` to `end`, with these delimiters between its fields."""
+        self._length += end - begin
+        self._shown += block[begin : min(end, begin + SHOWN - len(self._shown))]
+        wanted, found = self._column - self._delimiters, len(delimiters)
+        self._delimiters += found
+        if not 0 <= wanted <= found:
+            return
+        start = begin if wanted == 0 else int(delimiters[wanted - 1]) + 1
+        stop = end if wanted == found else int(delimiters[wanted])
+        self.size += stop - start
+        if self.size <= self._largest:
+            self._pieces.append(block[start:stop])
+        else:
+            self._pieces.clear()
+
+    def row(self, closed: bool = True) -> Rows:
+        """What has become of it."""
+        nothing = pa.array([], pa.large_binary())
+        if not closed:
+            reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
+            return Rows(nothing, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
+        if self._delimiters + 1 != self._columns:
+            return Rows(nothing, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
+        if self.size > self._largest:
+            return Rows(nothing, self.size, 1)
+        text = b"".join(self._pieces)
+        self._pieces.clear()
+        text = _value(text)
+        return Rows(pa.array([text], pa.large_binary()), len(text), 1)
 
 
-def _with_bad(column: pa.Array, cost: int, bad: deque[_Bad], first: int) -> Rows:
-    """The rows with the bad ones among them; those that stand after the last good one wait."""
-    total = len(column)
-    rejects: list[Reject] = []
-    while bad and bad[0].row < first + total:
-        rejects.append(bad.popleft().reject(first))
-        total += 1
-    return Rows(column, cost, total, tuple(rejects))
+def _wrong(row: int, fields: int, columns: int, raw: bytes) -> Reject:
+    count = "1 field" if fields == 1 else f"{fields:,} fields"
+    return Reject(row, -1, f"{count} where the header has {columns:,}", excerpt(raw))
 
 
-def _only_bad(bad: deque[_Bad], first: int) -> Rows:
-    """The bad rows that come next, with no good one between them."""
-    rejects: list[Reject] = []
-    while bad and bad[0].row == first + len(rejects):
-        rejects.append(bad.popleft().reject(first))
-    return Rows(pa.nulls(0, pa.binary()), 0, len(rejects), tuple(rejects))
+def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> pa.Array:
+    """The values of these fields: what stands there but for the quotes that are not text."""
+    first, last = np.searchsorted(drops, begins), np.searchsorted(drops, ends)
+    behind = np.cumsum(last - first) - (last - first)
+    inner = drops[np.repeat(first - behind, last - first) + np.arange(int((last - first).sum()))]
+    starts, stops = np.sort(np.concatenate([begins, inner + 1])), np.sort(np.concatenate([ends, inner]))
+    bounds = np.concatenate([[0], np.stack([starts, stops], axis=1).ravel()])
+    data = _pieces(block, bounds, np.arange(1, len(bounds) - 1, 2))
+    sizes = np.concatenate([[0], np.cumsum(stops - starts)])
+    offsets = sizes[np.append(np.arange(len(begins)) + behind, len(starts))]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(offsets), data])
+
+
+def _pieces(block: bytes, bounds: _Places, wanted: _Places) -> pa.Buffer:
+    """Some of the pieces that a block is cut into, put together."""
+    offsets = pa.py_buffer(np.ascontiguousarray(bounds, np.int64))
+    pieces = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(block)])
+    return pieces.take(pa.array(wanted)).buffers()[2] or pa.py_buffer(b"")
+
+
+def _value(field: bytes) -> bytes:
+    """What a field says."""
+    if field[:1] != b'"':
+        return field
+    if field.endswith(b'"') and field.count(b'"', 1, -1) == 2 * field.count(b'""', 1, -1):
+        return field[1:-1].replace(b'""', b'"')
+    for quotes in _QUOTES.finditer(field, 1):
+        if (quotes.end() - quotes.start()) % 2:
+            inner, rest = field[1 : quotes.end() - 1], field[quotes.end() :]
+            return inner.replace(b'""', b'"') + rest
+    raise ValueError("the quote is not closed")

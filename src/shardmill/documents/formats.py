@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from shardmill.documents.chunks import Chunk, Documents, Position
 from shardmill.documents.reading import Reading
+from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
 from shardmill.storage.fetching import shared_fetcher
 from shardmill.storage.names import format_of
 from shardmill.storage.opening import open_source
-from shardmill.storage.source import Source
+from shardmill.storage.source import Source, Sources
 
 if TYPE_CHECKING:
     from shardmill.documents.text import TextReader
@@ -39,14 +40,11 @@ class FormatReader(Protocol):
 
 
 class Reader(Protocol):
-    """One source as chunks, and chunks as documents."""
+    """Chunks as documents."""
 
     @property
     def unit(self) -> str:
         """`line`, `row` or `byte`: what a place counts."""
-
-    def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
-        """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
 
     def read(self, chunk: Chunk) -> Documents:
         """The documents of a chunk; any thread may call it."""
@@ -64,6 +62,13 @@ class Reader(Protocol):
         """A place in the source, for people."""
 
 
+class SourceReader(Reader, Protocol):
+    """One source as chunks, and these as documents."""
+
+    def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
+        """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
+
+
 # Module and class, imported when a source of that format is first opened, and what its places count.
 FORMATS: dict[str, tuple[str, str, str]] = {
     "text": ("text", "TextReader", "byte"),
@@ -75,12 +80,33 @@ FORMATS: dict[str, tuple[str, str, str]] = {
 }
 
 
-def reader_for(index: int, source: Source, reading: Reading) -> Reader:
+def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
     """The reader of a source, which is opened only when its chunks are asked for."""
     if source.input_format != "auto" and source.input_format not in FORMATS:
         known = ", ".join(f"`{name}`" for name in ("auto", *FORMATS))
         raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
     return _SourceReader(index, source, reading)
+
+
+def chunks_of(
+    sources: Sources, first: int, start: Position, reading: Reading, size: int
+) -> Iterator[tuple[Reader, int, Chunk | None]]:
+    """All chunks from a position in a source on, each with its reader and its source; no chunk: the source ends here.
+
+    Of a chunk of whole sources that is not said again.
+    """
+    tiny = TinyFiles(sources, reading, size)
+    while first < len(sources):
+        chunk = tiny.chunk_at(first) if start == Position() else None
+        if chunk is not None:
+            yield tiny, first, chunk
+            first += chunk.whole
+            continue
+        reader = reader_for(first, sources[first], reading)
+        for part in reader.chunks(start, size):
+            yield reader, first, part
+        yield reader, first, None
+        first, start = first + 1, Position()
 
 
 @cache

@@ -27,6 +27,10 @@ from shardmill.storage.unicode import BOM, is_valid
 FEW = 16
 LITTLE = 1 << 14
 HEAD = 1 << 16
+# Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
+LONGEST = 4 << 30
+_NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
+_NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
 
 
 class JsonLinesReader:
@@ -59,7 +63,8 @@ class JsonLinesReader:
             if room < size:  # many tiny lines weigh more than their text
                 chunk = chunk._replace(cost=chunk.cost * size // room)
             yield chunk
-            if feed.end_by(chunk.end) is not None:
+            endless = isinstance(chunk.payload, Oversize) and chunk.payload.hint  # it ends the run
+            if endless or feed.end_by(chunk.end) is not None:
                 return
             position = chunk.end
 
@@ -107,14 +112,19 @@ class JsonLinesReader:
         payload: Any = None
         cost = size
         if end is None:
+            hole = not feed.peek(position, HEAD).strip(b"\0")
             stop = next_stop(
-                feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, forget=feed.drop
-            )
-            assert stop is not None
-            end = stop.offset
-            length = end - position - (feed.peek(end - 1, 1) == b"\n")
-            feed.drop(end)
-            payload = Oversize("line", length)
+                feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, forget=feed.drop,
+                most=most if hole else LONGEST,
+            )  # fmt: skip
+            if stop is None:
+                end = limit
+                payload = Oversize("line", most if hole else LONGEST, _NUL if hole else _NO_LINES)
+            else:
+                end = stop.offset
+                length = end - position - (feed.peek(end - 1, 1) == b"\n")
+                feed.drop(end)
+                payload = Oversize("line", length)
         else:
             payload = feed.take(position, end)
             cost = end - position

@@ -16,6 +16,8 @@ class TooLarge(Reject):
 
     size: int
     """Bytes that would have to be held at once."""
+    hint: str = ""
+    """The way out, where more memory is none."""
 
 
 class Oversize(NamedTuple):
@@ -26,9 +28,12 @@ class Oversize(NamedTuple):
 
     what: str
     size: int
+    hint: str = ""
+    """Set where its end was not looked for: it is larger than `size`, and more memory is not the way out."""
 
     def documents(self, record: int, lines: int) -> Documents:
         """No document, and what ends the run."""
-        reason = f"a {self.what} of {self.size:,} bytes is larger than the memory allows"
-        found = TooLarge(record, 0, reason, "", self.size)
+        more = "more than " if self.hint else ""
+        reason = f"a {self.what} of {more}{self.size:,} bytes is larger than the memory allows"
+        found = TooLarge(record, 0, reason, "", self.size, self.hint)
         return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), lines=lines, rejects=[found])

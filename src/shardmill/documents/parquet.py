@@ -1,124 +1,224 @@
-"""Parquet: only the text column is read, by workers where row groups are small, by the feeder where they are large."""
+"""Parquet: only the pages of the text column are read, each weighed by its header before it is decoded.
+
+Pages that hold texts are decoded by workers. Pages that hold numbers into a dictionary may stand for gigabytes, and
+some pages are larger than a chunk: those are decoded by the feeder, in slices whose size is known before they are made.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_ipc import first_line
-from shardmill.documents.batches import MOST_ROWS, Rows, RowsReader, documents_of_rows, gathered, slices
-from shardmill.documents.chunks import Chunk, Documents, Position
-from shardmill.documents.columns import as_binary, column_of, find_column, text_bytes
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, documents_of_rows, slices
+from shardmill.documents.chunks import Chunk, Documents, Position, beside
+from shardmill.documents.columns import as_binary, find_column
+from shardmill.documents.oversize import Oversize
+from shardmill.documents.pages import (
+    CODECS,
+    DELTA_BYTES,
+    DELTA_LENGTH,
+    DICTIONARY,
+    TYPES,
+    Leaf,
+    Page,
+    Small,
+    dictionary_numbers,
+    dictionary_values,
+    pages,
+    small_file,
+)
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
+from shardmill.storage.fetching import Bytes
 from shardmill.storage.opening import PARQUET_MARK
 from shardmill.storage.ranges import RangeFile, Ranges, RemoteFeed
 from shardmill.storage.source import Source
 
-# Encoded bytes a row, below which a dictionary may be what makes the rows small: 10 GB of text can be encoded in 1 MB.
-DICTIONARY_SUSPECT = 512
-# A worker that finds more text than this many times what was announced gives up rather than exceed its lease.
-SURPRISE = 4
-FEWEST_ROWS = 16
-ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, EOFError, KeyError)
-
-
-class Groups(NamedTuple):
-    """Consecutive row groups that a worker reads."""
-
-    first: int
-    last: int
-    dictionary: bool
+# Rows of a dictionary that are looked up at once.
+NUMBERS_AT_ONCE = 1 << 16
+ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, EOFError, KeyError)
 
 
 class RowGroup(NamedTuple):
     start: int
     rows: int
-    size: int
-    """Bytes of the text column, encoded but not compressed."""
-    dictionary: bool
-    suspect: bool
+    nulls: int
+    """At the most."""
+    codec: int
     span: tuple[int, int]
     """The bytes of the file that hold the text column."""
 
 
+class Texts(NamedTuple):
+    """The payload of a chunk whose pages a worker decodes."""
+
+    file: Small
+    skip: int
+    """Rows at its beginning that an earlier run has written."""
+
+
+class _Piece(NamedTuple):
+    """What becomes a chunk."""
+
+    rows: int
+    cost: int
+    beside: int
+    payload: Any
+
+
 class ParquetReader(RowsReader):
-    """Row groups up to twice the chunk size are read by workers; larger ones are cut by the feeder."""
+    """The feeder reads pages forward; a chunk carries some as they are stored, or rows that were decoded already."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading)
-        self._metadata: pq.FileMetaData | None = None
-        self._path: tuple[str, ...] = ()
+        self._leaf = Leaf(0, 0, 0)
+        self._feed: Feed | None = None
         self._ranges: Ranges | None = None
         """Of a remote file; None: the file is read as it lies on this machine."""
-        self._groups: list[RowGroup] = []
 
     def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
-        groups = self._groups = self._open(feed)
+        groups = [group for group in self._open(feed) if group.start + group.rows > start.offset]
         if self._ranges is not None:
-            self._ranges.expect([group.span for group in groups if group.start + group.rows > start.offset])
+            self._ranges.expect([group.span for group in groups])
+        total = groups[-1].start + groups[-1].rows if groups else 0
+        stored, row = self._source.size or 0, start.offset
         try:
-            yield from self._chunks(groups, start, size)
-        except GeneratorExit:
+            for rows, cost, more, payload in self._pieces(groups, row, max(1, size)):
+                through = stored * (row + rows) // total
+                yield Chunk(self._index, row, row + rows, cost, through=through, beside=more, payload=payload)
+                row += rows
+        finally:
             if self._ranges is not None:  # nobody will read what was fetched ahead
                 self._ranges.close()
-            raise
-
-    def _chunks(self, groups: list[RowGroup], start: Position, size: int) -> Iterator[Chunk]:
-        total = groups[-1].start + groups[-1].rows if groups else 0
-        stored = self._source.size or 0
-        size = max(1, size)
-        at = start.offset
-        number = 0
-        while number < len(groups):
-            group = groups[number]
-            if group.start + group.rows <= at:
-                number += 1
-            elif group.suspect or group.size > 2 * size or at > group.start:
-                for part in gathered(self._by_feeder(number, group, at, size), size):
-                    yield self._chunk(at, part, stored * (at + part.total) // total)
-                    at += part.total
-                number += 1
-            else:
-                last = number + 1
-                cost = group.size
-                rows = group.rows
-                while last < len(groups) and not groups[last].suspect:
-                    if cost + groups[last].size > size or rows + groups[last].rows > MOST_ROWS:
-                        break
-                    cost += groups[last].size
-                    rows += groups[last].rows
-                    last += 1
-                end = groups[last - 1].start + groups[last - 1].rows
-                payload = Groups(number, last, any(group.dictionary for group in groups[number:last]))
-                yield Chunk(self._index, at, end, cost, through=stored * end // total, payload=payload)
-                at, number = end, last
 
     def read(self, chunk: Chunk) -> Documents:
-        if not isinstance(chunk.payload, Groups):
+        if not isinstance(chunk.payload, Texts):
             return super().read(chunk)
-        groups = chunk.payload
-        columns: list[pa.Array] = []
-        found = 0
-        # With a dictionary a thousand rows may stand for gigabytes: they are weighed before they are made out.
-        for column in self._columns(range(groups.first, groups.last), 1 << 12, groups.dictionary):
-            found += int(text_bytes(column).sum())
-            if found > SURPRISE * chunk.cost + (16 << 20):
-                raise SourceError(
-                    "the text is far larger than the file says: a dictionary repeats long values",
-                    place=f"{self._source.name}, row {chunk.start + 1:,}",
-                    hint="write the column again without a dictionary (use_dictionary=False)",
-                )
-            columns.append(as_binary(column))
-        whole = columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
-        if len(whole) != chunk.end - chunk.start:
-            raise self._damaged(f"{len(whole):,} rows where {chunk.end - chunk.start:,} were announced", chunk.start)
-        return documents_of_rows(Rows(whole, found, len(whole)), self._field)
+        file, skip = chunk.payload
+        with self._errors(chunk.start):
+            columns = [as_binary(column) for column in file.columns(file.rows)]
+            whole = columns[0] if len(columns) == 1 else pa.concat_arrays(columns)
+        if len(whole) != file.rows:
+            raise self._damaged(f"{len(whole):,} rows where {file.rows:,} were announced", chunk.start)
+        whole = whole.slice(skip)
+        return documents_of_rows(Rows(whole, chunk.cost, len(whole)), self._field)
+
+    def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[_Piece]:
+        """All rows from row `at` on, in pieces that weigh about `size`."""
+        run = _Run(self._leaf)
+        for group in groups:
+            if self._ranges is None:
+                check_unchanged(self._source)
+            if run.codec != group.codec:
+                yield from run.taken()
+                run.codec = group.codec
+            row = group.start
+            dictionary: Page | None = None
+            with ExitStack() as held:
+                values: pa.Array | None = None
+                for page in self._pages(group):
+                    if page.kind == DICTIONARY:
+                        dictionary = page
+                        continue
+                    first, row = row, row + page.values
+                    if row <= at:
+                        continue
+                    page = page._replace(nulls=min(page.nulls, group.nulls))
+                    skip = max(0, at - first)
+                    if not page.numbers and _weight(page) <= 2 * size and page.encoding != DELTA_BYTES:
+                        if run.weight + _weight(page) > size:
+                            yield from run.taken()
+                        run.add(page, self._read(page.start, page.end), skip)
+                        continue
+                    yield from run.taken()
+                    if not page.numbers:
+                        yield from self._decoded(page, group.codec, first, skip, size)
+                    elif dictionary is None:
+                        raise self._damaged("a page has numbers into a dictionary that is not there", first)
+                    else:
+                        if values is None:
+                            values = self._values(dictionary, group.codec, first, held)
+                        yield from self._looked_up(page, values, group.codec, first, skip, size)
+            if self._ranges is not None:
+                self._ranges.release(*group.span)
+        yield from run.taken()
+
+    def _values(self, page: Page, codec: int, row: int, held: ExitStack) -> pa.Array:
+        """The entries of a dictionary, for as long as the memory for them is held."""
+        # Stored twice while it is put into a file, then decompressed and decoded; offsets, lengths, numbers.
+        held.enter_context(self._hold(2 * page.stored + 2 * page.size + 48 * page.values, page, row))
+        with self._errors(row):
+            file = dictionary_values(page, self._read(page.body, page.end), self._leaf, codec)
+            parts = [as_binary(part) for part in file.columns(page.values)]
+            values = parts[0] if len(parts) == 1 else pa.concat_arrays([*parts, pa.nulls(0, pa.large_binary())])
+        if len(values) != page.values:
+            raise self._damaged("a dictionary has fewer entries than it says", row)
+        return values
+
+    def _looked_up(self, page: Page, values: pa.Array, codec: int, row: int, skip: int, size: int) -> Iterator[_Piece]:
+        """The rows of a page of numbers, made out slice by slice."""
+        with (
+            self._hold(2 * page.stored + page.size + 12 * len(values) + (4 << 20), page, row),
+            self._errors(row),
+        ):
+            file = dictionary_numbers(page, self._read(page.start, page.end), len(values), self._leaf, codec)
+            for numbers in _after(file.columns(NUMBERS_AT_ONCE), skip):
+                for part in slices([pa.DictionaryArray.from_arrays(numbers, values)], size):
+                    yield self._piece(part)
+
+    def _decoded(self, page: Page, codec: int, row: int, skip: int, size: int) -> Iterator[_Piece]:
+        """The rows of a page that is larger than a chunk, or may be."""
+        largest = self._reading.largest
+        text = page.size - 4 * page.values
+        if page.values == 1 and text > largest:
+            # It is told by its size: to decode it would take the memory that it is refused for.
+            yield _Piece(1, text, 0, Oversize("row", text))
+            return
+        rows = max(1, min(size // (ROW_TEXT + NULL_TEXT), size * page.values // max(1, page.size)))
+        batch = min(page.size, 4 * size + largest)
+        if page.encoding == DELTA_BYTES:
+            # A row repeats the beginning of the one before, so it may be as long as all that the page holds.
+            rows = max(1, min(rows, 4 * size // max(1, page.size)))
+            batch = rows * page.size
+        if page.encoding in (DELTA_BYTES, DELTA_LENGTH):
+            batch += 8 * page.values  # all lengths are decoded first
+        with self._hold(2 * page.stored + page.size + batch + (1 << 20), page, row), self._errors(row):
+            file = small_file([self._read(page.start, page.end)], page.values, self._leaf, codec)
+            for column in _after(file.columns(rows), skip):
+                for part in slices([column], size):
+                    yield self._piece(part)
+
+    def _piece(self, part: Rows) -> _Piece:
+        if part.total == 1 and part.cost > self._reading.largest:
+            return _Piece(1, part.cost, 0, Oversize("row", part.cost))
+        # A copy, so that a slice does not keep all that it was cut from.
+        column = pa.concat_arrays([as_binary(part.column), pa.nulls(0, pa.large_binary())])
+        return _Piece(part.total, part.cost, part.beside, part._replace(column=column))
+
+    def _hold(self, amount: int, page: Page, row: int) -> AbstractContextManager[None]:
+        # One row may be nearly all of it, and will have to be held with its tokens.
+        what = "a dictionary" if page.kind == DICTIONARY else "a page"
+        return self._reading.hold(
+            amount, f"{what} of {page.size:,} bytes", self._place(row), page.size - 4 * page.values
+        )
+
+    def _pages(self, group: RowGroup) -> Iterator[Page]:
+        begin = group.span[0]
+        with self._errors(group.start):
+            yield from pages(lambda start, end: self._read(start, end, look=True), begin, group.rows, self._size)
+
+    def _read(self, start: int, end: int, look: bool = False) -> Bytes:
+        """Bytes of the file; `look`: they will be read again."""
+        if self._ranges is not None:
+            return self._ranges.read(start, end, keep=look)
+        assert self._feed is not None
+        return self._feed.peek(start, end - start)
 
     def _open(self, feed: Feed) -> list[RowGroup]:
         if isinstance(feed, RemoteFeed):
@@ -129,131 +229,115 @@ class ParquetReader(RowsReader):
                 place=self._source.name,
                 hint="store it as a plain file; it is compressed inside already",
             )
-        size = feed.size
-        end = self._ranges.read(size - 4, size) if self._ranges is not None else feed.peek(size - 4, 4)
-        if size < 12 or feed.peek(0, 4) != PARQUET_MARK or end != PARQUET_MARK:
+        self._feed, self._size = feed, feed.size
+        end = self._read(max(0, feed.size - 8), feed.size, look=True)
+        if feed.size < 12 or feed.peek(0, 4) != PARQUET_MARK or end[4:] != PARQUET_MARK:
             whole = "the file is not parquet, or was cut short"
             raise SourceError(whole, place=self._source.name, hint="is the download complete?")
         try:
-            with self._file(None) as file:
-                self._metadata = file.metadata
-                self._path = find_column(file.schema_arrow, self._field, self._source.name)
+            metadata = self._metadata()
+            path = find_column(metadata.schema.to_arrow_schema(), self._field, self._source.name)
         except ERRORS as error:
             raise SourceError(f"the parquet file is damaged: {first_line(error)}", place=self._source.name) from error
-        return self._row_groups(size)
+        return self._row_groups(metadata, ".".join(path))
 
-    @contextmanager
-    def _file(self, span: tuple[int, int] | None, **options: Any) -> Iterator[pq.ParquetFile]:
-        """The file, for one reader; `span`: what it will read of a remote one, and nobody after it."""
-        options = {"metadata": self._metadata, "pre_buffer": False, "buffer_size": 1 << 20, **options}
+    def _metadata(self) -> pq.FileMetaData:
         if self._ranges is None:
-            with pq.ParquetFile(self._source.path, **options) as file:
-                yield file
-        else:
-            with RangeFile(self._ranges, span) as raw, pq.ParquetFile(raw, **options) as file:
-                yield file
+            check_unchanged(self._source)
+            return pq.read_metadata(self._source.path)
+        with RangeFile(self._ranges) as file:
+            return pq.read_metadata(file)
 
-    def _row_groups(self, file_size: int) -> list[RowGroup]:
+    def _row_groups(self, metadata: pq.FileMetaData, path: str) -> list[RowGroup]:
         """The row groups as the footer describes them; what cannot be true is an error before anything is allocated."""
-        metadata = self._metadata
-        assert metadata is not None
         groups: list[RowGroup] = []
         start = 0
-        dotted = ".".join(self._path)
         try:
+            schema = metadata.schema
+            index = next((i for i in range(len(schema)) if schema.column(i).path == path), -1)
+            if index < 0:
+                raise self._damaged("the text column is not in the footer", start)
+            leaf = schema.column(index)
+            self._leaf = Leaf(TYPES[leaf.physical_type], leaf.length, leaf.max_definition_level)
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
-                column = next(
-                    column for column in map(group.column, range(group.num_columns)) if column.path_in_schema == dotted
-                )
+                column = group.column(index)
                 begin = column.dictionary_page_offset or column.data_page_offset
+                begin = min(begin, column.data_page_offset)
+                end = begin + column.total_compressed_size
                 possible = group.num_rows == 0 or (
                     group.num_rows > 0
-                    and column.num_values >= group.num_rows
-                    and 0 <= column.total_compressed_size <= file_size
-                    and column.total_uncompressed_size >= 0
-                    and 0 < begin <= file_size - column.total_compressed_size
+                    and column.num_values == group.num_rows
+                    and column.path_in_schema == path
+                    and 0 < begin <= end <= self._size
                 )
                 if not possible:
                     raise self._damaged(f"row group {number:,} cannot be where the footer says", start)
-                size = column.total_uncompressed_size
-                dictionary = bool(column.has_dictionary_page)
-                suspect = dictionary and size < DICTIONARY_SUSPECT * group.num_rows
-                span = (begin, begin + column.total_compressed_size)
-                groups.append(RowGroup(start, group.num_rows, size, dictionary, suspect, span))
+                known = column.is_stats_set and column.statistics.has_null_count
+                nulls = column.statistics.null_count if known else group.num_rows
+                groups.append(RowGroup(start, group.num_rows, nulls, CODECS[column.compression], (begin, end)))
                 start += group.num_rows
         except ERRORS as error:
             raise self._damaged(first_line(error), start) from error
-        except StopIteration as error:
-            raise self._damaged("the text column is not in the footer", start) from error
         if start != metadata.num_rows:
             raise self._damaged("the footer's row counts do not add up", 0)
         return groups
 
-    def _by_feeder(self, number: int, group: RowGroup, at: int, size: int) -> Iterator[Rows]:
-        """Rows to be carried by chunks; fewer rows are asked for at a time when they come out too large."""
-        wanted = max(1, min(MOST_ROWS, group.rows, size * max(1, group.rows) // max(1, group.size)))
-        numbers = group.suspect
-        if group.dictionary and not numbers:
-            # Rows that stay numbers into a dictionary take twice the time: rather fewer rows at once, if not too few.
-            wanted = min(wanted, SURPRISE * size // max(1, self._longest(number)))
-            numbers = wanted < FEWEST_ROWS
-            wanted = max(wanted, FEWEST_ROWS)
-        end = group.start + group.rows
-        if group.rows == 1 and group.size > self._reading.largest and not group.dictionary:
-            # It is told by its size: to decode it would take the memory that it is refused for.
-            yield Rows(pa.nulls(1), group.size, 1)
-            return
-        while at < end:
-            row = group.start
-            smaller = False
-            for column in self._columns(range(number, number + 1), wanted, numbers):
-                begin, row = row, row + len(column)
-                if row <= at:
-                    continue
-                column = column.slice(max(0, at - begin))
-                for part in slices([column], size):
-                    yield part
-                    at += part.total
-                smaller = wanted > 1 and int(text_bytes(column).sum()) > 4 * size
-                if smaller and at < end:
-                    wanted = max(1, wanted // 2)
-                    break
-            if not smaller and at < end:
-                raise self._damaged(f"row group {number:,} holds fewer rows than the footer says", at)
-
-    def _longest(self, number: int) -> int:
-        """Bytes of the longest value in a row group's dictionary, which comes whole with the first row."""
-        with closing(self._columns(range(number, number + 1), 1, True, again=True)) as columns:
-            column = next(columns, None)
-        if column is None or not pa.types.is_dictionary(column.type) or not len(column.dictionary):
-            return 0
-        return int(text_bytes(column.dictionary).max())
-
-    def _columns(
-        self, groups: range, rows: int, dictionary: bool, again: bool = False
-    ) -> Generator[pa.Array, None, None]:
-        """The text column in batches. Where there is a dictionary the rows stay numbers into it.
-
-        `again`: the same will be read once more.
-        """
-        dotted = ".".join(self._path)
-        if self._ranges is None:
-            check_unchanged(self._source)
-        span = None if again else (self._groups[groups.start].span[0], self._groups[groups.stop - 1].span[1])
-        options: dict[str, Any] = {"read_dictionary": [dotted]} if dictionary else {}
+    @contextmanager
+    def _errors(self, row: int) -> Iterator[None]:
+        """What pyarrow finds wrong is damage of the file; but not that there is no memory for it."""
         try:
-            with self._file(span, **options) as file:
-                batches = file.iter_batches(
-                    batch_size=max(1, rows), row_groups=list(groups), columns=[dotted], use_threads=False
-                )
-                for batch in batches:
-                    yield column_of(batch, self._path)
+            yield
+        except pa.ArrowMemoryError:
+            raise
         except ERRORS as error:
-            start = f"row group {groups.start:,}"
-            raise SourceError(
-                f"the parquet file is damaged: {first_line(error)}", place=f"{self._source.name}, {start}"
-            ) from error
+            raise self._damaged(first_line(error), row) from error
 
     def _damaged(self, what: str, row: int) -> SourceError:
-        return SourceError(f"the parquet file is damaged: {what}", place=f"{self._source.name}, row {row + 1:,}")
+        return SourceError(f"the parquet file is damaged: {what}", place=self._place(row))
+
+    def _place(self, row: int) -> str:
+        return f"{self._source.name}, row {row + 1:,}"
+
+
+class _Run:
+    """Consecutive pages of texts that a worker will decode together."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        self._leaf = leaf
+        self.codec = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.weight = self._size = self._rows = self._nulls = self._skip = 0
+        self._pages: list[Bytes] = []
+
+    def add(self, page: Page, raw: Bytes, skip: int) -> None:
+        """`skip`: rows of the very first page that are not wanted."""
+        self._pages.append(raw)
+        self.weight += _weight(page)
+        self._size += page.size
+        self._rows += page.values
+        self._nulls += page.nulls
+        self._skip += skip
+
+    def taken(self) -> Iterator[_Piece]:
+        """What there is, if anything; the run is empty then."""
+        if self._rows:
+            file = small_file(self._pages, self._rows, self._leaf, self.codec)
+            more = beside(self._rows, self._nulls) + len(file.raw)
+            piece = _Piece(self._rows - self._skip, self._size, more, Texts(file, self._skip))
+            self._clear()
+            yield piece
+
+
+def _weight(page: Page) -> int:
+    return page.size + ROW_TEXT * page.values + NULL_TEXT * page.nulls
+
+
+def _after(columns: Iterator[pa.Array], skip: int) -> Iterator[pa.Array]:
+    """The rows after the first `skip`."""
+    for column in columns:
+        if len(column) > skip:
+            yield column.slice(skip)
+        skip = max(0, skip - len(column))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,13 @@ if TYPE_CHECKING:
 SPAN = 65536
 
 
+def _unlimited(amount: int, what: str, place: str, record: int = 0) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 @dataclass(frozen=True)
 class Reading:
-    """The options that reading needs; of these, `gaps`, `largest` and `fetcher` must not change a dataset's bytes."""
+    """What reading needs; of this, `gaps`, `largest`, `hold` and `fetcher` must not change a dataset's bytes."""
 
     text_field: str = "text"
     separator: bytes | None = None
@@ -27,7 +32,13 @@ class Reading:
     """Documents may be handed on as they stand, with the separators between them."""
     tail: float | None = None
     """Rows that begin in this last share of a plain text file are flagged."""
+    limited: bool = False
+    """Not all of a chunk may be wanted, so none holds several sources."""
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
+    hold: Callable[..., AbstractContextManager[None]] = _unlimited
+    """hold(bytes, what, place, record=0): memory for a step of the feeder that no lease covers, such as a large page
+    that has to be decompressed whole; to be asked for before it is allocated. BudgetError where there is never so much;
+    it names what suffices, also for a record of so many bytes that may come out of it."""
     fetcher: Fetcher | None = None
     """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""

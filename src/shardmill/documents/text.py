@@ -90,7 +90,16 @@ class TextReader:
         tail = self._tail_at
         if tail is not None and position < tail and (stop is None or tail < stop.offset):
             stop = self._next(feed, position, max(tail, floor + 1), floor)
+        if stop is not None and self._ends_head(position, stop.offset):
+            stop = Stop(stop.offset, ends=True)
         return self._span_before(feed, position, limit) if stop is None and self._spans else stop
+
+    def _ends_head(self, start: int, end: int) -> bool:
+        """Whether a chunk holds the last of what goes to train: there a document ends, and another begins in val.
+
+        Without an end-of-text token the beginnings of all files would run together in train.
+        """
+        return self._tail_at is not None and self._reading.separator is None and start < self._tail_at <= end
 
     def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
         """The last span that begins before a giant stretch, so that the long chunk holds that one span and no other."""
@@ -161,10 +170,11 @@ class TextReader:
             end=stop.offset,
             cost=stop.offset - position if cut else size,
             begins=not inside,
-            ends=stop.ends,
+            ends=stop.ends or self._ends_head(position, stop.offset),
             long=cut is not None,
             through=feed.stored(stop.offset),
             payload=text_end if cut else Oversize("document", text_end - position),
+            tail=None if self._tail_at is None else position >= self._tail_at,
         )
 
     def _begin(self, start: int) -> int:

@@ -1,4 +1,4 @@
-"""Tiny text files by the thousand, without an object for each: what is odd about one is left to the ordinary readers.
+"""Tiny text files, thousands of them in one chunk: what is odd about one is left to the ordinary readers.
 
 An ordinary reader makes a hundred small Python calls for a file, which for a kilobyte is ten times all other work.
 """
@@ -7,25 +7,28 @@ from __future__ import annotations
 
 import codecs
 import os
-import threading
-from collections.abc import Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.documents.chunks import Documents
+from shardmill.documents.chunks import Chunk, Documents, beside
 from shardmill.documents.reading import Reading
 from shardmill.documents.splitting import rows_between
 from shardmill.storage.compressed import MARKS
 from shardmill.storage.feeds import FLAGS, SMALL, is_as_found
 from shardmill.storage.names import COMPRESSION_ENDINGS, TEXT_ENDINGS
 from shardmill.storage.opening import ARROW_MARK, FOREIGN, PARQUET_MARK
-from shardmill.storage.source import Source
+from shardmill.storage.source import Source, Sources
 from shardmill.storage.unicode import BOM
 
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from numpy.typing import NDArray
+
 MOST = 4096
-"""Files in a bunch; 1: there are none."""
+"""Files in a chunk; 0: all files are read one by one."""
 
 # What open_source looks for at the start of a text file: it is compressed, in another encoding, or no text at all.
 _MARKS = (
@@ -36,33 +39,53 @@ _MARKS = (
 )
 _STARTS = frozenset(mark[:2] for mark in (*_MARKS, BOM))
 _TEXT = frozenset(TEXT_ENDINGS)
-# One worker reads while the others encode: two that open files by the thousand hand the interpreter's lock to and fro.
-_TURN = threading.Lock()
 
 
-class Bunch(NamedTuple):
-    """Consecutive sources that are read together, each of them one document or empty."""
+class TinyFiles:
+    """A reader of many sources: its chunks hold whole files, each of them one document or empty.
 
-    first: int
-    """Index in the plan."""
-    sources: list[Source]
+    The feeder reads them, since two threads that open files by the thousand hand the interpreter's lock to and fro.
+    """
 
-    @property
-    def indices(self) -> range:
-        return range(self.first, self.first + len(self.sources))
+    unit = "byte"
 
+    def __init__(self, sources: Sources, reading: Reading, size: int) -> None:
+        self._sources, self._size = sources, size
+        self._needless = reading.separator is not None or reading.tail is not None or reading.limited
+        self._stopped = reading.fetcher.stopped if reading.fetcher else None
 
-def bunch_at(first: int, sources: Sequence[Source], reading: Reading, size: int) -> Bunch | None:
-    """The sources from `first` on that can be read together, up to about `size` bytes; None: fewer than two."""
-    if reading.separator is not None or reading.tail is not None:
-        return None
-    last = first
-    for last in range(first, min(first + MOST, len(sources))):
-        if not _is_tiny_text(sources[last]) or (size := size - (sources[last].size or 0)) < 0:
-            break
-    else:
-        last += 1
-    return Bunch(first, list(sources[first:last])) if last - first > 1 else None
+    def chunk_at(self, first: int) -> Chunk | None:
+        """The files from `first` on that can be read together; None: that one cannot."""
+        parts: list[bytes] = []
+        left = self._size
+        for source in islice(self._sources.iter_from(first), 0 if self._needless else MOST):
+            size = source.size or 0
+            if (parts and size > left) or not _is_tiny_text(source) or (part := _content(source, size)) is None:
+                break
+            parts.append(part)
+            left -= size
+            if self._stopped is not None and self._stopped.is_set():
+                break
+        if not parts:
+            return None
+        bounds = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
+        payload = b"".join(parts), bounds
+        count = len(parts)
+        return Chunk(first, 0, 0, self._size - left, whole=count, beside=beside(count), payload=payload)
+
+    def read(self, chunk: Chunk) -> Documents:
+        """A row for each file."""
+        contents: tuple[bytes, NDArray[np.int64]] = chunk.payload
+        return rows_between(*contents)
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        raise AssertionError("a tiny file is never long")
+
+    def check(self) -> None:
+        """Each file was read at once, and was then as it was found."""
+
+    def place(self, record: int, byte: int) -> str:
+        return f"byte {byte:,}"
 
 
 def _is_tiny_text(source: Source) -> bool:
@@ -76,36 +99,19 @@ def _is_tiny_text(source: Source) -> bool:
     return source.input_format == "text" and ending not in COMPRESSION_ENDINGS
 
 
-def read_bunch(bunch: Bunch) -> Documents | None:
-    """A row for each file; None where they have to be read one by one: something is odd about one of them."""
-    with _TURN:
-        parts = _contents(bunch.sources)
-    if parts is None:
-        return None
-    for i in [i for i, part in enumerate(parts) if part[:2] in _STARTS]:
-        if parts[i].startswith(_MARKS):
-            return None
-        parts[i] = parts[i].removeprefix(BOM)
-    if any([part[257:262] == b"ustar" for part in parts]):  # noqa: C419 - a generator takes twice as long
-        return None
-    bounds = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
-    return rows_between(b"".join(parts), bounds)
-
-
-def _contents(sources: list[Source]) -> list[bytes] | None:
-    """The bytes of each file; None when one cannot be read or is not as it was found."""
-    parts = []
+def _content(source: Source, size: int) -> bytes | None:
+    """The text of a file; None where the ordinary reader has to look: it finds what is odd, and says what and where."""
     try:
-        for source in sources:
-            descriptor = os.open(source.path, FLAGS)
-            try:
-                part = os.read(descriptor, source.size or 0)
-                status = os.fstat(descriptor)
-            finally:
-                os.close(descriptor)
-            if len(part) != source.size or not is_as_found(source, status):
-                return None
-            parts.append(part)
-    except OSError:  # the ordinary reader meets it again, and says what it is and where
+        descriptor = os.open(source.path, FLAGS)
+        try:
+            content = os.read(descriptor, size)
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
         return None
-    return parts
+    if len(content) != size or not is_as_found(source, status) or content[257:262] == b"ustar":
+        return None
+    if content[:2] in _STARTS:
+        return None if content.startswith(_MARKS) else content.removeprefix(BOM)
+    return content

@@ -52,7 +52,7 @@ def download_speed(sources: Sequence[Source], fetcher: Fetcher) -> float:
     return got / max(1e-6, ended - began)
 
 
-def bytes_to_fetch(kinds: list[Kind], sources: list[Source], field: str, fetcher: Fetcher) -> int:
+def bytes_to_fetch(kinds: list[Kind], sources: Sequence[Source], field: str, fetcher: Fetcher) -> int:
     """What a run will download: of parquet the text column alone."""
     needed = 0.0
     for kind in kinds:
@@ -67,7 +67,7 @@ def bytes_to_fetch(kinds: list[Kind], sources: list[Source], field: str, fetcher
     return round(needed)
 
 
-def count_rows(kind: Kind, sources: list[Source], fetcher: Fetcher, most: int, seconds: float) -> int | None:
+def count_rows(kind: Kind, sources: Sequence[Source], fetcher: Fetcher, most: int, seconds: float) -> int | None:
     """The rows of parquet files, from their footers; None: there are too many, or one cannot be read."""
     if kind.format != "parquet" or len(kind.members) > most or kind.errors:
         return None

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.documents import Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
 from shardmill.inspection.download import bytes_to_fetch, count_rows, download_speed, looking_fetcher
@@ -31,6 +32,7 @@ from shardmill.inspection.troubles import Trouble, find_troubles
 from shardmill.options import Options
 from shardmill.run.budget import Budget, default_memory
 from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
+from shardmill.run.manifest import dataset_files
 from shardmill.run.mirror import staging_folder
 from shardmill.sources import find_sources
 from shardmill.sources.recipe_calls import apply_recipes
@@ -131,25 +133,24 @@ def inspect(
 
     UsageError for a call that is wrong. What is wrong with the sources stands in `troubles`.
     """
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
+    out = None if out is None else arguments.path("out", out)
+    specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(options)
-    found = find_sources(specs, chosen.input_format)
-    for source in found:
-        if source.size is None:
-            raise UsageError(
-                "a stream can be read only once", place=source.name, hint="store it in a file, and inspect that"
-            )
+    into = None if out is None or is_url(out) else out
+    found = find_sources(specs, chosen.input_format, out=into, owned=dataset_files)
+    if found.total_bytes is None:
+        stream = next(source.name for source in found if source.size is None)
+        raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")
     tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
     report = Inspection(
-        len(found), sum(source.size or 0 for source in found), tokenizer.name, tokenizer.vocab_size,
-        tokenizer.dtype.itemsize, out=os.fspath(out) if out is not None else ".",
+        len(found), found.total_bytes, tokenizer.name, tokenizer.vocab_size,
+        tokenizer.dtype.itemsize, out=out or ".",
     )  # fmt: skip
     if is_url(report.out):
         report.staging = str(staging_folder(Path(chosen.cache) if chosen.cache else None))
     settle_allocator()  # as in a run, or the sample would be slower
     engine = tokenizer.engine()
-    remote = any(source.remote for source in found)
+    remote = found.remote
     memory_error = _machine(report, chosen, remote, tokenizer.library_bytes)
     with looking_fetcher() as fetcher:
         reading = Reading(
@@ -180,7 +181,7 @@ def inspect(
 
 
 def _download(
-    report: Inspection, kinds: list[Kind], sources: list[Source], options: Options, fetcher: Fetcher
+    report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, fetcher: Fetcher
 ) -> float:
     """Put how much is to be fetched, and how fast it comes, into the report; gives the seconds."""
     try:
@@ -220,7 +221,7 @@ def _machine(report: Inspection, options: Options, remote: bool, library_bytes: 
 def _describe(
     report: Inspection,
     kinds: list[Kind],
-    sources: list[Source],
+    sources: Sequence[Source],
     options: Options,
     tokenizer: Tokenizer,
     fetcher: Fetcher,

@@ -105,7 +105,7 @@ class RowVisit:
     def _some_rows(self, column: Any, started: float) -> None:
         row = 0
         for rows in slices([column], excerpts.UNIT):
-            self._take(Chunk(0, row, row + rows.total, rows.cost, payload=rows), started)
+            self._take(Chunk(0, row, row + rows.total, rows.cost, beside=rows.beside, payload=rows), started)
             row += rows.total
             started = excerpts.clock()
 

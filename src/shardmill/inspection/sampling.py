@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 import re
 import time
+from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -68,7 +70,7 @@ class Kind:
 
     format: str
     compression: str
-    members: list[int]
+    members: Sequence[int]
     """Indices in the plan."""
     sizes: NDArray[np.int64]
     remote: bool = False
@@ -106,7 +108,7 @@ class Kind:
 
 
 def take_sample(
-    sources: list[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
+    sources: Sequence[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
 ) -> list[Kind]:
     """The kinds of the sources, each with a sample of about its share of `places`, in at most about `seconds`."""
     kinds = _kinds(sources)
@@ -125,12 +127,12 @@ def take_sample(
     return kinds
 
 
-def _kinds(sources: list[Source]) -> list[Kind]:
+def _kinds(sources: Sequence[Source]) -> list[Kind]:
     """Told by the names alone: to open a hundred thousand files would take minutes."""
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, str], array[int]] = {}
     for i, source in enumerate(sources):
         format = source.input_format if source.input_format != "auto" else format_of(source.path)
-        found.setdefault((format, compression_of(source.path)), []).append(i)
+        found.setdefault((format, compression_of(source.path)), array("q")).append(i)
     kinds = []
     for (format, compression), members in found.items():
         sizes = np.array([sources[i].size or 0 for i in members], np.int64)
@@ -139,7 +141,7 @@ def _kinds(sources: list[Source]) -> list[Kind]:
 
 
 def _sample_kind(
-    kind: Kind, sources: list[Source], reading: Reading, engine: Engine, places: int, until: float
+    kind: Kind, sources: Sequence[Source], reading: Reading, engine: Engine, places: int, until: float
 ) -> None:
     everything = kind.weight <= places * UNIT and len(kind.members) <= _MANY
     visits = _everything(kind) if everything else _places(kind, places)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ class Trouble:
 
 
 def find_troubles(
-    report: Inspection, kinds: list[Kind], sources: list[Source], options: Options, memory: BudgetError | None
+    report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, memory: BudgetError | None
 ) -> list[Trouble]:
     """All of them, those that stop a run first."""
     found = [
@@ -128,13 +129,18 @@ def _object(report: Inspection) -> list[Trouble]:
     return [Trouble("disk", said, report.out, "choose a format with shards, such as `-f shards`")]
 
 
-def _empty(report: Inspection, sources: list[Source]) -> list[Trouble]:
-    empty = [source.name for source in sources if not source.size]
-    if not empty:
+def _empty(report: Inspection, sources: Sequence[Source]) -> list[Trouble]:
+    first, count = [], 0
+    for source in sources:
+        if not source.size:
+            count += 1
+            if count <= _SHOWN:
+                first.append(source.name)
+    if not count:
         return []
-    shown = ", ".join(empty[:_SHOWN]) + (f" and {len(empty) - _SHOWN:,} more" if len(empty) > _SHOWN else "")
-    said = f"{len(empty):,} sources are empty" if len(empty) > 1 else "a source is empty"
-    return [Trouble("empty", said if len(empty) < report.sources else "all sources are empty", shown)]
+    shown = ", ".join(first) + (f" and {count - _SHOWN:,} more" if count > _SHOWN else "")
+    said = f"{count:,} sources are empty" if count > 1 else "a source is empty"
+    return [Trouble("empty", said if count < report.sources else "all sources are empty", shown)]
 
 
 def _invalid(kinds: list[Kind]) -> list[Trouble]:

@@ -7,6 +7,8 @@ takes, and the engines, whose caches grow with the text: `crowded` says when an 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
 from shardmill.run.machine import hand_back, resident, usable_cpus, usable_memory
@@ -22,6 +24,8 @@ _FRESH = 200 * MB
 _VARIES = 8 * MB
 # What the feeder buffers: windows of decompressors, pages of parquet.
 _FEEDER = 12 * MB
+# Of that, what one step may take without asking.
+_STEP_FREE = 8 * MB
 # What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s. Where memory is tight it is
 # worth more as room for the engines' caches: with 25 of 400 MB set aside, engines were made anew 24 times, not 3.
 _AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
@@ -65,6 +69,7 @@ class Budget:
         """
         self._closed = False
         self._held = 0
+        self._feeding = 0
         self._freed = threading.Condition()
         self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
@@ -103,11 +108,16 @@ class Budget:
         spare = calm - fixed
         leases = self.workers + (self.chunk_bytes > SMALLEST)
         self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
+        # What a step of the feeder may take leaves a lease for what comes out of it.
+        self.largest_step = self.capacity - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
-    def lease_for(self, text_bytes: int) -> int:
-        """What a chunk of so many bytes of text may take at the most while it is worked on."""
-        return self._per_byte * text_bytes + _TASK
+    def lease_for(self, text_bytes: int, beside: int = 0) -> int:
+        """What a chunk of so many bytes of text may take at the most while it is worked on.
+
+        `beside`: bytes of memory that are taken besides, for rows and rejects.
+        """
+        return self._per_byte * text_bytes + beside + _TASK
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
@@ -120,9 +130,13 @@ class Budget:
         That may be more than the least: all workers, the largest chunks and the most that is read ahead are counted,
         since more memory leads to them, so that every `--memory` from there on will do.
         """
+        return self._needs(message, 2 * self.lease_for(record), place)
+
+    def _needs(self, message: str, capacity: int, place: str) -> BudgetError:
+        """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
         engines = self._most_workers * (self._engine + _GROWTH + _GROWTH_PER_BYTE * LARGEST)
-        enough = int((self._base + _DIFFERS + feeder + engines + 2 * self.lease_for(record)) / _CEILING)
+        enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
         hint = f"with {_option(enough)} there is room for it"
         if enough > usable_memory():
             hint += f"; this machine allows {show_bytes(usable_memory())}"
@@ -145,10 +159,34 @@ class Budget:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
         with self._freed:
             # Waking now and then is a guard: a release that never comes must not look like one that is late.
-            while not self._closed and self._held and self._held + amount > self.capacity:
+            while not self._closed and self._held > self._feeding and self._held + amount > self.capacity:
                 self._freed.wait(0.5)
             self._held += amount
             return not self._closed
+
+    @contextmanager
+    def hold(self, amount: int, what: str, place: str, record: int = 0) -> Iterator[None]:
+        """Memory for a step of the feeder, beside the leases; waits until it is free. Only the feeder's thread asks.
+
+        BudgetError where there is never so much; it names what suffices, also for a `record` of so many bytes that may
+        come out of it.
+        """
+        if amount > self.largest_step:
+            room = max(amount + self.lease_for(LARGEST), self.lease_for(record))
+            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", 2 * room, place)
+        amount = max(0, amount - _STEP_FREE)
+        full = self.lease_for(self.chunk_bytes)
+        with self._freed:
+            while not self._closed and self._held and self._held + amount + full > self.capacity:
+                self._freed.wait(0.5)
+            self._held += amount
+            self._feeding += amount
+        try:
+            yield
+        finally:
+            with self._freed:
+                self._feeding -= amount
+            self.release(amount)
 
     def release(self, amount: int) -> None:
         with self._freed:

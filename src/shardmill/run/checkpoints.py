@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardmill.errors import OutputError, ShardmillError
+from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
 from shardmill.run.journal import Begun, Journal
 from shardmill.run.manifest import NAME, read_manifest
 from shardmill.shards import Output, foreseen
@@ -112,6 +112,8 @@ class Checkpoints:
 
     def stop(self, why: BaseException, kept: str | None) -> None:
         """Record what is done before a run ends early, and say in the error what is kept."""
+        if isinstance(why, StuckError):
+            return
         try:
             if self._sound:
                 self.keep(now=True)
@@ -119,10 +121,12 @@ class Checkpoints:
                     self._mirror.leave([file for file in self.beside if file.path.parent == self._out and file.length])
             else:
                 self._wait()
+        except StuckError:
+            raise
         except OutputError as also:  # the disk is the trouble: what was recorded before stands
             if why is not also and isinstance(why, ShardmillError) and why.hint is None:
                 why.hint = also.message
-        if isinstance(why, ShardmillError) and why.kept is None:
+        if isinstance(why, (ShardmillError, Interrupted)) and why.kept is None:
             why.kept = kept
 
     def _settle(
@@ -152,11 +156,29 @@ class Checkpoints:
             # Gigabytes may have to go through a slow line: there it is the store's silence that counts.
             if self._mirror is None or self._mirror.progressed < waiting:
                 where, place = ("store", self._mirror.url) if self._mirror else ("disk", str(self._out))
-                raise OutputError(f"the {where} has not answered for {_PATIENCE:.0f} seconds", place=place)
+                self._journal.stuck = self._mirror is None
+                raise StuckError(
+                    f"the {where} has not answered for {_PATIENCE:.0f} seconds",
+                    place=place,
+                    kept="what was recorded before; the same command goes on from there",
+                )
             waiting = time.monotonic()
         # One that failed stays: nothing may be recorded after files that never got their names.
         self._running.result()
         self._running = None
+
+
+@contextmanager
+def checkpoint_thread() -> Iterator[Executor]:
+    """What settles files and records them in the background; waited for in the end, unless the disk is stuck."""
+    thread, stuck = ThreadPoolExecutor(1, "shardmill-keeper"), False
+    try:
+        yield thread
+    except StuckError:
+        stuck = True
+        raise
+    finally:
+        thread.shutdown(wait=not stuck, cancel_futures=stuck)
 
 
 def remove_dataset(

@@ -41,6 +41,8 @@ class Counted(NamedTuple):
     lines: int
     replaced: int
     rejects: list[Reject]
+    filled: NDArray[np.bool_] | None = None
+    """Of a chunk of whole sources: which of them are a document."""
 
 
 class Most(NamedTuple):
@@ -64,7 +66,7 @@ class Rows:
     """The rows of some chunks, encoded: which begin a document, which end one, and where they go."""
 
     def __init__(self, chunks: list[Chunk], found: list[Documents], joined: Documents, encoded: Encoded) -> None:
-        self._found, self._rows, self._encoded = found, joined, encoded
+        self._chunks, self._found, self._rows, self._encoded = chunks, found, joined, encoded
         self.kept = len(joined)
         """Rows that count; fewer than there are only under a limit."""
         opens = np.ones(len(joined), dtype=np.bool_)
@@ -116,7 +118,8 @@ class Rows:
                 rejects.sort(key=lambda reject: (reject.record, reject.byte))
             dealt = documents.spans and len(documents) > 1
             empty = 0 if dealt else bare[i] - len(refused)
-            counted.append(Counted(closed[i], empty, documents.lines, documents.replaced, rejects))
+            filled = self._encoded.lengths[row:last] > 0 if self._chunks[i].whole else None
+            counted.append(Counted(closed[i], empty, documents.lines, documents.replaced, rejects, filled))
             row = end
         return counted
 

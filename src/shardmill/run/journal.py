@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import MismatchError, OutputError
-from shardmill.run.plan import differences
+from shardmill.run.plan import differences, facts_json, read_facts, same_facts
 from shardmill.storage import write_whole, writing_to
 
 FOLDER = ".shardmill"
@@ -44,6 +44,8 @@ class Journal:
         self._file: Any = None
         self._size = self._compact_size = 0
         self._files: list[Any] = []
+        self.stuck = False
+        """The disk does not answer: whoever closes a file, or deletes one, would wait for ever."""
 
     def resume(self, facts: dict[str, Any]) -> Begun | None:
         """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan."""
@@ -51,7 +53,7 @@ class Journal:
         if before is None:
             # The plan is written before anything else, and whole: without one nothing was begun.
             return None
-        if before != facts:
+        if not same_facts(before, facts):
             refuse(before, facts, "an unfinished run")
         state = None
         if self._path.exists():
@@ -69,7 +71,7 @@ class Journal:
         if state is None:
             self._files = []
             self._path.unlink(missing_ok=True)
-            write_whole(self.folder / "plan.json", json.dumps(facts).encode())
+            write_whole(self.folder / "plan.json", facts_json(facts))
             with writing_to(self._path):
                 self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 - closed in close()
         else:
@@ -98,6 +100,8 @@ class Journal:
 
     def close(self) -> None:
         """Let go of the folder."""
+        if self.stuck:
+            return  # the system lets go of the lock when this process ends
         if self._file is not None:
             self._file.close()
         # Removed while it is still held, so that nobody can take a lock on a file that is about to vanish.
@@ -116,13 +120,24 @@ class Journal:
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
 
 
+def tidy(out: Path) -> None:
+    """Remove what a run has left that was killed after it had written the manifest: its lock, and its working files."""
+    try:
+        left = [path.name for path in (out / FOLDER).iterdir() if path.name != "plan.json"]
+    except OSError:
+        return
+    if left:
+        try:
+            journal = Journal(out)
+        except OutputError:  # it is just being completed, or may only be read: both do no harm
+            return
+        journal.clear(plan=True)
+        journal.close()
+
+
 def read_plan(out: Path) -> dict[str, Any] | None:
     """The facts of the plan that was last begun in a folder; None when there is none."""
-    try:
-        facts: dict[str, Any] = json.loads((out / FOLDER / "plan.json").read_bytes())
-    except (FileNotFoundError, ValueError):
-        return None
-    return facts
+    return read_facts(out / FOLDER / "plan.json")
 
 
 def refuse(before: dict[str, Any], now: dict[str, Any], what: str) -> None:

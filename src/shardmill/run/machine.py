@@ -41,6 +41,16 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
+def most_resident() -> int:
+    """The most bytes that this process has ever held in memory; 0 where the system does not tell."""
+    if _LINUX:
+        with open("/proc/self/status", "rb") as facts:
+            for line in facts:
+                if line.startswith(b"VmHWM:"):
+                    return int(line.split()[1]) * 1024
+    return 0
+
+
 def _installed_memory() -> int:
     if _LINUX:
         # Not sysconf, which tells the host's where a container's own /proc tells less.

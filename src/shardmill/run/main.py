@@ -3,40 +3,36 @@
 from __future__ import annotations
 
 import inspect
-import json
+import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from shardmill import __version__
-from shardmill.documents import Reading, reader_for
-from shardmill.documents.chunks import Position
-from shardmill.documents.tiny_files import Bunch, bunch_at
+from shardmill import __version__, arguments
+from shardmill.documents import Reading, chunks_of
 from shardmill.errors import UsageError
-from shardmill.options import Options
+from shardmill.options import Options, Val
 from shardmill.run.budget import Budget
-from shardmill.run.checkpoints import describe_outputs, remove_dataset, warn
+from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
-from shardmill.run.journal import Journal, read_plan, refuse
-from shardmill.run.machine import settle_allocator
-from shardmill.run.manifest import NAME, manifest_bytes, read_manifest
+from shardmill.run.journal import Journal, read_plan, refuse, tidy
+from shardmill.run.machine import most_resident, settle_allocator
+from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
-from shardmill.run.plan import Plan, fingerprint
+from shardmill.run.plan import Plan, SourceFacts, fingerprint
 from shardmill.run.preflight import check_disk
 from shardmill.run.progress import Progress
-from shardmill.run.splits import Val
+from shardmill.run.revisions import commits_of, record, recorded
 from shardmill.run.worker import Entry, Milling, Worker
 from shardmill.run.writer import REJECTS, Writer
 from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import find_sources
 from shardmill.sources.recipe_calls import apply_recipes
-from shardmill.sources.revisions import commits_of, record, recorded
-from shardmill.storage import PARTIAL, ROOM, write_whole
+from shardmill.storage import PARTIAL, ROOM, waiting_words, write_whole
 from shardmill.storage.cache import Cache
 from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import load_tokenizer
@@ -77,28 +73,35 @@ def prepare(
 
     Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
     """
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    specs, options = apply_recipes([os.fspath(spec) for spec in given], options)
+    before = most_resident()
+    arguments.instance("progress", progress, Progress)
+    out = arguments.path("out", out)
+    specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(options)
     mirror = Mirror.of(out, Path(chosen.cache) if chosen.cache else None)
     folder = mirror.staging if mirror else Path(out)
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, known),
+        find_sources(specs, chosen.input_format, known, out=folder, owned=dataset_files),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
         chosen,
     )
     if mirror:
         mirror.commits = commits_of(plan.sources)
     elif (folder / NAME).exists() and not chosen.overwrite:
-        return _already(plan, folder)
+        already = _already(plan, folder)
+        tidy(folder)
+        return already
     run = Run(plan, folder, _outputs(plan, folder), progress or Progress(), mirror)
     with at_work(folder, mirror, overwrite=chosen.overwrite) as journal:
         if mirror and (folder / NAME).exists() and not chosen.overwrite:
             already = _already(plan, folder)
             mirror.tidy(plan.facts())
             return replace(already, out=mirror.url)
-        return run.go(journal)
+        result = run.go(journal)
+    # What was seen now and then is less than what there was. A process may have held more before it called us.
+    most = most_resident()
+    return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -135,7 +138,7 @@ class Run:
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
             library_bytes=plan.tokenizer.library_bytes,
-            remote=any(source.remote for source in plan.sources),
+            remote=plan.sources.remote,
             beside=ROOM if mirror else 0,
         )
         cache = Cache(options.cache) if options.cache else None
@@ -160,7 +163,9 @@ class Run:
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=self._val.tail or None,
+            limited=options.limit is not None,
             largest=self._budget.largest,
+            hold=self._budget.hold,
             fetcher=self._fetcher,
         )
 
@@ -173,13 +178,13 @@ class Run:
         if begun is None:
             record(journal.folder, self._plan.sources)
             check_disk(self._plan, self._reading, self._milling, self._out, self._outputs, self._mirror)
-        with ThreadPoolExecutor(1, "shardmill-keeper") as keeper:
+        with checkpoint_thread() as keeper:
             writer = Writer(
                 self._plan, self._out, journal, self._outputs, self._val, self._budget, keeper, self._mirror
             )
             writer.begin(self._facts, begun)
             try:
-                self._progress.trouble = self._fetcher.retries.words
+                self._progress.trouble = lambda: self._fetcher.retries.words() or waiting_words()
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
@@ -188,7 +193,8 @@ class Run:
                 raise
             finally:
                 self._progress.end()
-                writer.close()
+                if not journal.stuck:
+                    writer.close()
         totals = writer.state.totals
         return Result(
             self._mirror.url if self._mirror else self._out,
@@ -206,7 +212,7 @@ class Run:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with Pipeline(self._milling) as pipeline, self._fetcher:
-            for milled in pipeline.run(self._entries(writer), own, self._one_by_one):
+            for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
                     if not most.nothing:
@@ -216,38 +222,16 @@ class Run:
                 writer.take(milled)
                 self._progress.update(writer.done())
 
-    def _entries(self, writer: Writer) -> Iterator[Entry | Bunch]:
-        """What is still to be read, in plan order: tiny files in bunches, of all others every chunk and then an end."""
-        sources, i, start = self._plan.sources, writer.state.source, writer.state.position
-        while i < len(sources):
-            bunch = None
-            if start == Position() and self._plan.options.limit is None:
-                bunch = bunch_at(i, sources, self._reading, self._budget.chunk_bytes)
-            if bunch:
-                yield bunch
-                i = bunch.indices.stop
-            else:
-                yield from self._chunks(i, start)
-                i += 1
-            start = Position()
-
-    def _chunks(self, i: int, start: Position) -> Iterator[Entry]:
-        """The chunks of a source, and an entry without one where it ends."""
-        reader = reader_for(i, self._plan.sources[i], self._reading)
-        for chunk in reader.chunks(start, self._budget.chunk_bytes):
-            yield Entry(reader, i, chunk)
-        yield Entry(reader, i, None)
-
-    def _one_by_one(self, bunch: Bunch) -> Iterator[Entry]:
-        """The same of each source of a bunch."""
-        for i in bunch.indices:
-            yield from self._chunks(i, Position())
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        """What is still to be read, in plan order."""
+        state = writer.state
+        chunks = chunks_of(self._plan.sources, state.source, state.position, self._reading, self._budget.chunk_bytes)
+        return itertools.starmap(Entry, chunks)
 
     def _complete(self, writer: Writer, journal: Journal) -> dict[str, Any]:
         """Finish all files, then say so: the manifest comes last."""
         beside = writer.finish()
         options, tokenizer, state = self._plan.options, self._plan.tokenizer, writer.state
-        lines = writer.sources()
         counts = [{split: count[split] for split in writer.wanted} for count in state.counts]
         described = describe_outputs(self._outputs, writer.checkpoints.files, counts)
         manifest = {
@@ -256,13 +240,13 @@ class Run:
             **{key: described[0][key] for key in ("format", "dtype", "eot")},
             "tokenizer": tokenizer.describe(),
             "splits": described[0]["splits"],
-            "sources": json.loads(b"[" + lines.rstrip(b"\n").replace(b"\n", b",") + b"]"),
+            "sources": writer.sources(),
             **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
             **beside,
             "options": options.shaping(),
             **({"also": described[1:]} if described[1:] else {}),
         }
-        write_whole(self._out / NAME, manifest_bytes(manifest, lines))
+        write_whole(self._out / NAME, manifest_json(manifest))
         if self._mirror:
             self._mirror.complete([_LEFT])
         journal.clear(plan=True)
@@ -312,7 +296,7 @@ def _already(plan: Plan, out: Path) -> Result:
         known = {
             "options": manifest["options"],
             "tokenizer": manifest["tokenizer"],
-            "sources": [[source["name"], source["bytes"], ""] for source in manifest["sources"]],
+            "sources": SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"])),
         }
         refuse(read_plan(out) or known, facts, "the dataset")
     return Result(out, manifest, already=True)

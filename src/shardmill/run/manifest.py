@@ -2,22 +2,89 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
+from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
 
 NAME = "manifest.json"
+_LINES = 1024  # that are kept together
+_BEGIN, _END = b' "sources": [\n', b" ]"
+
+
+class SourceLines(Sequence[dict[str, Any]]):
+    """What a manifest says of each source, kept as compressed text: 20 bytes a source, which are parsed when asked for.
+
+    `list(...)` makes an ordinary list of it.
+    """
+
+    def __init__(self, lines: Iterable[bytes] = ()) -> None:
+        """Each line holds one source, as `json_line` gives it."""
+        self._blocks: list[bytes] = []
+        self._count = 0
+        lines = iter(lines)
+        while block := list(islice(lines, _LINES)):
+            self._blocks.append(zlib.compress(b"".join(block), 1))
+            self._count += len(block)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for number in range(len(self._blocks)):
+            yield from self._parsed(number)
+
+    @overload
+    def __getitem__(self, index: int) -> dict[str, Any]: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
+
+    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self):,} sources")
+        number, row = divmod(index % len(self), _LINES)
+        return self._parsed(number)[row]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(self) != len(other):
+            return NotImplemented
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self):,} sources>"
+
+    def blocks(self) -> Iterator[bytes]:
+        """The lines again, many at a time."""
+        return map(zlib.decompress, self._blocks)
+
+    def _parsed(self, number: int) -> list[dict[str, Any]]:
+        lines = zlib.decompress(self._blocks[number]).rstrip(b"\n").replace(b"\n", b",")
+        try:
+            parsed: list[dict[str, Any]] = json.loads(b"[" + lines + b"]")
+        except ValueError as why:
+            raise DamageError(f"{NAME} cannot be read: {why}", place=f"its sources after {number * _LINES:,}") from None
+        return parsed
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """UsageError when there is none, DamageError when it cannot be read."""
-    path = folder / NAME
+    file = folder / NAME
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+        with open(file, "rb") as lines:
+            return parse_manifest(lines, str(file))
+    except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / ".shardmill").is_dir()
         raise UsageError(
             f"`{folder}` is not a dataset: it has no {NAME}",
@@ -25,23 +92,66 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             if unfinished
             else "make one with `shardmill prepare SOURCE -o DIR`",
         ) from None
-    return parse_manifest(data, str(path))
+    except OSError as why:
+        raise UsageError(f"{NAME} cannot be read: {why.strerror}", place=str(file)) from why
 
 
-def parse_manifest(data: bytes, place: str) -> dict[str, Any]:
-    """What a manifest says; DamageError when it cannot be read."""
+def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
+    """What a manifest says; DamageError when it cannot be read. Its sources are not looked at, only kept."""
+    lines = iter(io.BytesIO(data) if isinstance(data, bytes) else data)
+    others: list[bytes] = []
+    sources: SourceLines | None = None
+    for line in lines:
+        others.append(line)
+        if line == _BEGIN:
+            sources = SourceLines(_until_end(lines, others))
     try:
-        manifest = json.loads(data)
+        manifest = json.loads(b"".join(others))
     except ValueError as why:
         raise DamageError(f"{NAME} cannot be read: {why}", place=place) from None
     if not isinstance(manifest, dict) or "fingerprint" not in manifest or "splits" not in manifest:
         raise DamageError(f"{NAME} is not one of shardmill's", place=place)
+    if sources is not None:
+        manifest["sources"] = sources
     return manifest
+
+
+def _until_end(lines: Iterator[bytes], others: list[bytes]) -> Iterator[bytes]:
+    """The sources, a line each; the line that ends them goes to the others."""
+    for line in lines:
+        if line.startswith(_END):
+            others.append(line)
+            return
+        yield line.strip().removesuffix(b",") + b"\n"
+
+
+def dataset_files(folder: str) -> Iterator[str]:
+    """The files that belong to the dataset in a folder, also an unfinished one, by their names from there on."""
+    yield from (NAME, "rejects.jsonl")
+    try:
+        manifest = read_manifest(Path(folder))
+    except (UsageError, DamageError, OSError):  # unfinished, or not ours
+        manifest = {"splits": {}}
+    for one in (manifest, *manifest.get("also", ())):
+        for split in one["splits"].values():
+            yield from (file["name"] for file in split.get("files", ()))
+    try:
+        journal = open(Path(folder, ".shardmill", "journal.jsonl"), "rb")  # noqa: SIM115 - closed below
+    except OSError:  # there is none
+        return
+    with journal:
+        for line in journal:
+            try:
+                entries = json.loads(line)["files"]
+            except ValueError:  # torn by a crash
+                return
+            yield from (entry["name"] for _, _, entry in entries)
 
 
 def dataset_folder(named: str | os.PathLike[str]) -> Path:
     """The folder of a dataset; UsageError for the URL of one, which has to be copied first."""
-    if "://" in str(named):
+    named = path("folder", named)
+    if "://" in named:
         raise UsageError(
             f"`{named}` is not a folder, and this works on folders only",
             hint="copy the dataset down first, with `aws s3 cp --recursive` for example",
@@ -49,18 +159,21 @@ def dataset_folder(named: str | os.PathLike[str]) -> Path:
     return Path(named)
 
 
-def manifest_bytes(manifest: dict[str, Any], lines: bytes | None = None) -> bytes:
-    """The file's content: the same bytes for the same dataset. A source is a line: there may be a million.
-
-    `lines`: the sources as `json_line` gives them, where they have been written down before.
-    """
-    if lines is None:
-        lines = b"".join(json_line(source) for source in manifest["sources"])
-    whole = as_bytes(json.dumps({**manifest, "sources": []}, ensure_ascii=False, indent=1))
-    if lines:
-        listed = lines.rstrip(b"\n").replace(b"\n", b",\n  ")
-        whole = whole.replace(b'\n "sources": []', b'\n "sources": [\n  ' + listed + b"\n ]", 1)
-    return whole + b"\n"
+def manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
+    """The file's content in pieces: the same for the same dataset. A source is a line: there may be a million."""
+    listed = manifest["sources"]
+    lines = listed if isinstance(listed, SourceLines) else SourceLines(map(json_line, listed))
+    whole = as_bytes(json.dumps({**manifest, "sources": []}, ensure_ascii=False, indent=1)) + b"\n"
+    head, _, tail = whole.partition(b'\n "sources": []')
+    if not len(lines):
+        yield whole
+        return
+    yield head + b"\n" + _BEGIN
+    between = b"  "
+    for block in lines.blocks():
+        yield between + block.rstrip(b"\n").replace(b"\n", b",\n  ")
+        between = b",\n  "
+    yield b"\n" + _END + tail
 
 
 def json_line(value: dict[str, Any]) -> bytes:

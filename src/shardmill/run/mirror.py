@@ -28,6 +28,7 @@ from shardmill.errors import OutputError
 from shardmill.run.journal import FOLDER, Journal
 from shardmill.run.manifest import NAME
 from shardmill.run.parts import Parts, blocks
+from shardmill.run.plan import same_facts
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, ObjectStore, PartialFile, Unanswered, Version, Written, is_url, writing_to
 
@@ -188,14 +189,15 @@ class Mirror:
 
         With `facts` only what a run of that plan has left that was killed after it had written the manifest.
         """
-        if self._record is None or facts not in (None, self._record["plan"]):
+        if self._record is None or (facts and not same_facts(facts, self._record["plan"])):
             return
         self._parts.table = {}
         self._parts.sweep(keep=(_JOURNAL, _PLAN))
         self._store.delete([_JOURNAL])
 
     def _fresh(self, facts: dict[str, Any]) -> dict[str, Any]:
-        return {"plan": facts, "commits": self.commits, "files": [], "state": None, "parts": {}}
+        plan = {**facts, "sources": list(facts["sources"])}
+        return {"plan": plan, "commits": self.commits, "files": [], "state": None, "parts": {}}
 
     def _put_journal(self, record: dict[str, Any]) -> None:
         """Replace the journal; OutputError when it is another run's by now."""

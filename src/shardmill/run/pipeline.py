@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardmill.documents.tiny_files import Bunch
+from shardmill.errors import Interrupted
 from shardmill.run.worker import Entry, Milled, Worker
 
 if TYPE_CHECKING:
@@ -26,29 +27,29 @@ if TYPE_CHECKING:
     from shardmill.run.worker import Milling
 
 _TICK = 0.5  # seconds
-_TOGETHER = 2048  # small chunks in one task, at the most
-
-
-Singles = Callable[[Bunch], Iterable[Entry]]
+# Seconds that the end of a run waits for its threads, and those for one who has pressed Ctrl-C. Work on a chunk takes a
+# second at the most, but a read from a pipe or a broken disk may take for ever.
+_PATIENCE, _PATIENCE_INTERRUPTED = 10.0, 0.5
+_TOGETHER = 2048  # small chunks in one task, or whole sources in them, at the most
 
 
 @dataclass
 class _Task:
     entries: list[Entry]
     lease: int
-    bunch: Bunch | None = None
-    future: Future[Milled | None] | None = None
+    future: Future[Milled] | None = None
     """None: a long stretch, which the consumer's own thread works on when its turn comes."""
 
 
 class Pipeline:
-    """Use it as a context: leaving it ends all threads, whatever happened."""
+    """Use it as a context: leaving it ends all threads, whatever happened, but for one that waits for the system."""
 
     def __init__(self, milling: Milling) -> None:
         self._milling, self._budget = milling, milling.budget
         self._tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(4 * self._budget.workers + 8)
         self._stopped = threading.Event()
         self._local = threading.local()
+        self._threads: list[threading.Thread] = []
         self._pool = ThreadPoolExecutor(self._budget.workers, "shardmill-worker")
         self._feeder: threading.Thread | None = None
 
@@ -60,38 +61,22 @@ class Pipeline:
     ) -> None:
         self._stopped.set()
         self._budget.close()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-        if self._feeder is not None:
-            self._feeder.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + (_PATIENCE_INTERRUPTED if kind is Interrupted else _PATIENCE)
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
-    def run(self, entries: Iterable[Entry | Bunch], own: Worker, singles: Singles) -> Iterator[Milled]:
-        """The results for `entries`, in their order; `own` does what only this thread may do.
-
-        `singles` gives the ordinary entries of a bunch, for one that cannot be read as such.
-        """
+    def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Milled]:
+        """The results for `entries`, in their order; `own` does what only this thread may do."""
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
+        self._threads.append(self._feeder)
         self._feeder.start()
         while (task := self._next()) is not None:
-            milled = self._result(task.future) if task.future is not None else None
-            if milled is not None:
-                yield milled
-            elif task.bunch is not None:
-                yield from self._one_by_one(task, own, singles)
+            if task.future is not None:
+                yield self._result(task.future)
             else:
                 yield from own.mill_long(task.entries[0])
             self._budget.release(task.lease)
-
-    def _one_by_one(self, task: _Task, own: Worker, singles: Singles) -> Iterator[Milled]:
-        """The sources of a bunch by the ordinary way, in this thread: a file may hold far more text than its lease."""
-        assert task.bunch is not None
-        for part in self._grouped(singles(task.bunch)):
-            # Waiting for a larger lease could be for ever, since those who hold the rest wait for this one.
-            self._budget.release(min(0, task.lease - part.lease))
-            task.lease = max(task.lease, part.lease)
-            if _long(part.entries):
-                yield from own.mill_long(part.entries[0])
-            else:
-                yield own.mill(part.entries)
 
     def _next(self) -> _Task | None:
         while True:
@@ -105,24 +90,23 @@ class Pipeline:
                 raise task
             return task
 
-    def _result(self, future: Future[Milled | None]) -> Milled | None:
-        while True:
-            try:
-                return future.result(timeout=_TICK)
-            except NotYet:
-                if future.done():  # the work itself timed out: that is its result
-                    raise
+    def _result(self, future: Future[Milled]) -> Milled:
+        # Not `future.result(timeout)`: that time is up and that the work itself has raised a TimeoutError look alike.
+        while not wait_for([future], timeout=_TICK).done:
+            pass
+        return future.result()
 
-    def _feed(self, entries: Iterable[Entry | Bunch]) -> None:
+    def _feed(self, entries: Iterable[Entry]) -> None:
+        fault: list[BaseException] = []
         try:
-            for task in self._grouped(entries):
+            for task in self._grouped(_up_to(fault, entries)):
                 if not self._budget.lease(task.lease):
                     return
-                if task.future is None and not _long(task.entries):
+                if not _long(task.entries):
                     task.future = self._pool.submit(self._work, task)
                 if not self._put(task):
                     return
-            self._put(None)
+            self._put(fault[0] if fault else None)
         except BaseException as why:  # noqa: BLE001 - handed to the consumer, who raises it
             self._put(why)
 
@@ -135,47 +119,54 @@ class Pipeline:
             return True
         return False
 
-    def _grouped(self, entries: Iterable[Entry | Bunch]) -> Iterator[_Task]:
+    def _grouped(self, entries: Iterable[Entry]) -> Iterator[_Task]:
         """Small chunks together, so that a thousand files of a kilobyte are one task."""
         group: list[Entry] = []
-        cost = 0
+        cost = beside = together = 0
+        full = self._budget.lease_for(self._budget.chunk_bytes)
         for entry in entries:
             if self._stopped.is_set():
                 return
-            if isinstance(entry, Bunch):
-                if group:
-                    yield _Task(group, self._budget.lease_for(cost))
-                    group, cost = [], 0
-                # Not for its text alone: should it have to be read one by one, that takes chunks of any size.
-                yield _Task([], self._budget.lease_for(self._budget.chunk_bytes), entry)
-                continue
             chunk = entry.chunk
+            text, more = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
+            if chunk is not None and chunk.long:
+                text = self._budget.chunk_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             if group and (
-                alone or cost + (chunk.cost if chunk else 0) > self._budget.chunk_bytes or len(group) >= _TOGETHER
+                alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER
             ):
-                yield _Task(group, self._budget.lease_for(cost))
-                group, cost = [], 0
+                yield _Task(group, self._budget.lease_for(cost, beside))
+                group, cost, beside, together = [], 0, 0, 0
             group.append(entry)
-            cost += 0 if chunk is None else self._budget.chunk_bytes if chunk.long else chunk.cost
+            cost, beside = cost + text, beside + more
+            together += 1 if chunk is None else max(1, chunk.whole)
             if alone:
-                yield _Task(group, self._budget.lease_for(cost))
-                group, cost = [], 0
+                yield _Task(group, self._budget.lease_for(cost, beside))
+                group, cost, beside, together = [], 0, 0, 0
         if group:
-            yield _Task(group, self._budget.lease_for(cost))
+            yield _Task(group, self._budget.lease_for(cost, beside))
 
-    def _work(self, task: _Task) -> Milled | None:
+    def _work(self, task: _Task) -> Milled:
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._local.worker = Worker(self._milling)
-        milled: Milled | None = worker.mill_bunch(task.bunch) if task.bunch else worker.mill(task.entries)
-        if milled is not None and not self._milling.limited:
+            self._threads.append(threading.current_thread())
+        milled: Milled = worker.mill(task.entries)
+        if not self._milling.limited:
             milled.entries = task.entries = [_without_payload(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: the feeder then waits the longer.
             needed = milled.size
             self._budget.release(task.lease - needed)
             task.lease = needed
         return milled
+
+
+def _up_to(fault: list[BaseException], entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries before a fault, which is put into the list: what comes before it is still worked on and recorded."""
+    try:
+        yield from entries
+    except BaseException as why:  # noqa: BLE001 - handed to the consumer, who raises it
+        fault.append(why)
 
 
 def _long(entries: list[Entry]) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shardmill.errors import OutputError
-from shardmill.storage import LARGEST, check_size
+from shardmill.storage import LARGEST, Sources, check_size
 from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def check_disk(
 
     What goes to a `mirror` needs space here only until a file is whole, and must not be too large for one object.
     """
-    sized = [source for source in plan.sources if source.size]
-    total = sum(source.size or 0 for source in sized)
+    total = plan.sources.bytes_before(len(plan.sources))
     free = shutil.disk_usage(out).free
     most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
     if most < (min(free, LARGEST) if mirror else free) or plan.options.limit is not None:
@@ -42,6 +41,7 @@ def check_disk(
     from shardmill.inspection.estimate import Expected, expected, output_sizes
     from shardmill.inspection.sampling import take_sample
 
+    sized = Sources(source for source in plan.sources if source.size)
     engine = milling.engine()
     # With a fetcher of its own: that of the run expects the sources in their order.
     with looking_fetcher() as fetcher:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _EVERY = 5.0  # seconds between plain lines
 _WINDOW = 20.0  # seconds over which speed is measured
+_SILENT = 10.0  # seconds without a result after which that is worth a word
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class Done:
 
 
 class Progress:
-    """Says nothing; the others say the same things in their own way."""
+    """Base class; prints nothing."""
 
     trouble: Callable[[], str] = staticmethod(lambda: "")
-    """Words about what is being tried again just now; empty when all is well."""
+    """Words about what is being retried or waited for just now; empty when all is well."""
 
     def begin(self, total: int | None, done: Done, budget: Budget) -> None:
         """`total`: bytes of all sources; None when that is unknown."""
@@ -52,9 +53,10 @@ class _Meter:
         self._trouble = trouble
         self.total, self.done, self._budget = total, done, budget
         self._past = [(time.monotonic(), done)]
+        self._updated = time.monotonic()
 
     def update(self, done: Done) -> None:
-        now = time.monotonic()
+        now = self._updated = time.monotonic()
         if now - self._past[-1][0] >= 0.5:
             self._past.append((now, done))
             while self._past[0][0] < now - _WINDOW:
@@ -81,7 +83,8 @@ class _Meter:
             parts.append(f"{self.done.rejected:,} rejected")
         if self.total is not None and speed > 0:
             parts.append(f"{show_seconds((self.total - self.done.bytes) / speed)} left")
-        if trouble := self._trouble():
+        silent = time.monotonic() - self._updated
+        if trouble := self._trouble() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else ""):
             parts.append(trouble)
         return " · ".join(parts)
 
@@ -105,12 +108,15 @@ class Lines(Progress):
     def end(self) -> None:
         self._over.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(1.0)  # not for ever: it may be waiting for whoever reads what it prints
 
     def _tell(self) -> None:
         while not self._over.wait(_EVERY):
             share = f"{self._meter.share:4.0%}  " if self._meter.total else ""
-            print(f"{share}{self._meter.words()}", file=self._stream, flush=True)
+            try:
+                print(f"{share}{self._meter.words()}", file=self._stream, flush=True)
+            except OSError:  # nobody reads it any more
+                return
 
 
 class Bar(Progress):
@@ -146,6 +152,6 @@ class Bar(Progress):
 
 def choose_progress(quiet: bool) -> Progress:
     """A bar where somebody looks, lines where nobody does, nothing when that is wanted."""
-    if quiet:
+    if quiet or sys.stderr is None:  # None: it was closed before this process began
         return Progress()
     return Bar() if sys.stderr.isatty() else Lines()

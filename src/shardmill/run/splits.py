@@ -9,13 +9,9 @@ a side, which for near-duplicates is what one wants.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from shardmill.errors import UsageError
-from shardmill.units import parse_count, parse_share
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,31 +23,6 @@ _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 _TOGETHER = 4096  # rows: their words make two megabytes
 _FACTORS = np.cumprod(np.full(_WORDS, 0xD1342543DE82EF95, dtype=np.uint64))
-
-
-@dataclass(frozen=True)
-class Val:
-    """What goes to val: a `fraction` of the documents, the `first` tokens, the `tail` of each text file; or nothing."""
-
-    fraction: float = 0.0
-    first: int = 0
-    tail: float = 0.0
-
-    @property
-    def nothing(self) -> bool:
-        return not (self.fraction or self.first or self.tail)
-
-    @classmethod
-    def parse(cls, written: str) -> Val:
-        """UsageError for what is no `--val`."""
-        kind, colon, amount = written.partition(":")
-        if not colon:
-            return cls(fraction=parse_share(written))
-        if kind == "first":
-            return cls(first=parse_count(amount))
-        if kind == "tail":
-            return cls(tail=parse_share(amount))
-        raise UsageError(f"`--val {written}` is not known", hint="a fraction, `first:100M`, `tail:0.1`, or 0")
 
 
 def in_val(

@@ -10,11 +10,11 @@ import numpy as np
 
 from shardmill.documents import Reader
 from shardmill.documents.chunks import Chunk, Documents
-from shardmill.documents.tiny_files import Bunch, read_bunch
+from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.dealing import Counted, Most, Rows, Stream, join
 from shardmill.run.machine import hand_back
-from shardmill.run.splits import PREFIX, Val, in_val
+from shardmill.run.splits import PREFIX, in_val
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +29,7 @@ OPEN = "open"
 
 
 class Entry(NamedTuple):
-    """A chunk and its reader; no chunk: the source ends here."""
+    """A chunk, its reader and its (first) source; no chunk: the source ends here."""
 
     reader: Reader
     source: int
@@ -51,10 +51,6 @@ class Milled:
     """False: more of the same chunk follows."""
     closes_spans: bool = False
     """A document that was dealt in spans over several chunks has come to its end."""
-    bunch: Bunch | None = None
-    """The tiny files that were read together, in place of entries."""
-    filled: NDArray[np.bool_] | None = None
-    """Which of these are a document; the others are empty."""
 
     def reaches(self, most: Most) -> bool:
         """Whether this is all that is wanted, or more. A long stretch is taken whole: it cannot be made again."""
@@ -133,20 +129,6 @@ class Worker:
         closes_spans = documents.spans and len(chunks) == 1 and chunks[0].ends
         return Milled(entries, rows.count(), streams, encoded.fallbacks, piece, closes_spans=closes_spans)
 
-    def mill_bunch(self, bunch: Bunch) -> Milled | None:
-        """Read and encode tiny files together; None where one of them needs to be looked at by itself."""
-        documents = read_bunch(bunch)
-        if documents is None:
-            return None
-        encoded = self.engine.encode(documents.data, documents.offsets)
-        self._make_room()
-        if encoded.failed:
-            return None
-        rows = Rows([Chunk(bunch.first, 0, 0, 0)], [documents], documents, encoded)
-        val, mark = self._val(documents), self._milling.tokenizer.eot or 0
-        streams = {eot: rows.deal(val, eot, mark) for eot in self._milling.eots}
-        return Milled([], rows.count(), streams, encoded.fallbacks, bunch=bunch, filled=encoded.lengths > 0)
-
     def mill_long(self, entry: Entry) -> Iterator[Milled]:
         """Encode a stretch without a place to cut, in pieces that are written at once; only the last is final."""
         chunk, spans = entry.chunk, self._milling.spans
@@ -158,7 +140,7 @@ class Worker:
             if len(head) >= PREFIX:
                 break
         row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
-        split = "val" if self._val(row)[0] else "train"
+        split = "val" if (self._val(row)[0] if chunk.tail is None else chunk.tail) else "train"
         seen, replaced = len(head), 0
 
         def rest() -> Iterator[bytes]:

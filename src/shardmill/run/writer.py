@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from json.encoder import encode_basestring
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +12,10 @@ import numpy as np
 
 from shardmill.documents.chunks import Position
 from shardmill.documents.oversize import TooLarge
+from shardmill.errors import BudgetError
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.dealing import Counted, Stream
-from shardmill.run.manifest import as_bytes, json_line
+from shardmill.run.manifest import SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.rejects import check_rejects, reject_line
 from shardmill.run.worker import OPEN, Entry, Milled
@@ -22,15 +23,13 @@ from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, PartialFile
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
     from shardmill.documents.chunks import Chunk
-    from shardmill.documents.tiny_files import Bunch
+    from shardmill.options import Val
     from shardmill.run.budget import Budget
     from shardmill.run.journal import Begun, Journal
     from shardmill.run.mirror import Mirror
     from shardmill.run.plan import Plan
-    from shardmill.run.splits import Val
     from shardmill.storage import Source
 
 REJECTS = "rejects.jsonl"
@@ -90,7 +89,7 @@ class Writer:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
         if saved := self.checkpoints.begin(facts, begun):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
-            self._before = sum(source.size or 0 for source in self._plan.sources[: self.state.source])
+            self._before = self._plan.sources.bytes_before(self.state.source)
         self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
@@ -122,11 +121,11 @@ class Writer:
                 output.end_document()
         self.state.totals["fallbacks"] += milled.fallbacks
         counted = iter(milled.counted)
-        if milled.bunch is not None and milled.filled is not None:
-            self._leave_bunch(milled.bunch, milled.filled, next(counted))
         for entry in milled.entries if milled.final else ():
             if entry.chunk is None:
                 self._end_source(entry)
+            elif entry.chunk.whole:
+                self._count_whole(entry, entry.chunk, next(counted))
             else:
                 self._count(entry, entry.chunk, next(counted))
         self._list_sources()
@@ -166,9 +165,10 @@ class Writer:
         done = f"{whole:,} file{'s are' if whole != 1 else ' is'} complete; " if whole else ""
         return f"{done}the same command goes on from the last checkpoint"
 
-    def sources(self) -> bytes:
-        """What was found in each source, a line of JSON each."""
-        return self._sources.path.with_name(self._sources.path.name + PARTIAL).read_bytes()
+    def sources(self) -> SourceLines:
+        """What was found in each source."""
+        with open(self._sources.path.with_name(self._sources.path.name + PARTIAL), "rb") as lines:
+            return SourceLines(lines)
 
     def _append(self, i: int, split: str, stream: Stream, piece: Chunk | None) -> None:
         output, count = self._outputs[i], self.state.counts[i]
@@ -220,6 +220,8 @@ class Writer:
                 source, behind = entry.source, 0
             if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
                 place = f"{self._plan.sources[source].name}, {entry.reader.place(behind + found.record, chunk.start)}"
+                if found.hint:
+                    raise BudgetError(found.reason, place=place, hint=found.hint)
                 raise self._budget.too_small(found.reason, found.size, place)
             behind += counted.lines
 
@@ -234,15 +236,25 @@ class Writer:
         entry.reader.check()
         self._leave(entry.source)
 
-    def _leave_bunch(self, bunch: Bunch, filled: NDArray[np.bool_], counted: Counted) -> None:
-        """Count tiny files of which each is a document or empty, and write them down."""
-        state = self.state
+    def _count_whole(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
+        """Count sources of which each is a document, empty or rejected, and write them down."""
+        state, first, filled = self.state, chunk.source, counted.filled
+        assert filled is not None
+        state.totals["replaced"] += counted.replaced
+        if counted.rejects:
+            rejects = {reject.record: [replace(reject, record=0)] for reject in counted.rejects}
+            for i, full in enumerate(filled.tolist()):
+                bad = rejects.get(i, [])
+                one = Counted(int(full), int(not full and not bad), 0, 0, bad)
+                self._count(entry._replace(source=first + i), chunk, one)
+                self._leave(first + i)
+            return
         state.totals["documents"] += counted.documents
         state.totals["empty"] += counted.empty
-        state.totals["replaced"] += counted.replaced
-        self._left.append(as_bytes("".join(map(_line, bunch.sources, filled.tolist()))))
-        self._before += sum([source.size or 0 for source in bunch.sources])
-        state.source, state.position = bunch.indices.stop, Position()
+        sources = self._plan.sources
+        self._left.append(as_bytes("".join(map(_line, sources.iter_from(first), filled.tolist()))))
+        self._before += sum(sources.sizes[first : first + chunk.whole])
+        state.source, state.position = first + chunk.whole, Position()
 
     def _list_sources(self) -> None:
         """Write down the sources that were left."""

@@ -3,67 +3,270 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
 
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage.addresses import scheme_of
+from shardmill.storage.files import PARTIAL
 from shardmill.storage.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
-from shardmill.storage.source import Source
+from shardmill.storage.source import STDIN, Source, Sources, in_order
 
-STDIN = "-"
+_FOLDER, _STREAM = -1, -2  # in place of a size
+_PLAIN = 0o444  # everybody may read it
+Owned = Callable[[str], Iterable[str]]
+"""The names of the files of the dataset in a folder, from there on; they are no sources."""
+
+# A name, its size, and the nanoseconds of its last change.
+Entry = tuple[str, int, int]
 
 
 def find_sources(
-    specs: Sequence[str], input_format: str = "auto", pinned: Mapping[str, str] | None = None
-) -> list[Source]:
+    specs: Iterable[str],
+    input_format: str = "auto",
+    pinned: Mapping[str, str] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    owned: Owned = lambda folder: (),
+) -> Sources:
     """Return the sources in the order of `specs`, each folder and glob sorted.
 
-    `pinned`: commits that a run in progress has recorded for what was asked for at the hub.
+    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `out`: the folder of the
+    output, which is not read where it lies in a folder that is; of other folders what is `owned` by a dataset is not.
     Raises UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
-    if not specs:
-        raise UsageError("no source was given", hint="name a file, a folder, a glob, or `-` for standard input")
-    if list(specs).count(STDIN) > 1:
-        raise UsageError("standard input can be read only once", hint="give `-` once")
-    found: list[Source] = []
+    found = Sources()
+    local = _LocalFiles(input_format, out, owned)
+    named = streams = 0
     for spec in specs:
-        if scheme_of(spec):
+        named += 1
+        if spec == STDIN:
+            streams += 1
+            if sys.stdin is None:  # the descriptor may stand for another file by now
+                raise UsageError("standard input is closed", hint="name a file, or feed something into it")
+            found.append(Source(STDIN, STDIN, None, "", input_format))
+        elif scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
             found.extend(find_remote(spec, input_format, pinned or {}))
         else:
-            found.extend(_expand(spec, input_format))
+            found.extend(local.find(spec))
+    if not named:
+        raise UsageError("no source was given", hint="name a file, a folder, a glob, or `-` for standard input")
+    if streams > 1:
+        raise UsageError("standard input can be read only once", hint="give `-` once")
+    local.warn()
     return found
 
 
-def _expand(spec: str, input_format: str) -> list[Source]:
-    if spec == STDIN:
-        return [Source(STDIN, STDIN, None, "", input_format)]
-    if not spec:
-        raise UsageError("a source is an empty text", hint="name a file, a folder, a glob, or `-` for standard input")
-    if "\0" in spec:
-        raise UsageError("a source's name holds a NUL character", place=repr(spec))
-    if os.path.isdir(spec):
-        paths = _folder(spec, input_format)
-    elif os.path.lexists(spec) or not glob.has_magic(spec):
-        paths = [spec]
-    else:
-        paths = _glob(spec)
-    return [_file(path, input_format) for path in paths]
+class _LocalFiles:
+    """Finds the files of this machine, and counts what it leaves out."""
+
+    def __init__(self, input_format: str, out: str | os.PathLike[str] | None, owned: Owned) -> None:
+        self._input_format, self._owned = input_format, owned
+        self._out = os.path.realpath(out) if out is not None and os.path.isdir(out) else None
+        self._out_status = os.stat(self._out) if self._out else None
+        self._owned_by = lru_cache(64)(self._files_of)  # asked for a folder and then for those in it
+        self._others = 0
+        self._special = 0
+        self._first_special = ""
+
+    def find(self, spec: str) -> Iterator[Source]:
+        if not spec:
+            raise UsageError(
+                "a source is an empty text", hint="name a file, a folder, a glob, or `-` for standard input"
+            )
+        if "\0" in spec:
+            raise UsageError("a source's name holds a NUL character", place=repr(spec))
+        entries: Iterator[Entry]
+        if os.path.isdir(spec):
+            entries = self._walk(spec)
+        elif os.path.lexists(spec) or not glob.has_magic(spec):
+            entries = iter([self._named(spec)])
+        else:
+            entries = self._matching(spec)
+        form = self._input_format
+        return (
+            Source(path, path, None, "", form) if size == _STREAM else Source(path, path, size, str(changed), form)
+            for path, size, changed in entries
+        )
+
+    def warn(self) -> None:
+        """Say what was left out, once for all."""
+        if self._special:
+            logging.getLogger("shardmill").warning(
+                "left out: %s, which %s (a pipe is read if it is named itself)",
+                self._first_special + (f" and {self._special - 1:,} more" if self._special > 1 else ""),
+                "are no files" if self._special > 1 else "is no file",
+            )
+
+    def _walk(self, root: str) -> Iterator[Entry]:
+        """Files below the folder in the order of their names; a symbolic link to a folder is not entered."""
+        self._others = found = 0
+        # Folders inside folders may be a thousand deep, so there is a stack of our own.
+        open_folders = [(os.path.join(root, ""), in_order(self._entries(root)))]
+        while open_folders:
+            prefix, entries = open_folders[-1]
+            entry = next(entries, None)
+            if entry is None:
+                open_folders.pop()
+            elif entry[1] != _FOLDER:
+                found += 1
+                yield prefix + entry[0], entry[1], entry[2]
+            elif not self._is_out(folder := prefix + entry[0], inode=entry[2]):
+                open_folders.append((os.path.join(folder, ""), in_order(self._entries(folder))))
+        if not found:
+            raise nothing_in(root, self._others)
+
+    def _entries(self, folder: str) -> Iterator[Entry]:
+        """What is read of a folder, in no order: with `auto`, the files whose names allow it."""
+        auto, owned = self._input_format == "auto", self._owned_in(folder)
+        prefix = os.path.join(folder, "")
+        try:
+            with _scanned(folder) as entries:
+                for entry in entries:
+                    name = entry.name
+                    if name[0] in "._":
+                        continue
+                    link = entry.is_symlink()
+                    if not link and entry.is_dir():
+                        yield name, _FOLDER, entry.inode()
+                    # The first test is the second one's answer for most names, in a tenth of the time.
+                    elif auto and not (name[name.rfind(".") + 1 :] in FORMAT_ENDINGS or is_readable_name(name)):
+                        self._others += 1
+                    elif not (owned and _is_owned(prefix + name, owned)):
+                        status = _status_in(entry, prefix + name, link)
+                        plain = status.st_mode & _PLAIN == _PLAIN and stat.S_ISREG(status.st_mode) and not link
+                        if plain or self._is_taken(prefix + name, status, link):
+                            yield name, status.st_size, status.st_mtime_ns
+        except PermissionError as error:
+            raise UsageError("no permission to list the folder", place=folder) from error
+        except OSError as error:
+            raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
+
+    def _is_taken(self, path: str, status: os.stat_result, link: bool) -> bool:
+        """Whether what a folder or a pattern gives is a source; UsageError when it may not be read."""
+        if stat.S_ISDIR(status.st_mode) or (link and self._is_in_out(path)):
+            return False
+        if not stat.S_ISREG(status.st_mode):
+            self._special += 1
+            self._first_special = self._first_special or path
+            return False
+        if not os.access(path, os.R_OK):
+            raise UsageError("no permission to read the source", place=path)
+        return True
+
+    def _matching(self, pattern: str) -> Iterator[Entry]:
+        # glob itself skips hidden names unless the pattern spells the dot, as a shell does.
+        last = ""
+        for path, size, changed in in_order(self._matches(pattern)):
+            if path != last:  # `**` may give one twice
+                last = path
+                yield path, size, changed
+        if not last:
+            raise UsageError("nothing matches the pattern", place=pattern)
+
+    def _matches(self, pattern: str) -> Iterator[Entry]:
+        fixed = os.path.dirname(pattern[: next(i for i, c in enumerate(pattern) if c in "*?[")])
+        # Where the pattern itself begins in the output folder, only what is the dataset's is left out.
+        inside = self._is_in_out(fixed or ".")
+        folder, skipped, owned = None, False, frozenset[str]()
+        for path in glob.iglob(pattern, recursive=True):
+            parent = os.path.dirname(path)
+            if parent != folder:
+                folder = parent
+                skipped = not inside and self._is_in_out(folder or ".")
+                owned = self._owned_in(folder)
+            if skipped or (owned and _is_owned(path, owned)):
+                continue
+            try:
+                status = os.stat(path)
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            if self._is_taken(path, status, link=not inside and self._out is not None and os.path.islink(path)):
+                yield path, status.st_size, status.st_mtime_ns
+
+    def _named(self, path: str) -> Entry:
+        """What is named itself is read whatever it is: of a pipe or a device nobody knows the size."""
+        try:
+            status = os.stat(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if not os.access(path, os.R_OK):
+            raise UsageError("no permission to read the source", place=path)
+        return (path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (path, _STREAM, 0)
+
+    def _is_out(self, folder: str, inode: int) -> bool:
+        out = self._out_status
+        return out is not None and inode == out.st_ino and os.path.samestat(os.stat(folder), out)
+
+    def _is_in_out(self, path: str) -> bool:
+        if self._out is None:
+            return False
+        real = os.path.realpath(path)
+        return real == self._out or real.startswith(os.path.join(self._out, ""))
 
 
-def _folder(folder: str, input_format: str) -> list[str]:
-    """What is read of a folder: with `auto`, the files whose names allow it."""
-    paths = list(_walk(folder))
-    taken = paths
-    if input_format == "auto":
-        # The first test is the second one's answer for most names, in a tenth of the time.
-        taken = [path for path in paths if path[path.rfind(".") + 1 :] in FORMAT_ENDINGS or is_readable_name(path)]
-    if not taken:
-        raise nothing_in(folder, len(paths))
-    return taken
+    def _owned_in(self, folder: str) -> frozenset[str]:
+        """Paths that belong to a dataset in this folder or, since it may have a folder for each split, one above."""
+        here = self._owned_by(folder)
+        above = self._owned_by(os.path.dirname(folder.rstrip("/")))
+        return here | above if here and above else here or above
+
+    def _files_of(self, folder: str) -> frozenset[str]:
+        if not os.path.isdir(os.path.join(folder, ".shardmill")):
+            return frozenset()
+        return frozenset(os.path.normpath(os.path.join(folder, name)) for name in self._owned(folder))
+
+
+@contextmanager
+def _scanned(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """The entries of a folder, as `os.scandir` gives them."""
+    if os.scandir not in os.supports_fd:
+        with os.scandir(folder) as entries:
+            yield entries
+        return
+    # By a descriptor the system need not follow the whole path for every file.
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with os.scandir(descriptor) as entries:
+            yield entries
+    finally:
+        os.close(descriptor)
+
+
+def _status_in(entry: os.DirEntry[str], path: str, link: bool) -> os.stat_result:
+    try:
+        # Windows keeps what a folder says of its files for long.
+        return entry.stat() if os.name != "nt" else os.stat(path)
+    except FileNotFoundError as error:
+        if link:
+            raise _unreadable(path, error) from error
+        raise SourceError(
+            "the folder has changed while it was listed",
+            place=path,
+            hint="wait until nothing writes to it any more, then start again",
+        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _is_owned(path: str, owned: frozenset[str]) -> bool:
+    return path.endswith(PARTIAL) or os.path.normpath(path) in owned
+
+
+def _unreadable(path: str, error: OSError) -> UsageError:
+    if isinstance(error, FileNotFoundError):
+        hint = "is it a broken link?" if os.path.islink(path) else None
+        return UsageError("the source is not there", place=path, hint=hint)
+    if isinstance(error, PermissionError):
+        return UsageError("no permission to read the source", place=path)
+    return UsageError(f"the source cannot be read: {error.strerror}", place=path)
 
 
 def nothing_in(folder: str, skipped: int) -> UsageError:
@@ -73,50 +276,6 @@ def nothing_in(folder: str, skipped: int) -> UsageError:
         hint="text, JSON Lines, parquet, Arrow and CSV files are taken, also as .gz .zst .bz2 .xz; "
         "files and folders whose names begin with `.` or `_` are skipped",
     )
-
-
-def _walk(folder: str) -> Iterator[str]:
-    """Files below the folder in the order of their names; a symbolic link to a folder is not entered."""
-    try:
-        with os.scandir(folder) as entries:
-            listed = sorted([(entry.name, entry.is_dir(), entry.is_symlink()) for entry in entries])
-    except PermissionError as error:
-        raise UsageError("no permission to list the folder", place=folder) from error
-    except OSError as error:
-        raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
-    prefix = os.path.join(folder, "")
-    for name, is_folder, is_link in listed:
-        if name[0] in "._":
-            continue
-        if not is_folder:
-            yield prefix + name
-        elif not is_link:
-            yield from _walk(prefix + name)
-
-
-def _glob(pattern: str) -> list[str]:
-    # glob itself skips hidden names unless the pattern spells the dot, as a shell does.
-    paths = sorted(path for path in glob.iglob(pattern, recursive=True) if not os.path.isdir(path))
-    if not paths:
-        raise UsageError("nothing matches the pattern", place=pattern)
-    return list(dict.fromkeys(paths))
-
-
-def _file(path: str, input_format: str) -> Source:
-    try:
-        status = os.stat(path)
-    except FileNotFoundError as error:
-        hint = "is it a broken link?" if os.path.islink(path) else None
-        raise UsageError("the source is not there", place=path, hint=hint) from error
-    except PermissionError as error:
-        raise UsageError("no permission to read the source", place=path) from error
-    except OSError as error:
-        raise UsageError(f"the source cannot be read: {error.strerror}", place=path) from error
-    if not os.access(path, os.R_OK):
-        raise UsageError("no permission to read the source", place=path)
-    if not stat.S_ISREG(status.st_mode):
-        return Source(path, path, None, "", input_format)
-    return Source(path, path, status.st_size, str(status.st_mtime_ns), input_format)
 
 
 def is_readable_name(path: str) -> bool:

@@ -21,7 +21,7 @@ def apply_recipes(specs: Sequence[str], given: dict[str, Any]) -> tuple[list[str
 
     UsageError for a name that is none, and for recipes that want different things.
     """
-    own = named_recipe(os.fspath(given["recipe"])) if given.get("recipe") else None
+    own = named_recipe(given["recipe"]) if given.get("recipe") else None
     sources: list[str] = []
     used: list[Recipe] = []
     for spec in specs:

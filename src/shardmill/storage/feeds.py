@@ -6,18 +6,20 @@ A feed is what the one feeder thread looks through to find where chunks end. Tha
 from __future__ import annotations
 
 import os
+import select
+import threading
 from collections import deque
 from typing import Protocol
 
 from shardmill.errors import SourceError
-from shardmill.sources.finding import STDIN
 from shardmill.storage.compressed import Pull
-from shardmill.storage.source import Source
+from shardmill.storage.source import STDIN, Source
 
 FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 # Files up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes.
 SMALL = 1 << 16
 BLOCK = 1 << 18
+_TICK = 0.5  # seconds
 # Bytes before a span's nominal start that a cut may look at.
 CONTEXT = 64
 
@@ -43,9 +45,9 @@ class Feed(Protocol):
     def close(self) -> None: ...
 
 
-def open_raw(source: Source) -> int:
+def open_raw(source: Source, flags: int = FLAGS) -> int:
     """A file descriptor; SourceError when the file is not there any more or is not the one that was found."""
-    descriptor = _open(source)
+    descriptor = _open(source, flags)
     try:
         _check_open(source, descriptor)
     except SourceError:
@@ -54,9 +56,9 @@ def open_raw(source: Source) -> int:
     return descriptor
 
 
-def _open(source: Source) -> int:
+def _open(source: Source, flags: int = FLAGS) -> int:
     try:
-        return os.open(source.path, FLAGS)
+        return os.open(source.path, flags)
     except OSError as error:
         raise _os_error(source, error) from error
 
@@ -140,9 +142,11 @@ _pread = getattr(os, "pread", _seek_and_read)
 class FileFeed:
     """A plain file of known size. Never mapped: mapped pages count as resident memory."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
+        """`stopped`: set when the run has ended, so that a search through a terabyte without a newline ends too."""
         assert source.size is not None
         self._source = source
+        self._stopped = stopped
         self.size = source.size
         self._whole: bytes | None = None
         if self.size > SMALL:
@@ -163,6 +167,8 @@ class FileFeed:
     def peek(self, offset: int, n: int) -> bytes:
         if self._whole is not None:
             return self._whole[offset : offset + n]
+        if self._stopped is not None and self._stopped.is_set():
+            raise SourceError("the run has ended")
         n = min(n, self.size - offset)
         return _read_at(self._source, self._descriptor, offset, n) if n > 0 else b""
 
@@ -246,22 +252,42 @@ class StreamFeed:
 
 
 class RawFile:
-    """A file, a pipe or standard input, pulled from the start."""
+    """A file, a pipe or standard input, pulled from the start; a silent pipe is waited for until `stopped`."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
         self._source = source
+        self._stopped = stopped
         self._offset = 0
-        self._descriptor = -1 if source.path == STDIN else open_raw(source)
+        # To open a pipe that nobody writes to would wait for ever.
+        flags = FLAGS | (getattr(os, "O_NONBLOCK", 0) if source.size is None else 0)
+        self._descriptor = -1 if source.path == STDIN else open_raw(source, flags)
 
     def read(self, n: int) -> bytes:
-        try:
-            block = os.read(0 if self._source.path == STDIN else self._descriptor, n)
-        except OSError as error:
-            raise _os_error(self._source, error, self._offset) from error
+        descriptor = 0 if self._source.path == STDIN else self._descriptor
+        while True:
+            try:
+                if self._source.size is None:
+                    self._wait_for(descriptor)
+                block = os.read(descriptor, n)
+                break
+            except BlockingIOError:  # another reader of the same pipe was faster
+                continue
+            except OSError as error:
+                raise _os_error(self._source, error, self._offset) from error
         self._offset += len(block)
         if not block and self._source.size is not None and self._offset < self._source.size:
             raise changed(self._source)
         return block
+
+    def _wait_for(self, descriptor: int) -> None:
+        """Return when there is something to be read, or when the writers of a pipe have closed it."""
+        if os.name == "nt":  # there it waits in the read, and only for files and consoles
+            return
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        while not poll.poll(_TICK * 1000):
+            if self._stopped is not None and self._stopped.is_set():
+                raise SourceError("the run has ended")
 
     def stored(self) -> int:
         return self._offset

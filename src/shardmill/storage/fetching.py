@@ -186,7 +186,7 @@ class Fetcher:
             return opened
 
     def _move_to(self, source: Source) -> None:
-        while self._next < len(self._sources) and self._sources[self._next] is not source:
+        while self._next < len(self._sources) and self._sources[self._next] != source:
             self._next += 1
 
     def _open(self, source: Source) -> tuple[Fetch, Fetch | None]:

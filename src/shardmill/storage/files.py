@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from shardmill.errors import OutputError
 
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 20
+_SLOW = 10.0  # seconds that a write or sync may take before it is worth a word
 
 
 @dataclass(frozen=True)
@@ -127,13 +132,17 @@ class PartialFile:
 class writing_to:
     """Turns what the file system refuses into an OutputError that names the path."""
 
+    begun: ClassVar[dict[int, float]] = {}
+    """When each that is under way has begun."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __enter__(self) -> None:
-        return None
+        self.begun[id(self)] = time.monotonic()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.begun.pop(id(self), None)
         if not isinstance(error, OSError):
             return
         hints = {
@@ -141,11 +150,38 @@ class writing_to:
             errno.EDQUOT: "your quota is used up: free some space and run the same command again",
             errno.EACCES: "choose a folder that you may write to",
             errno.EROFS: "choose a folder that you may write to",
+            errno.ENOENT: "is the folder there? That for temporary files is named by `TMPDIR`",
+            errno.EFBIG: "files may not become so large here: lift the limit (`ulimit -f`), or choose `-f shards`",
         }
         reason = error.strerror or str(error)
         raise OutputError(
             f"cannot write: {reason[:1].lower()}{reason[1:]}", place=str(self._path), hint=hints.get(error.errno or 0)
         ) from error
+
+
+def writing_temporary_files() -> writing_to:
+    """The same for files in the system's folder for temporary ones."""
+    return writing_to(Path(os.environ.get("TMPDIR") or "/tmp"))
+
+
+@contextmanager
+def as_file(data: bytes) -> Iterator[str]:
+    """Bytes under a path, for a library that takes nothing else; in memory, where the system has such files."""
+    if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
+        with writing_to(Path("/dev/shm")), open(os.memfd_create("shardmill"), "wb") as file:
+            file.write(data)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+            (Path(folder) / "data").write_bytes(data)
+            yield str(Path(folder) / "data")
+
+
+def waiting_words() -> str:
+    """For progress: that the disk has not answered for some time; empty when all is well."""
+    seconds = time.monotonic() - min(list(writing_to.begun.values()), default=time.monotonic())
+    return f"the disk has not answered for {seconds:.0f} s" if seconds > _SLOW else ""
 
 
 def take_back(path: Path) -> None:
@@ -155,12 +191,12 @@ def take_back(path: Path) -> None:
         os.replace(path, partial)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a small file beside, sync, rename: it is there whole or not at all."""
+def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
+    """Write a file, given whole or in pieces, beside, sync, rename: it is there whole or not at all."""
     partial = path.with_name(path.name + PARTIAL)
     with writing_to(path):
         with open(partial, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)

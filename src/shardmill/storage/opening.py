@@ -73,8 +73,10 @@ def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
 
 def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
     if source.size is None:
-        return StreamFeed(RawFile(source), source.name)
-    return RemoteFeed(fetcher or shared_fetcher(), source) if source.remote else FileFeed(source)
+        return StreamFeed(RawFile(source, fetcher.stopped if fetcher else None), source.name)
+    if source.remote:
+        return RemoteFeed(fetcher or shared_fetcher(), source)
+    return FileFeed(source, fetcher.stopped if fetcher else None)
 
 
 def guess(head: bytes) -> str:

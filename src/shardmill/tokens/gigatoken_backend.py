@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from shardmill.byte_search import places
+from shardmill.storage import as_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,9 +113,7 @@ def of_ranks(
 
     def make(more: dict[str, int]) -> Any:
         # gigatoken wants a path, and has read it when it returns; a file for each call needs no clearing at exit.
-        with tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
-            path = Path(folder) / "ranks.tiktoken"
-            path.write_bytes(ranks)
+        with as_file(ranks) as path:
             return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens={**specials, **more})
 
     return GigatokenBackend(make, mark_id, separator)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.errors import UsageError
 from shardmill.extras import needs
+from shardmill.storage import writing_temporary_files
 from shardmill.tokens import vocabulary
 from shardmill.tokens.json_files import from_json
 from shardmill.tokens.rank_files import from_ranks
@@ -142,7 +143,9 @@ def _ranks_of(name: str) -> bytes:
 def _cached(name: str) -> bool:
     """Whether tiktoken has the vocabulary already; it looks in these places, under the hash of the address."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
-    folder = os.path.join(tempfile.gettempdir(), "data-gym-cache") if folder is None else folder
+    if folder is None:
+        with writing_temporary_files():
+            folder = os.path.join(tempfile.gettempdir(), "data-gym-cache")
     url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
     return bool(folder) and os.path.exists(os.path.join(folder, hashlib.sha1(url.encode()).hexdigest()))
 

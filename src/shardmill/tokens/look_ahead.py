@@ -7,6 +7,8 @@ import tempfile
 import zlib
 from typing import TYPE_CHECKING
 
+from shardmill.storage import writing_temporary_files
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -99,9 +101,10 @@ class _Spool:
 
     def put(self, block: bytes) -> None:
         packed = zlib.compress(block, 1)
-        self._file.seek(self._written)
-        self._file.write(struct.pack("<I", len(packed)) + packed)
-        self._written = self._file.tell()
+        with writing_temporary_files():
+            self._file.seek(self._written)
+            self._file.write(struct.pack("<I", len(packed)) + packed)
+            self._written = self._file.tell()
 
     def get(self) -> bytes:
         """The oldest block, or nothing."""

@@ -6,7 +6,6 @@ DIR/.shardmill/revisions.json   repository and revision as asked for → commit
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from shardmill.run.journal import FOLDER
 from shardmill.storage import write_whole
 
 if TYPE_CHECKING:
-    from shardmill.storage import Source
+    from shardmill.storage import Sources
 
 _NAME = "revisions.json"
 
@@ -29,12 +28,12 @@ def recorded(out: Path) -> dict[str, str]:
     return commits
 
 
-def commits_of(sources: Sequence[Source]) -> dict[str, str]:
+def commits_of(sources: Sources) -> dict[str, str]:
     """Repository and revision as asked for → commit."""
-    return {source.asked: source.name.partition("@")[2].partition("/")[0] for source in sources if source.asked}
+    return {asked: name.partition("@")[2].partition("/")[0] for asked, name in sources.asked.items()}
 
 
-def record(folder: Path, sources: Sequence[Source]) -> None:
+def record(folder: Path, sources: Sources) -> None:
     """Write them down, before the plan is: a run that has a plan must find its commits again."""
     if commits := commits_of(sources):
         write_whole(folder / _NAME, json.dumps(commits).encode())

@@ -1,0 +1,107 @@
+"""Arguments of the public functions, each as the type that it is meant to be, or a UsageError that names it.
+
+Callers pass what they have: a `Path`, a number of numpy's, `1e8` for a count. What is no such thing is refused before
+anything is read or written.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from shardmill.errors import UsageError
+
+
+def text(name: str, value: Any) -> str:
+    """Any text but an empty one."""
+    if not isinstance(value, str):
+        raise _wrong(name, value, "text")
+    if not value:
+        raise UsageError(f"`{name}` is an empty text")
+    return str(value)
+
+
+def path(name: str, value: Any) -> str:
+    """A path or a URL: text, or a `Path`."""
+    found = text(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    if "\0" in found:
+        raise UsageError(f"`{name}` holds a NUL character", place=repr(found))
+    try:
+        os.fsencode(found)
+    except UnicodeEncodeError:
+        raise UsageError(f"`{name}` is not text that a file can be called by", place=repr(found)) from None
+    return found
+
+
+def number(name: str, value: Any, least: int | None = None) -> int:
+    """A whole number, also one of numpy's."""
+    if isinstance(value, bool):
+        raise _wrong(name, value, "a whole number")
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise _wrong(name, value, "a whole number") from None
+    if least is not None and found < least:
+        raise UsageError(f"`{name}` is {found:,}, and at least {least:,} is needed")
+    return found
+
+
+def amount(name: str, value: Any) -> int | str:
+    """A count or a size: a whole number, also written as `1e8`, or text such as `100M`, which is read later."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return text(name, value) if isinstance(value, str) else number(name, value)
+
+
+def share(name: str, value: Any) -> str:
+    """A number of any kind, or text, as text."""
+    if isinstance(value, str):
+        return text(name, value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise _wrong(name, value, "a number or text")
+    return str(int(value) if isinstance(value, Integral) else float(value))
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise _wrong(name, value, "True or False")
+    return value
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """One text, or several in order, each once."""
+    if isinstance(value, str):
+        value = [value]
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
+        raise _wrong(name, value, "text, or a list of texts")
+    return tuple(dict.fromkeys(text(name, one) for one in value))
+
+
+def paths(name: str, value: Any) -> list[str]:
+    """One path, or several in order."""
+    if isinstance(value, (str, os.PathLike)):
+        return [path(name, value)]
+    if isinstance(value, (bytes, bytearray, dict)) or not hasattr(value, "__iter__"):
+        raise _wrong(name, value, "a path, or a list of paths")
+    return [path(name, one) for one in value]
+
+
+KINDS: dict[str, Callable[[str, Any], Any]] = {
+    "text": text, "path": path, "number": number, "amount": amount, "share": share, "flag": flag, "names": names,
+}  # fmt: skip
+
+
+def instance(name: str, value: Any, kind: type) -> None:
+    """UsageError for what is no `kind`; None is."""
+    if value is not None and not isinstance(value, kind):
+        raise _wrong(name, value, f"a `{kind.__name__}`")
+
+
+def _wrong(name: str, value: Any, what: str) -> UsageError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 60 else f"{shown[:57]}…"
+    return UsageError(f"`{name}` must be {what}, not {shown} ({type(value).__name__})")

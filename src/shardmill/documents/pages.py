@@ -1,0 +1,272 @@
+"""The pages of a parquet column: what each will take, told by its header before anything is decoded.
+
+Pages are decoded by pyarrow, which cannot be asked for some pages of a column. So a small parquet file is made in
+memory that has those pages and nothing else; they are copied as they stand, checksums included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shardmill.documents.columns import column_of
+
+MARK = b"PAR1"
+# Kinds of pages, encodings and physical types have these numbers in the format.
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+PLAIN, PLAIN_DICTIONARY, DELTA_BINARY, DELTA_LENGTH, DELTA_BYTES, NUMBERS = 0, 2, 5, 6, 7, 8
+INT32, BYTE_ARRAY, FIXED = 1, 6, 7
+TYPES = {"INT32": INT32, "BYTE_ARRAY": BYTE_ARRAY, "FIXED_LEN_BYTE_ARRAY": FIXED}
+CODECS = {
+    "UNCOMPRESSED": 0, "SNAPPY": 1, "GZIP": 2, "LZO": 3, "BROTLI": 4, "LZ4": 5, "ZSTD": 6,
+}  # fmt: skip
+# LZ4 is read in both of its forms under the number of the older one.
+_COMPRESSORS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd"}
+# A header is short, but may hold the page's smallest and largest text.
+_FIRST_LOOK, _LONGEST_HEADER = 1 << 10, 16 << 20
+_DEEPEST = 16
+
+
+class Page(NamedTuple):
+    """One page, as its header describes it."""
+
+    kind: int
+    encoding: int
+    start: int
+    """Where its header begins in the file."""
+    body: int
+    end: int
+    size: int
+    """Bytes when decompressed."""
+    values: int
+    """Rows, or entries of a dictionary."""
+    nulls: int
+    """Rows that are null at the most."""
+    checksum: int | None
+
+    @property
+    def numbers(self) -> bool:
+        """Its rows are numbers into the dictionary."""
+        return self.encoding in (PLAIN_DICTIONARY, NUMBERS)
+
+    @property
+    def stored(self) -> int:
+        return self.end - self.start
+
+
+class Leaf(NamedTuple):
+    """A column as the pages know it."""
+
+    kind: int
+    width: int
+    """Bytes of each value, where they all have the same."""
+    levels: int
+    """How often something on the way to a value may be null."""
+
+
+class Damaged(ValueError):
+    """A header cannot be what it says."""
+
+
+def pages(read: Callable[[int, int], Any], start: int, rows: int, file_size: int) -> Iterator[Page]:
+    """The dictionary and the data pages of a column chunk that begins at `start`, until they have so many rows.
+
+    `read(start, end)` gives bytes of the file. Raises Damaged where headers do not add up.
+    """
+    found = 0
+    while found < rows:
+        page = _page(read, start, file_size)
+        if page.kind in (DATA, DATA_V2):
+            found += page.values
+            if found > rows:
+                raise Damaged("its pages hold more rows than the footer says")
+        if page.kind in (DATA, DATA_V2, DICTIONARY):
+            yield page
+        start = page.end
+
+
+def _page(read: Callable[[int, int], Any], start: int, file_size: int) -> Page:
+    look = _FIRST_LOOK
+    while True:
+        end = min(start + look, file_size)
+        try:
+            header, length = parsed(bytes(read(start, end)))
+            break
+        except IndexError:
+            if end == file_size or look >= _LONGEST_HEADER:
+                raise Damaged("a page has no header") from None
+            look *= 16
+    try:
+        kind, size, stored = header[1], header[2], header[3]
+        about = header.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 0), {})
+        values = encoding = nulls = 0
+        if kind == DATA_V2:
+            values, nulls, encoding = about[1], about[2], about[4]
+        elif kind in (DATA, DICTIONARY):
+            values, encoding = about[1], about[2]
+            nulls = values
+    except (KeyError, TypeError) as error:
+        raise Damaged("a page's header lacks what it must have") from error
+    body = start + length
+    numbers = (kind, size, stored, values, encoding, nulls)
+    if not all(isinstance(number, int) and number >= 0 for number in numbers) or body + stored > file_size:
+        raise Damaged("a page's header says what cannot be")
+    return Page(kind, encoding, start, body, body + stored, size, values, nulls, header.get(4))
+
+
+class Small(NamedTuple):
+    """A parquet file in memory that has some pages of one column and nothing else."""
+
+    raw: bytes
+    rows: int
+    leaf: Leaf
+
+    def columns(self, rows: int) -> Iterator[pa.Array]:
+        """The column in batches of so many rows; what pyarrow raises for damaged pages."""
+        names = [f"c{level}" for level in range(max(1, self.leaf.levels))]
+        with pq.ParquetFile(pa.BufferReader(self.raw), pre_buffer=False, page_checksum_verification=True) as file:
+            for batch in file.iter_batches(batch_size=max(1, rows), use_threads=False):
+                yield column_of(batch, names)
+
+
+def small_file(stored: Sequence[Any], rows: int, leaf: Leaf, codec: int, dictionary: bytes = b"") -> Small:
+    """The file that has these pages; `stored`: their bytes, in order."""
+    length = len(MARK) + len(dictionary) + sum(map(len, stored))
+    footer = _footer(leaf, codec, rows, length, len(dictionary))
+    return Small(b"".join([MARK, dictionary, *stored, footer]), rows, leaf)
+
+
+def dictionary_values(page: Page, body: Any, leaf: Leaf, codec: int) -> Small:
+    """The file whose rows are the entries of a dictionary: its page is that of a column without nulls."""
+    about = _struct([(1, 5, page.values), (2, 5, PLAIN), (3, 5, 3), (4, 5, 3)])
+    head = _header(DATA, page.size, page.end - page.body, page.checksum, 5, about)
+    return small_file([head, body], page.values, leaf._replace(levels=0), codec)
+
+
+def dictionary_numbers(page: Page, stored: Any, entries: int, leaf: Leaf, codec: int) -> Small:
+    """The file whose rows are numbers into a dictionary: the page with the numbers themselves as its dictionary."""
+    numbers = np.arange(entries, dtype="<i4").tobytes()
+    name = _COMPRESSORS[codec]
+    small = pa.Codec(name).compress(numbers, asbytes=True) if name else numbers
+    about = _struct([(1, 5, entries), (2, 5, PLAIN)])
+    head = _header(DICTIONARY, len(numbers), len(small), None, 7, about) + small
+    return small_file([stored], page.values, Leaf(INT32, 0, leaf.levels), codec, head)
+
+
+def _header(kind: int, size: int, stored: int, checksum: int | None, field: int, about: bytes) -> bytes:
+    fields: list[tuple[int, int, Any]] = [(1, 5, kind), (2, 5, size), (3, 5, stored), (field, 12, about)]
+    if checksum is not None:
+        fields.insert(3, (4, 5, checksum))
+    return _struct(fields)
+
+
+def _footer(leaf: Leaf, codec: int, rows: int, end: int, dictionary: int) -> bytes:
+    path = [f"c{level}" for level in range(max(1, leaf.levels))]
+    optional = min(1, leaf.levels)
+    schema = [_struct([(4, 8, "root"), (5, 5, 1)])]
+    schema += [_struct([(3, 5, 1), (4, 8, name), (5, 5, 1)]) for name in path[:-1]]
+    width = [(2, 5, leaf.width)] if leaf.kind == FIXED else []
+    schema.append(_struct([(1, 5, leaf.kind), *width, (3, 5, optional), (4, 8, path[-1])]))
+    sizes = [(5, 6, rows), (6, 6, end), (7, 6, end - len(MARK)), (9, 6, len(MARK) + dictionary)]
+    sizes += [(11, 6, len(MARK))] if dictionary else []
+    about = _struct([(1, 5, leaf.kind), (2, 9, (5, [PLAIN])), (3, 9, (8, path)), (4, 5, codec), *sizes])
+    column = _struct([(2, 6, len(MARK)), (3, 12, about)])
+    group = _struct([(1, 9, (12, [column])), (2, 6, end), (3, 6, rows)])
+    footer = _struct([(1, 5, 2), (2, 9, (12, schema)), (3, 6, rows), (4, 9, (12, [group]))])
+    return footer + len(footer).to_bytes(4, "little") + MARK
+
+
+# Thrift's compact protocol, as far as parquet uses it: a struct is read as a dictionary by field numbers. Kinds: 1 and
+# 2 true and false, 3 a byte, 4-6 whole numbers, 7 a double, 8 bytes, 9 and 10 lists, 11 a map, 12 a struct.
+
+
+def parsed(raw: bytes, at: int = 0, depth: int = 0) -> tuple[dict[int, Any], int]:
+    """The struct at `at`, and where it ends; IndexError where the bytes end before that."""
+    fields: dict[int, Any] = {}
+    number = 0
+    while raw[at]:
+        step, kind = raw[at] >> 4, raw[at] & 15
+        at += 1
+        if not step:
+            number, at = _whole(raw, at)
+        else:
+            number += step
+        fields[number], at = (kind == 1, at) if kind in (1, 2) else _value(raw, at, kind, depth)
+    return fields, at + 1
+
+
+def _value(raw: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if kind in (4, 5, 6):
+        return _whole(raw, at)
+    if kind in (1, 2, 3):
+        return raw[at], at + 1
+    if kind in (7, 8):
+        length, at = (8, at) if kind == 7 else _varint(raw, at)
+        if at + length > len(raw):
+            raise IndexError
+        return raw[at : at + length], at + length
+    if depth == _DEEPEST:
+        raise Damaged("a header is nested too deeply")
+    if kind in (9, 10):
+        length, inner = raw[at] >> 4, raw[at] & 15
+        at += 1
+        if length == 15:
+            length, at = _varint(raw, at)
+        values = []
+        for _ in range(length):
+            value, at = _value(raw, at, inner, depth + 1)
+            values.append(value)
+        return values, at
+    if kind == 12:
+        return parsed(raw, at, depth + 1)
+    raise Damaged(f"a header has a field of kind {kind}")
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while raw[at] & 128:
+        number |= (raw[at] & 127) << shift
+        shift += 7
+        at += 1
+        if shift > 63:
+            raise Damaged("a number in a header has no end")
+    return number | raw[at] << shift, at + 1
+
+
+def _whole(raw: bytes, at: int) -> tuple[int, int]:
+    number, at = _varint(raw, at)
+    return (number >> 1) ^ -(number & 1), at
+
+
+def _struct(fields: list[tuple[int, int, Any]]) -> bytes:
+    out = bytearray()
+    last = 0
+    for number, kind, value in fields:
+        out.append((number - last) << 4 | kind)
+        out += _written(kind, value)
+        last = number
+    return bytes(out) + b"\0"
+
+
+def _written(kind: int, value: Any) -> bytes:
+    if kind in (5, 6):
+        return _bytes_of(value << 1 if value >= 0 else ~(value << 1))
+    if kind == 8:
+        return _bytes_of(len(value.encode())) + value.encode()
+    if kind == 9:
+        inner, values = value
+        return bytes([15 << 4 | inner]) + _bytes_of(len(values)) + b"".join(_written(inner, one) for one in values)
+    assert kind == 12 and isinstance(value, bytes)
+    return value
+
+
+def _bytes_of(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out) + bytes([number])

@@ -1,0 +1,199 @@
+"""What a caller passes: every argument of every public function, with values of every wrong kind.
+
+A wrong one is a UsageError that names it, before anything is written; never a traceback, never accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardmill
+from shardmill.errors import UsageError
+from shardmill.options import Options
+from tests.corpus import documents, write_jsonl
+from tests.meter import metered
+from tests.reference import check, twin
+
+LONG = "9" * 5000
+VALUES = {
+    "None": None, "True": True, "False": False, "0": 0, "-1": -1, "2": 2, "1.5": 1.5, "2.0": 2.0, "nan": math.nan,
+    "inf": math.inf, "bytes": b"2", "bytearray": bytearray(b"2"), "empty": "", "NUL": "a\0b", "newline": "a\nb",
+    "surrogate": "a\ud800", "slash": "a/b", "dots": "..", "minus": "-1", "nothing": "0", "point": "1.5", "digits": LONG,
+    "object": object(), "list": [], "dict": {}, "numbers": [1, 2], "of None": [None], "of bytes": [b"text"],
+    "set": {"text"}, "class": int, "complex": 1j, "numpy": np.int64(2), "numpy float": np.float32(1.5),
+    "numpy bool": np.bool_(True), "array": np.arange(3), "Path": Path("nowhere/at/all"),
+}  # fmt: skip
+ANY_TEXT = {"newline", "slash", "dots", "minus", "nothing", "point", "digits"}
+NUMBERS = {"0", "-1", "2", "numpy"}
+COUNTS = {"2", "2.0", "numpy"}
+# What of all this an option takes. Whatever is not here is refused.
+RIGHT = {
+    "tokenizer": ANY_TEXT | {"Path"},
+    "pattern": ANY_TEXT | {"NUL", "surrogate"},
+    "text_field": ANY_TEXT | {"NUL", "surrogate"},
+    "separator": ANY_TEXT | {"NUL"},
+    "val": {"0", "nothing"},
+    "seed": NUMBERS,
+    "shard_tokens": COUNTS,
+    "name": {"minus", "nothing", "point"},
+    "limit": COUNTS,
+    "max_bad": {"0", "2", "numpy", "nothing"},
+    "memory": COUNTS,
+    "workers": {"2", "numpy"},
+    "recipe": ANY_TEXT | {"Path"},
+    "cache": ANY_TEXT | {"Path"},
+    "overwrite": {"True", "False"},
+}
+
+
+@pytest.fixture
+def source(tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return write_jsonl(tmp_path / "a.jsonl", documents(20))
+
+
+@pytest.mark.parametrize("option", [option.name for option in dataclasses.fields(Options)])
+def test_an_option_of_a_wrong_kind_is_refused_by_its_name_before_anything_is_written(source, option):
+    default = getattr(Options, option)
+    for name, value in VALUES.items():
+        if name in RIGHT.get(option, ()) or (value is None and default is None):
+            Options.of({option: value})
+            continue
+        for call in (
+            lambda value=value: shardmill.prepare(source, "out", **{option: value}),
+            lambda value=value: shardmill.inspect(source, **{option: value}),
+        ):
+            with pytest.raises(UsageError) as error:
+                call()
+            said = error.value.message
+            assert option in said.replace("-", "_").replace(" ", "_") or "`" in said, name
+            assert os.listdir() == [], name
+
+
+WRONG_PATHS = set(VALUES) - ANY_TEXT - {"Path"}
+
+
+@pytest.mark.parametrize("value", sorted(WRONG_PATHS))
+def test_a_source_or_an_output_of_a_wrong_kind_is_refused_before_anything_is_written(source, value):
+    wrong = VALUES[value]
+    calls = [
+        lambda: shardmill.prepare(wrong, "out"),
+        lambda: shardmill.prepare([source, wrong], "out"),
+        lambda: shardmill.prepare(source, wrong),
+        lambda: shardmill.inspect(wrong),
+        lambda: shardmill.open(wrong),
+        lambda: shardmill.convert(wrong, "out"),
+    ]
+    if wrong is not None:
+        calls.append(lambda: shardmill.inspect(source, wrong))
+    for number, call in enumerate(calls):
+        with pytest.raises(UsageError):
+            call()
+        assert os.listdir() == [], number
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("arguments")
+    shardmill.prepare(write_jsonl(folder / "a.jsonl", documents(200)), folder / "data")
+    return folder / "data"
+
+
+CONVERTED = ("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "overwrite", "progress")
+
+
+@pytest.mark.parametrize("option", CONVERTED)
+def test_convert_refuses_what_prepare_refuses(dataset, tmp_path, option):
+    for name, value in VALUES.items():
+        if name not in RIGHT.get(option, ()) and not (value is None and getattr(Options, option, None) is None):
+            with pytest.raises(UsageError):
+                shardmill.convert(dataset, tmp_path / "out", **{option: value})
+            assert list(tmp_path.iterdir()) == [], name
+
+
+@pytest.mark.parametrize(
+    ("argument", "right"),
+    [
+        ("batch", {"2", "numpy"}), ("block", {"2", "numpy"}), ("rank", {"0"}), ("world", {"2", "numpy"}),
+        ("seed", NUMBERS), ("order", set()), ("epochs", {"None", "0", "2", "numpy"}), ("last", set()),
+        ("documents", {"True", "False"}), ("tensors", {"False"}),
+    ],
+)  # fmt: skip
+def test_batches_refuse_what_is_of_a_wrong_kind(dataset, argument, right):
+    train = shardmill.open(dataset)["train"]
+    for name, value in VALUES.items():
+        given = {"batch": 2, "block": 4, argument: value}
+        if name in right:
+            train.batches(**given)
+        elif argument != "tensors" or value is not True:  # that one needs torch
+            with pytest.raises(UsageError):
+                train.batches(**given)
+
+
+@pytest.mark.parametrize(("argument", "right"), [("sample", {"0", "2", "numpy"}), ("source", {"True", "False"}),
+                                                 ("folder", set())])  # fmt: skip
+def test_verify_refuses_what_is_of_a_wrong_kind(dataset, argument, right):
+    from shardmill.dataset.verify import verify
+
+    for name, value in VALUES.items():
+        given = {"folder": dataset, argument: value}
+        if name in right:
+            assert not verify(**given).damage
+        else:
+            with pytest.raises(UsageError):
+                verify(**given)
+
+
+def test_right_values_of_other_kinds_make_the_same_dataset(source):
+    plain = {"tokenizer": "gpt2", "format": ("shards",), "val": "0.25", "seed": 3, "shard_tokens": 1000, "limit": 10,
+             "max_bad": "0.001", "memory": "600MB", "workers": 1}  # fmt: skip
+    other = {"tokenizer": "gpt2", "format": ["shards", "shards"], "val": np.float64(0.25), "seed": np.uint8(3),
+             "shard_tokens": 1e3, "limit": np.int32(10), "max_bad": np.float64(0.001), "memory": 6e8,
+             "workers": np.int16(1)}  # fmt: skip
+    shardmill.prepare(str(source), "plain", **plain)
+    shardmill.prepare(iter([Path(source)]), Path("other"), **other)
+    assert (Path("plain") / "manifest.json").read_bytes() == (Path("other") / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize("size", ["2GB", "600 MB", "1.5gb", "1_000M", "0.6GB", "1,000,000,000", 700_000_000])
+def test_memory_may_be_written_in_many_ways(source, size):
+    shardmill.prepare(source, "out", memory=size, val=0)
+    check("out", twin(source))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--memory", "0"], ["--memory", "0MB"], ["--memory", "-1"], ["--memory", ""], ["--memory", "lots"],
+        ["--name", ""], ["--name", "a\nb"], ["--name", "a/b"], ["--name", ".."], ["--name", "a\\b"],
+        ["--name", "a\x1b[1m"], ["--name", "é" * 101],
+        ["--limit", "0"],["--limit", "1.5"], ["--limit", "-1"], ["--limit", "0 tokens"],
+        ["--workers", "0"], ["--workers", "two"], ["--seed", "x"], ["--seed", "1.5"], ["--shard-tokens", "0"],
+        ["--shard-tokens", "1.5"], ["--cache", ""], ["--recipe", ""], ["--tokenizer", ""], ["--text-field", ""],
+        ["--val", "first:1.5"], ["--val", "nan"], ["--max-bad", "-1"], ["--max-bad", "some"], ["--separator", ""],
+        ["--out", ""], ["--format", ""],
+    ],
+)  # fmt: skip
+def test_the_command_refuses_a_wrong_value_before_anything_is_written(source, capsys, arguments):
+    from shardmill.cli import main
+
+    with pytest.raises(SystemExit) as end:
+        main(["prepare", str(source), "-o", "out", *arguments])
+    said = capsys.readouterr().err
+    assert end.value.code == 2, said
+    assert said.startswith("error: ")
+    assert os.listdir() == []
+
+
+def test_an_empty_name_for_the_output_is_not_this_folder(source):
+    run = metered("prepare", source, "-o", "")
+    assert run.code == 2
+    assert "`out` is an empty text" in run.err
+    assert os.listdir() == []

@@ -1,0 +1,189 @@
+"""Many sources: what a run keeps of them is small, and what it writes of them is what it always was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+
+import pytest
+
+import shardmill
+from shardmill.dataset.verify import verify
+from shardmill.errors import DamageError
+from shardmill.run.manifest import SourceLines, json_line, manifest_json, parse_manifest
+from shardmill.run.plan import SourceFacts, differences, facts_json, fingerprint, read_facts, same_facts
+from shardmill.storage import Source, Sources
+from shardmill.storage.source import in_order
+from tests.meter import metered
+
+NASTY = ['], "tokenizer": {"name": 1', '"', "\\", "\udcff", "a\nb", "é", "💡", "], [", "\x7f", '"sources": [', " ]"]
+
+
+def some_sources(count):
+    draw = random.Random(count)
+    for i in range(count):
+        name = f"folder/{i:05}{draw.choice(NASTY)}.txt" if i % 3 else f"s3://bucket/{i}"
+        yield Source(name, name, draw.choice([None, 0, i, 1 << 40]), draw.choice(["", str(10**18 + i), '"etag"']))
+
+
+def facts_of(rows):
+    """Facts as a plan has them, and the same as plain data."""
+    others = {"tokenizer": {"name": "gpt2", "eot": 50256}, "options": {"val": "0", "format": ["npy"], "name": None}}
+    return {"sources": SourceFacts(lambda: iter(rows)), **others}, {"sources": [list(row) for row in rows], **others}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 1023, 1024, 1025, 3000])
+def test_a_packed_list_of_sources_is_that_list(count):
+    plain = list(some_sources(count))
+    packed = Sources(plain)
+    assert list(packed) == plain and len(packed) == count
+    for start in {0, 1, 5, 1023, 1024, 1025, count - 1, count}:
+        assert list(packed.iter_from(max(0, start))) == plain[max(0, start) :]
+        assert packed[start : start + 3] == plain[start : start + 3]
+    assert all(packed[i] == plain[i] for i in range(-count, count, 97))
+    with pytest.raises(IndexError):
+        packed[count]
+    assert packed.remote == any(source.remote for source in plain)
+    sizes = [source.size for source in plain]
+    assert packed.total_bytes == (None if None in sizes else sum(sizes))
+    assert packed.bytes_before(count // 2) == sum(size or 0 for size in sizes[: count // 2])
+
+
+@pytest.mark.parametrize("count", [0, 9, 10, 11, 95])
+def test_rows_are_sorted_in_batches_as_they_are_at_once(monkeypatch, count):
+    monkeypatch.setattr("shardmill.storage.source._BATCH", 10)
+    rows = [(f"{random.Random(i).random()}", i) for i in range(count)]
+    assert list(in_order(rows)) == sorted(rows)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 3000])
+def test_the_fingerprint_and_the_plan_are_those_of_plain_data(tmp_path, count):
+    facts, plain = facts_of([(s.name, s.size, s.version) for s in some_sources(count)])
+    written = json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()
+    assert fingerprint(facts) == hashlib.sha256(written).hexdigest()
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"".join(facts_json(facts)))
+    assert path.read_bytes() == json.dumps(plain).encode()
+    back = read_facts(path)
+    assert [list(row) for row in back["sources"]] == plain["sources"]
+    assert {**back, "sources": 0} == {**plain, "sources": 0}
+    assert same_facts(back, facts) and same_facts(facts, back)
+    path.write_text(json.dumps(plain, indent=1))  # by another hand
+    assert same_facts(read_facts(path), facts)
+
+
+def test_a_plan_is_read_through_blocks_of_any_size(tmp_path, monkeypatch):
+    facts, plain = facts_of([(s.name, s.size, s.version) for s in some_sources(60)])
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"".join(facts_json(facts)))
+    for size in (150, 151, 157, 163, 999):
+        monkeypatch.setattr("shardmill.run.plan._BLOCK", size)
+        assert [list(row) for row in read_facts(path)["sources"]] == plain["sources"]
+
+
+def test_a_plan_that_was_cut_off_is_none(tmp_path):
+    facts, _ = facts_of([("a", 1, "")])
+    path = tmp_path / "plan.json"
+    for size in range(len(b"".join(facts_json(facts)))):
+        path.write_bytes(b"".join(facts_json(facts))[:size])
+        assert read_facts(path) is None
+
+
+def slow_differences(before, now):
+    """With all names in dictionaries."""
+    were = {name: (size, version) for name, size, version in before}
+    found = []
+    for name, *rest in now:
+        if name not in were:
+            found.append(f"source `{name}` is new")
+        elif were[name] != tuple(rest):
+            found.append(f"source `{name}` has changed")
+    names = {name for name, _, _ in now}
+    found += [f"source `{name}` is gone" for name in were if name not in names]
+    if not found and before != now:
+        found.append("the order of the sources has changed")
+    return found if len(found) <= 5 else [*found[:5], f"and {len(found) - 5:,} more"]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_differences_of_sources_are_those_of_the_slow_twin(seed):
+    draw = random.Random(seed)
+    before = [(draw.choice("abcdefgh"), draw.choice([1, 2]), "v") for _ in range(draw.randrange(6))]
+    now = [row if draw.random() < 0.6 else (draw.choice("abcxyz"), 1, "v") for row in before if draw.random() < 0.8]
+    draw.shuffle(now) if seed % 3 == 0 else None
+    told = differences(facts_of(before)[0], facts_of(now)[0])
+    assert [words.split(" (")[0] for words in told] == slow_differences(before, now)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1024, 2500])
+def test_a_manifest_is_written_and_read_in_pieces_as_it_would_be_whole(count):
+    sources = [{"name": f"{i}{NASTY[i % len(NASTY)]}", "bytes": i, "documents": 1} for i in range(count)]
+    manifest = {"fingerprint": "f", "splits": {"train": {"files": []}}, "sources": sources, "options": {"sources": []}}
+    written = b"".join(manifest_json(manifest))
+    assert json.loads(written) == manifest
+    assert b"".join(manifest_json({**manifest, "sources": SourceLines(map(json_line, sources))})) == written
+    back = parse_manifest(written, "here")
+    assert back == manifest and back["sources"] == sources and len(back["sources"]) == count
+    assert back["sources"][count // 2 : count // 2 + 2] == sources[count // 2 : count // 2 + 2]
+    assert b"".join(manifest_json(back)) == written
+    assert parse_manifest(json.dumps(manifest).encode(), "here") == manifest  # by another hand
+
+
+def test_a_damaged_line_of_a_source_is_damage(tmp_path):
+    (tmp_path / "a.txt").write_text("some text")
+    shardmill.prepare(tmp_path / "a.txt", tmp_path / "out")
+    path = tmp_path / "out" / "manifest.json"
+    path.write_bytes(path.read_bytes().replace(b'"documents": 1, "empty": 0, "rejected"', b'"documents": 1, "empty'))
+    with pytest.raises(DamageError, match=r"manifest.json cannot be read"):
+        list(shardmill.open(tmp_path / "out").manifest["sources"])
+    assert any("cannot be read" in one for one in verify(tmp_path / "out").damage)
+
+
+def test_another_plan_of_many_sources_is_refused_by_name(tmp_path):
+    source = write(tmp_path / "in", 3000)
+    result = shardmill.prepare(source, tmp_path / "out")
+    assert shardmill.prepare(source, tmp_path / "out").already
+    assert [os.path.basename(one["name"]) for one in result.manifest["sources"]] == sorted(os.listdir(source))
+    (source / "0001234.txt").write_text("something else")
+    (source / "new.txt").write_text("new")
+    with pytest.raises(shardmill.ShardmillError, match=r"0001234.txt` has changed .*; source `.*new.txt` is new"):
+        shardmill.prepare(source, tmp_path / "out")
+
+
+def write(folder, count):
+    folder.mkdir(parents=True, exist_ok=True)
+    for i in range(count):
+        with open(folder / f"{i:07}.txt", "wb") as file:
+            file.write(b"The quick brown fox jumps over the lazy dog, and then it sleeps.\n")
+    return folder
+
+
+def test_a_source_takes_few_bytes_of_memory_and_the_report_of_the_most_is_true(tmp_path):
+    source = write(tmp_path / "in", 20_000)
+    few = metered("prepare", source, "-o", tmp_path / "few", "--memory", "400MB", "--workers", "1", "--json")
+    write(source, 60_000)
+    many = metered("prepare", source, "-o", tmp_path / "many", "--memory", "400MB", "--workers", "1", "--json")
+    assert few.code == many.code == 0, many.err
+    # Some of it are chunks that are worked on at once, which are no more with more files. It was 1,300.
+    assert (many.peak - few.peak) / 40_000 < 500
+    for run in (few, many):
+        assert run.peak <= json.loads(run.out)["peak_memory"] * 1.01
+
+
+@pytest.mark.slow
+def test_a_million_tiny_files_stay_within_400_mb(tmp_path):
+    for i in range(1000):
+        write(tmp_path / "in" / f"{i:03}", 1000)
+    run = metered("prepare", tmp_path / "in", "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2", "--json")
+    assert run.code == 0, run.err
+    assert run.peak < 400_000_000
+    assert json.loads(run.out)["documents"] == 1_000_000
+    again = metered("prepare", tmp_path / "in", "-o", tmp_path / "out", "--memory", "400MB", "--json")
+    assert again.code == 0 and again.peak < 400_000_000, again.err
+    (tmp_path / "in" / "new.txt").write_text("new")
+    refused = metered("prepare", tmp_path / "in", "-o", tmp_path / "out", "--memory", "400MB")
+    assert refused.code == 1 and "new.txt` is new" in refused.err and refused.peak < 400_000_000
+    for command in (["verify", tmp_path / "out"], ["inspect", tmp_path / "in"]):
+        assert metered(*command).peak < 400_000_000

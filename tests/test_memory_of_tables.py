@@ -1,0 +1,97 @@
+"""Bounded, from outside, for CSV and Arrow files in which the text is not what takes memory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.meter import metered
+
+MB = 1_000_000
+
+
+def _repeated(text: bytes, count: int) -> pa.Array:
+    ends = np.arange(count + 1, dtype=np.int64) * len(text)
+    return pa.Array.from_buffers(pa.large_string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text * count)])
+
+
+def _one_batch(path: Path, columns: dict[str, pa.Array], compression: str | None = "zstd") -> None:
+    batch = pa.RecordBatch.from_pydict(columns)
+    with pa.ipc.new_file(path, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_batch(batch)
+
+
+def _other_column(path: Path) -> int:
+    zeros = pa.array(np.zeros(150 * MB, np.int64))
+    _one_batch(path, {"other": pa.FixedSizeListArray.from_arrays(zeros, 1500), "text": _repeated(b"words ", 100_000)})
+    return 100_000
+
+
+def _empty_rows(path: Path) -> int:
+    _one_batch(path, {"text": _repeated(b"", 20 * MB)})
+    return 20 * MB
+
+
+def _much_text(path: Path) -> int:
+    _one_batch(path, {"text": _repeated(b"word " * 1200, 100_000)})
+    return 100_000
+
+
+def _deltas(path: Path) -> int:
+    """A dictionary that grows to 86 MB."""
+    kind = pa.dictionary(pa.int32(), pa.string())
+    values = pa.array([f"{i:06} " * 140 for i in range(88_000)])
+    schema = pa.schema([("text", kind)])
+    options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
+    with pa.ipc.new_stream(path, schema, options=options) as writer:
+        for end in range(4000, 88_001, 4000):
+            numbers = pa.array(range(end - 4000, end, 40), pa.int32())
+            column = pa.DictionaryArray.from_arrays(numbers, values.slice(0, end))
+            writer.write_batch(pa.RecordBatch.from_arrays([column], schema=schema))
+    return 2200
+
+
+def _csv(head: bytes, row: bytes, count: int) -> Callable[[Path], int]:
+    def write(path: Path) -> int:
+        with open(path, "wb") as file:
+            file.write(head)
+            file.writelines(itertools.repeat(row * 10, count // 10))
+        return count
+
+    return write
+
+
+SHAPES = {
+    "other-column.arrow": (_other_column, "400MB"),
+    "deltas.arrow": (_deltas, "400MB"),
+    "other-field.csv": (_csv(b"text,b\n", b"words," + b"x" * 4_800_000 + b"\n", 30), "400MB"),
+    "empty-rows.arrow": (_empty_rows, "1GB"),
+    "much-text.arrow": (_much_text, "400MB"),
+    "empty-rows.csv": (_csv(b"text,b\n", b",1\n", 8 * MB), "1GB"),
+    "one-letter.csv": (_csv(b"text\n", b"a\n", 5 * MB), "400MB"),
+}
+QUICK = ("other-column.arrow", "deltas.arrow", "other-field.csv")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in SHAPES])
+def test_what_is_not_text_takes_no_more_than_the_limit_either(tmp_path: Path, name: str) -> None:
+    make, limit = SHAPES[name]
+    source = tmp_path / name
+    count = make(source)
+    for _ in range(2):
+        allowed = int(limit[:-2]) * (1000 * MB if limit.endswith("GB") else MB)
+        done = metered("prepare", source, "-o", tmp_path / "out", "--memory", limit, "--workers", "2", "-q")
+        assert done.peak <= allowed, f"{done.peak / MB:.0f} MB under {limit}\n{done.err}"
+        if done.code == 0:
+            break
+        limit = re.search(r"`--memory (\d+MB)`", done.err)[1]  # it has to suffice
+    assert done.code == 0, done.err
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
+    assert manifest["documents"] + manifest["empty"] == count
