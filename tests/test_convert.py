@@ -15,7 +15,7 @@ from shardmill.run import checkpoints
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.streams import StreamOutput
 from shardmill.storage import PartialFile
-from tests.datasets import make_dataset, random_documents
+from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.shards.driving import contents
 
 DOCUMENTS = random_documents(1, count=80)
@@ -65,7 +65,7 @@ def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(star
 
 def test_several_formats_at_once_and_the_way_back(tmp_path):
     source = make_dataset("nanogpt", tmp_path / "source", DOCUMENTS)
-    shardmill.convert(source, tmp_path / "out", format=FORMATS, shard_tokens=700, name="web")
+    shardmill.convert(source, tmp_path / "out", format=TOGETHER, shard_tokens=700, name="web")
     for format in FORMATS:
         data = shardmill.open(tmp_path / "out", format)
         assert [d.tolist() for d in data["val"].documents] == [d.tolist() for d in DOCUMENTS["val"]]
@@ -180,7 +180,7 @@ def test_what_convert_writes_is_what_prepare_would_have_written(tmp_path, monkey
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["grain", "mill", "flour", "water"], random.integers(1, 400))) for _ in range(300)]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    options = {"format": FORMATS, "shard_tokens": 3000, "name": "web"}
+    options = {"format": TOGETHER, "shard_tokens": 3000, "name": "web"}
     shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "all", val=0.2, **options)
     shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "one", val=0.2)
     result = shardmill.convert(tmp_path / "one", tmp_path / "converted", **options)

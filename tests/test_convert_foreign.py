@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill.dataset import conversion
-from shardmill.dataset.document_index import Megatron
-from shardmill.dataset.token_files import TokenFile, TokenFiles
-from shardmill.dataset.verify import verify
+from shardmill.dataset import conversion, verify
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
+from shardmill.shards import TokenFile, TokenFiles, format_named
 from tests.corpus import write_jsonl
 from tests.datasets import EOT, make_dataset, with_eot
 from tests.foreign import (
@@ -137,7 +135,7 @@ def test_megatron_documents_of_several_sequences_or_none_are_found(tmp_path):
     write_megatron(tmp_path / "x_text_document", sequences, [0, 2, 2, 3, 4])
     path = tmp_path / "x_text_document.bin"
     tokens = TokenFiles([TokenFile(path, 18)], np.dtype("<i4"))
-    index = Megatron(tokens, [path.with_suffix(".idx")])
+    index = format_named("megatron").index(tokens)
     assert [index.bounds(i) for i in range(len(index))] == [(0, 7), (7, 7), (7, 12), (12, 18)]
     for start in range(18):
         for stop in range(start + 1, 19):

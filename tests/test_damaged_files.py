@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill.dataset.verify import verify
+from shardmill.dataset import verify
 from shardmill.errors import DamageError, ShardmillError
 from shardmill.options import FORMATS
 from tests.datasets import make_dataset, random_documents

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardmill
-from shardmill.dataset import document_index
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.options import FORMATS
+from shardmill.shards import document_index
 from shardmill.tokens import load_tokenizer
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 

@@ -148,7 +148,7 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     """Check a dataset: sizes, sha256, counts, that every id is in range and EOT stands exactly between documents; and
     encode a sample of the documents again with the tokenizer's own library.
     """
-    from shardmill.dataset.verify import verify as check
+    from shardmill.dataset import verify as check
 
     said = (lambda line: None) if quiet or as_json else (lambda line: _complain(line))
     report = check(folder, sample=sample, source=source, tell=said)
@@ -171,8 +171,8 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 @click.option("--ids", is_flag=True, help="the id of each token as well")
 def show(folder: str, **given: Any) -> None:
     """Look at documents of a dataset. Tokens are told apart by colour on a terminal, and by │ elsewhere."""
-    from shardmill.dataset.dataset import open_dataset
-    from shardmill.dataset.show import show as shown
+    from shardmill.dataset import open_dataset
+    from shardmill.dataset import show as shown
 
     def paint(number: int, text: str) -> str:
         return click.style(text, bg=("bright_black", "blue")[number % 2])
@@ -184,7 +184,7 @@ def show(folder: str, **given: Any) -> None:
 @shardmill.command(short_help="another format, without tokenizing again")
 @click.argument("source", metavar="DIR")
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
-@partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "overwrite"))
+@partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite"))
 @click.option(
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
     help="where the end-of-text token stands in files of other tools; found out by default",
@@ -194,11 +194,11 @@ def show(folder: str, **given: Any) -> None:
 def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Write a dataset again in other formats, with EOT, shard size and width as they need it.
 
-    DIR is a dataset, or files that other tools have made: nanoGPT's and llm.c's `.bin`, build-nanogpt's `.npy`,
-    Megatron's `.bin` and `.idx`. Of such files `--tokenizer` says what made them. Kill it at any moment: the same
-    command goes on from there.
+    DIR is a dataset, or files that other tools have made, of any format but mds. Of such files `--tokenizer` says what
+    made them, and `--delimiter` and `--source-eot` which token stands between documents, and where. Kill it at any
+    moment: the same command goes on from there.
     """
-    from shardmill.dataset.conversion import convert as run
+    from shardmill.dataset import convert as run
     from shardmill.run.progress import choose_progress
     from shardmill.run.summary import as_data, as_text
 

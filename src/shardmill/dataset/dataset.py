@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.document_index import DocumentIndex, EndOfText, Ends, Megatron
-from shardmill.dataset.token_files import MdsFiles, TokenFile, TokenFiles
 from shardmill.dataset.untrusted import check_inside, check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.run.manifest import NAME as MANIFEST
 from shardmill.run.manifest import dataset_folder, read_manifest
+from shardmill.shards import DocumentIndex, EndOfText, TokenFile, format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,13 +102,12 @@ class Split:
         self.dataset, self.name = dataset, name
         self.described = described
         width = dataset.dtype.itemsize
-        mds = dataset.format == "mds"
         files = [
-            TokenFile(dataset.folder / f["name"], f["tokens"], 0 if mds else f["bytes"] - f["tokens"] * width)
+            TokenFile(dataset.folder / f["name"], f["tokens"], f["bytes"] - f["tokens"] * width)
             for f in described["files"]
             if not f.get("role")
         ]
-        self.tokens = MdsFiles(files, dataset.dtype) if mds else TokenFiles(files, dataset.dtype)
+        self.tokens = format_named(dataset.format).tokens(files, dataset.dtype)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -211,13 +209,9 @@ class Documents:
 def document_index(split: Split) -> DocumentIndex:
     """Where the documents of a split are."""
     data, tokens = split.dataset, split.tokens
-    indices = [data.folder / f["name"] for f in split.described["files"] if f.get("role") == "index"]
-    if data.format == "megatron":
-        return Megatron(tokens, indices)
-    if data.format == "datatrove":
-        return Ends.datatrove(tokens, indices)
-    if isinstance(tokens, MdsFiles):
-        return Ends.mds(tokens)
+    index = format_named(data.format).index(tokens)
+    if index is not None:
+        return index
     if data.eot == "none" or data.eot_id is None:
         raise UsageError(
             "nothing says where documents end: the dataset has no end-of-text tokens",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.options import FORMATS
-from shardmill.run.manifest import NAME
+from shardmill.run.manifest import NAME, SourceLines
+from shardmill.shards import FORMATS
 
 _TEXT = (str, type(None))
 _FILE = {"name": str, "tokens": int, "bytes": int, "sha256": str}
@@ -20,8 +20,15 @@ _MANIFEST: dict[str, Any] = {
     "fingerprint": str,
     "documents": int,
     "rejected": int,
-    "options": {"tokenizer?": str, "pattern?": _TEXT, "specials?": str, "separator?": _TEXT, "name?": _TEXT},
-    "sources": list,
+    "options": {
+        "tokenizer?": str,
+        "pattern?": _TEXT,
+        "specials?": str,
+        "delimiter?": _TEXT,
+        "separator?": _TEXT,
+        "name?": _TEXT,
+    },
+    "sources": (list, SourceLines),
     "tokenizer": {"name": str, "sha256": str, "vocab_size": int, "eot": (int, type(None))},
     "also?": [_OUTPUT],
     "rejects?": {"name": str, "bytes": int, "sha256": str},

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardmill.inspection.estimate import ONE_FILE
-from shardmill.shards import foreseen
+from shardmill.shards import FORMATS, foreseen, format_named
 from shardmill.storage import LARGEST
 from shardmill.units import show_bytes
 
@@ -122,7 +121,8 @@ def _disk(report: Inspection) -> list[Trouble]:
 
 
 def _object(report: Inspection) -> list[Trouble]:
-    large = [name for name in ONE_FILE if report.staging and report.output_bytes.get(name, 0) > LARGEST]
+    whole = [name for name in FORMATS if not format_named(name).sharded]
+    large = [name for name in whole if report.staging and report.output_bytes.get(name, 0) > LARGEST]
     if not large:
         return []
     said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST)}"

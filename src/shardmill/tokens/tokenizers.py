@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.errors import UsageError
 from shardmill.tokens.engines import Backend, Engine, Recipe
 from shardmill.tokens.gigatoken_backend import MARK
 from shardmill.tokens.stitch import Stitching
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Reference = Callable[[str], list[int]]
+_SHOWN = 8
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,15 @@ class Tokenizer:
             "specials": self.specials,
             "bos_eos": "none added",
         }
+
+    def with_delimiter(self, token: str | None) -> Tokenizer:
+        """The same with another special token between documents; UsageError when there is no such one."""
+        if token is None:
+            return self
+        if token not in self.special_tokens:
+            known = ", ".join(f"`{name}`" for name in list(self.special_tokens)[:_SHOWN]) or "none"
+            raise UsageError(f"`{token}` is no special token of `{self.name}`", hint=f"there are: {known}")
+        return replace(self, eot=self.special_tokens[token])
 
     def takes(self, separator: bytes) -> bool:
         """Whether engines can be made for rows that have this separator between them."""

@@ -1,25 +1,102 @@
-"""Where tokens come from that are already there: a dataset of ours, or files of other tools."""
+"""Tokens that are already there: a dataset of ours or files of other tools, with EOT moved where it is wanted."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.dataset.foreign import find_eot, find_foreign
-from shardmill.dataset.rearrange import Marked
+from shardmill.dataset.dataset import Dataset, document_index, open_dataset
 from shardmill.errors import UsageError
 from shardmill.run.manifest import NAME
+from shardmill.shards import find_foreign, format_named
+from shardmill.tokens import load_tokenizer
 
 if TYPE_CHECKING:
-    from shardmill.dataset.dataset import Dataset
+    from numpy.typing import NDArray
 
-_INDEXED = ("megatron", "datatrove", "mds")
-_OWN_EOT = {"nanogpt": "after", "npy": "before", "llmc": "before", "megatron": "after"}
+    from shardmill.shards import DocumentIndex, TokenFiles
+
+
+class Block(NamedTuple):
+    """Some tokens of a split with the marks in their new places."""
+
+    tokens: NDArray[Any]
+    ends: NDArray[np.int64]
+    """Where documents end, counted from the start of `tokens`; without those that end at their very start."""
+    ends_before: bool
+    """The document that was open before these tokens has ended with the last of them."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A split whose documents are marked `after`, `before` or with `none`, and may be listed in an index too."""
+
+    tokens: TokenFiles
+    eot: str
+    mark: int | None
+    index: DocumentIndex | None = None
+    continues: bool = False
+    """Its first document began in the other split: the stream was cut there, and not between documents."""
+    open: bool = False
+    """Its last document goes on in the other split."""
+
+    def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The tokens from one on, as they are: (where a block begins, its tokens)."""
+        for start in range(at, len(self.tokens), size):
+            yield start, self.tokens.read(start, min(start + size, len(self.tokens)))
+
+    def arranged(self, start: int, block: NDArray[Any], eot: str) -> Block:
+        """A block with the marks where `eot` wants them. The blocks of a split together are the whole of it."""
+        if self.index is not None:
+            return self._by_index(start, block, eot, self.index)
+        if self.eot == "none" or self.mark is None:
+            return Block(block, np.empty(0, np.int64), False)
+        if eot == "none":
+            marks = np.flatnonzero(block == self.mark)
+            ends = np.unique(marks - np.arange(len(marks)))
+            return _block(np.delete(block, marks), ends)
+        if (self.eot, eot) == ("after", "before"):
+            first = start == 0 and not self.continues
+            block = self._with(block, first, start + len(block) == len(self.tokens) and block[-1] == self.mark)
+        elif (self.eot, eot) == ("before", "after"):
+            last = start + len(block) == len(self.tokens) and not self.open
+            if start == 0 and block[0] == self.mark:
+                block = block[1:]
+            block = np.append(block, block.dtype.type(self.mark)) if last else block
+        marks = np.flatnonzero(block == self.mark)
+        return _block(block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks)
+
+    def _with(self, block: NDArray[Any], first: bool, without_last: bool) -> NDArray[Any]:
+        mark = np.array([self.mark], block.dtype)
+        return np.concatenate([mark[: int(first)], block[: len(block) - int(without_last)]])
+
+    def _by_index(self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex) -> Block:
+        ends = index.ends(start, start + len(block), block) - start
+        if eot == self.eot or self.mark is None:
+            return _block(block, ends)
+        opens = not self.continues if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
+        starts = np.concatenate([np.zeros(int(opens), np.int64), ends[ends < len(block)]])
+        gone = np.empty(0, np.int64)
+        if self.eot != "none":
+            marks = ends - 1 if self.eot == "after" else starts
+            gone = marks[block[marks] == self.mark]
+        block = np.delete(block, gone)
+        ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
+        if eot == "after":
+            marks = ends[:-1] if self.open and start + len(block) + len(gone) == len(self.tokens) else ends
+            return _block(np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks)))
+        if eot == "before":
+            return _block(np.insert(block, starts, self.mark), ends + np.searchsorted(starts, ends))
+        return _block(block, ends)
+
+
+def _block(tokens: NDArray[Any], ends: NDArray[np.int64]) -> Block:
+    return Block(tokens, ends[ends > 0], bool(len(ends) and ends[0] == 0))
 
 
 @dataclass(frozen=True)
@@ -77,25 +154,24 @@ class Origin:
         return max(0, marks - int(first and not split.continues) + int(not last and not split.open))
 
 
-def find_origin(path: Path, tokenizer: str, eot: str | None = None) -> Origin:
+def find_origin(path: Path, tokenizer: str, eot: str | None = None, delimiter: str | None = None) -> Origin:
     """What can be converted at a path. UsageError when nothing can, DamageError when it is not whole.
 
-    `eot`: where it stands in files of other tools; None: that is found out.
+    `eot`: where it stands in files of other tools; None: that is found out. `delimiter`: which token it is there.
     """
     if path.is_dir() and ((path / NAME).exists() or (path / ".shardmill").is_dir()):
-        from shardmill.dataset.dataset import open_dataset
-
-        if eot is not None:
-            raise UsageError("a dataset of shardmill's says itself where EOT stands", hint="leave `--source-eot` out")
+        if eot is not None or delimiter is not None:
+            raise UsageError(
+                "a dataset of shardmill's says itself what stands between documents",
+                hint="leave `--source-eot` and `--delimiter` out",
+            )
         return _of_dataset(path, open_dataset(path))
-    return _of_files(path, tokenizer, eot)
+    return _of_files(path, tokenizer, eot, delimiter)
 
 
 def _of_dataset(path: Path, data: Dataset) -> Origin:
-    from shardmill.dataset.dataset import document_index
-
     manifest = data.manifest
-    indexed = data.format in _INDEXED
+    indexed = format_named(data.format).indexed
     options = manifest["options"]
     return Origin(
         path=path,
@@ -113,27 +189,25 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
             whole=[name for name in data if data[name].described.get("dropped")],
         ),
         tokenizer=manifest["tokenizer"],
-        spec={key: options[key] for key in ("tokenizer", "pattern", "specials") if key in options},
+        spec={key: options[key] for key in ("tokenizer", "pattern", "specials", "delimiter") if key in options},
         # What `--tail drop` left out is counted in the manifest, and not there to be converted.
         counts={name: data[name].described["documents"] for name in data if not data[name].described.get("dropped")},
         text_bytes={name: data[name].described["bytes"] for name in data},
     )
 
 
-def _of_files(path: Path, tokenizer: str, eot: str | None) -> Origin:
-    from shardmill.tokens import load_tokenizer
-
-    known = load_tokenizer(tokenizer)
+def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None) -> Origin:
+    known = load_tokenizer(tokenizer).with_delimiter(delimiter)
     found = find_foreign(path, known.dtype)
     if known.eot is None:
         eot = "none"
     elif eot is None:
-        eot = find_eot(found.splits.values(), found.indices.values(), known.eot, _OWN_EOT[found.format])
+        eot = found.find_eot(known.eot)
     stats = [one.stat() for one in found.paths]
     return Origin(
         path=path,
         name=path.resolve().name.split(".")[0],
-        format=found.format,
+        format=found.format.name,
         version=hashlib.sha256(repr([(s.st_size, s.st_mtime_ns) for s in stats]).encode()).hexdigest(),
         dtype=_width(found.dtype, known.vocab_size),
         width=found.dtype.itemsize,
@@ -142,7 +216,7 @@ def _of_files(path: Path, tokenizer: str, eot: str | None) -> Origin:
             {split: Marked(tokens, eot, known.eot, found.indices.get(split)) for split, tokens in found.splits.items()}
         ),
         tokenizer=known.describe(),
-        spec={"tokenizer": tokenizer},
+        spec={"tokenizer": tokenizer, **({"delimiter": delimiter} if delimiter else {})},
     )
 
 

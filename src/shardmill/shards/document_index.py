@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from shardmill.dataset.token_files import MdsFiles, TokenFiles
 from shardmill.errors import DamageError
+from shardmill.shards.token_files import TokenFiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK = 1 << 20  # tokens looked at in one go
 _ENTRIES = 1 << 16  # positions held; when there are more, every second one goes
-_HEAD = struct.Struct("<9sQBQQ")
 
 
 class DocumentIndex(Protocol):
@@ -106,105 +102,25 @@ class EndOfText:
         return at
 
 
-class Megatron:
-    """Documents by Megatron's index; a document may have been stored as several sequences, or as none."""
-
-    def __init__(self, tokens: TokenFiles, indices: list[Path]) -> None:
-        self._tokens, self._paths = tokens, indices
-        self._map = lru_cache(4)(lambda i: np.memmap(indices[i], np.uint8, "r"))
-        heads = [megatron_head(path) for path in indices]
-        self._sequences = [sequences for _, sequences, _ in heads]
-        self._firsts = [0, *np.cumsum([documents for _, _, documents in heads], dtype=np.int64).tolist()]
-
-    def __len__(self) -> int:
-        return int(self._firsts[-1])
-
-    def bounds(self, i: int) -> tuple[int, int]:
-        file = _file_of(self._firsts, i)
-        ends, documents = self._arrays(file)
-        first, last = documents[i - self._firsts[file] : i - self._firsts[file] + 2].tolist()
-        if not 0 <= first <= last <= self._sequences[file]:
-            raise DamageError("Megatron's index is damaged", place=str(self._paths[file]))
-        return _bounds(self._tokens, file, self._end(ends, first), self._end(ends, last))
-
-    def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
-        found = []
-        for file, base in _files_between(self._tokens, start, stop):
-            (lengths, offsets), documents = self._arrays(file)
-            width = self._tokens.dtype.itemsize
-            # Documents end where sequences do: those that end within, then of these the last of a document.
-            first = max(0, int(np.searchsorted(offsets, (start - base) * width, side="right")) - 1)
-            last = int(np.searchsorted(offsets, (stop - base) * width))
-            among = documents[np.searchsorted(documents, first + 1) : np.searchsorted(documents, last, side="right")]
-            if len(among) and not 0 < among.min() <= among.max() <= self._sequences[file]:
-                raise DamageError("Megatron's index is damaged", place=str(self._paths[file]))
-            ends = np.unique(offsets[among - 1] // width + lengths[among - 1]) + base
-            found.append(ends[(ends > start) & (ends <= stop)])
-        return np.concatenate([np.empty(0, np.int64), *found])
-
-    def _end(self, ends: tuple[NDArray[np.int32], NDArray[np.int64]], sequence: int) -> int:
-        """Where the sequences before one end, in tokens of the file."""
-        lengths, offsets = ends
-        if not sequence:
-            return 0
-        return int(offsets[sequence - 1]) // self._tokens.dtype.itemsize + int(lengths[sequence - 1])
-
-    def _arrays(self, file: int) -> tuple[tuple[NDArray[np.int32], NDArray[np.int64]], NDArray[np.int64]]:
-        count, data = self._sequences[file], self._map(file)
-        lengths = data[_HEAD.size : _HEAD.size + 4 * count].view("<i4")
-        offsets = data[_HEAD.size + 4 * count : _HEAD.size + 12 * count].view("<i8")
-        end = _HEAD.size + 12 * count + 8 * (self._firsts[file + 1] - self._firsts[file] + 1)
-        return (lengths, offsets), data[_HEAD.size + 12 * count : end].view("<i8")
-
-
-def megatron_head(path: Path) -> tuple[int, int, int]:
-    """(code of the type, sequences, documents) of an index; DamageError when it is none."""
-    with open(path, "rb") as file:
-        head = file.read(_HEAD.size)
-    if len(head) == _HEAD.size:
-        magic, version, code, sequences, entries = _HEAD.unpack(head)
-        size = _HEAD.size + 12 * sequences + 8 * entries
-        if (magic, version) == (b"MMIDIDX\0\0", 1) and entries and size <= path.stat().st_size:
-            return code, sequences, entries - 1
-    raise DamageError("the file is not a whole Megatron index", place=str(path))
-
-
 class Ends:
-    """Documents by where they end in each file: datatrove's index, or MosaicML's shards."""
+    """Documents by where they end in each file."""
 
-    def __init__(self, tokens: TokenFiles, counts: list[int], ends: Any) -> None:
+    def __init__(self, tokens: TokenFiles, counts: list[int], ends: Callable[[int], NDArray[Any]]) -> None:
+        """`counts`: documents of each file; `ends` gives for a file where they end, in tokens."""
         self._tokens, self._ends = tokens, ends
         self._firsts = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
 
-    @classmethod
-    def datatrove(cls, tokens: TokenFiles, indices: list[Path]) -> Ends:
-        counts = [path.stat().st_size // 8 for path in indices]
-
-        def read(i: int) -> NDArray[Any]:
-            return np.memmap(indices[i], "<u8", "r", shape=(counts[i],)) if counts[i] else np.empty(0, "<u8")
-
-        return cls(tokens, counts, lru_cache(4)(read))
-
-    @classmethod
-    def mds(cls, tokens: MdsFiles) -> Ends:
-        counts = []
-        for i in range(len(tokens.files)):
-            head = np.empty(4, np.uint8)
-            tokens.fill_bytes(i, 0, head)
-            counts.append(int(head.view("<u4")[0]))
-        return cls(tokens, counts, tokens.ends)
-
     def __len__(self) -> int:
         return int(self._firsts[-1])
 
     def bounds(self, i: int) -> tuple[int, int]:
-        file = _file_of(self._firsts, i)
+        file = file_of(self._firsts, i)
         n, ends = i - self._firsts[file], self._ends(file)
-        return _bounds(self._tokens, file, int(ends[n - 1]) if n else 0, int(ends[n]))
+        return bounds_in(self._tokens, file, int(ends[n - 1]) if n else 0, int(ends[n]))
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         found = []
-        for file, base in _files_between(self._tokens, start, stop):
+        for file, base in files_between(self._tokens, start, stop):
             ends = self._ends(file)
             first, last = np.searchsorted(ends, [max(0, start - base), stop - base], side="right")
             among = np.asarray(ends[first:last], np.int64) + base
@@ -214,20 +130,21 @@ class Ends:
         return np.concatenate([np.empty(0, np.int64), *found])
 
 
-def _bounds(tokens: TokenFiles, file: int, start: int, end: int) -> tuple[int, int]:
+def bounds_in(tokens: TokenFiles, file: int, start: int, end: int) -> tuple[int, int]:
     """Positions in a file as positions in the whole; DamageError when they cannot be."""
     if not 0 <= start <= end <= tokens.files[file].tokens:
         raise DamageError("the index of the documents is damaged", place=str(tokens.files[file].path))
     return tokens.starts[file] + start, tokens.starts[file] + end
 
 
-def _file_of(firsts: list[int], i: int) -> int:
+def file_of(firsts: list[int], i: int) -> int:
+    """The file that holds document `i`, by the number of the first document in each; IndexError."""
     if not 0 <= i < firsts[-1]:
         raise IndexError(f"there is no document {i:,}")
     return bisect_right(firsts, i) - 1
 
 
-def _files_between(tokens: TokenFiles, start: int, stop: int) -> Iterator[tuple[int, int]]:
+def files_between(tokens: TokenFiles, start: int, stop: int) -> Iterator[tuple[int, int]]:
     """The files that hold these tokens, each with the position of its first."""
     for file in range(max(0, bisect_right(tokens.starts, start) - 1), bisect_left(tokens.starts, stop)):
         yield file, tokens.starts[file]

@@ -6,7 +6,7 @@ import mmap
 import os
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _OPEN = 56  # handles at a time; with the maps 64, where macOS gives a process 256
 _MAPS = 8
-_SHARDS = 2
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class TokenFiles:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
         self.starts = np.concatenate([[0], np.cumsum([file.tokens for file in files], dtype=np.int64)]).tolist()
         # Each is an LRU cache that threads may share. What it forgets stays open for those who still read it.
-        self._open = lru_cache(_OPEN)(partial(_open, self.files))
+        self.opened = lru_cache(_OPEN)(partial(_open, self.files))
         self._map = lru_cache(_MAPS)(partial(_map, self.files, self.dtype))
 
     def __len__(self) -> int:
@@ -109,7 +108,7 @@ class TokenFiles:
         """Some tokens, read-only: from the memory map when they lie in one file, else a copy."""
         i = bisect_right(self.starts, start) - 1
         if start >= stop or stop > self.starts[i + 1]:
-            return _frozen(self.read(start, stop))
+            return frozen(self.read(start, stop))
         return self._map(i)[start - self.starts[i] : stop - self.starts[i]]
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
@@ -120,47 +119,13 @@ class TokenFiles:
             self.fill(i, within, narrow)
             out[:] = narrow
             return
-        self.fill_bytes(i, file.head + within * self.dtype.itemsize, out.view(np.uint8))
+        self.opened(i).fill(file.head + within * self.dtype.itemsize, out.view(np.uint8))
 
-    def fill_bytes(self, i: int, at: int, out: NDArray[np.uint8]) -> None:
-        """Fill an array with bytes of one file; DamageError when it ends too early."""
-        self._open(i).fill(at, out)
-
-
-class MdsFiles(TokenFiles):
-    """Tokens across MosaicML's shards, where every document has a head of its own."""
-
-    def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
-        super().__init__(files, dtype)
-        # Of a few shards: one has few enough documents for that.
-        self._offsets = lru_cache(_SHARDS)(partial(_offsets, self._open, self.files))
-        self.ends = lru_cache(_SHARDS)(partial(_ends, self._offsets, self.files, self.dtype))
-        """For each shard where its documents end, in tokens."""
-
-    def __setstate__(self, state: tuple[list[TokenFile], np.dtype[Any]]) -> None:
-        MdsFiles.__init__(self, *state)
-
-    def view(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy: the tokens do not lie side by side."""
-        return _frozen(self.read(start, stop))
-
-    def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
-        """Fill an array with tokens of one shard."""
-        ends, offsets, width = self.ends(i), self._offsets(i), self.dtype.itemsize
-        first = int(np.searchsorted(ends, within, side="right"))
-        last = int(np.searchsorted(ends, within + len(out)))
-        rows = np.arange(first, last + 1)
-        begins = np.where(rows > 0, ends[rows - 1], 0)
-        heads = offsets[rows + 1] - offsets[rows] - (ends[rows] - begins) * width
-        start = int(offsets[first] + heads[0] + (within - begins[0]) * width)
-        stop = int(offsets[last] + heads[-1] + (within + len(out) - begins[-1]) * width)
-        data = np.empty(stop - start, np.uint8)
-        self.fill_bytes(i, start, data)
-        # The heads of all documents but the first stand between the tokens; they are cut out in one go.
-        heads, at = heads[1:], offsets[rows[1:]] - start
-        tokens = np.ones(len(data), np.bool_)
-        tokens[np.repeat(at - (np.cumsum(heads) - heads), heads) + np.arange(int(heads.sum()))] = False
-        out[:] = data[tokens].view(self.dtype)
+    def read_bytes(self, i: int, at: int, size: int) -> NDArray[np.uint8]:
+        """Bytes of one file; DamageError when it ends too early."""
+        out = np.empty(size, np.uint8)
+        self.opened(i).fill(at, out)
+        return out
 
 
 def _open(files: Sequence[TokenFile], i: int) -> OpenFile:
@@ -173,35 +138,7 @@ def _map(files: Sequence[TokenFile], dtype: np.dtype[Any], i: int) -> NDArray[An
     return np.frombuffer(mapped, dtype, files[i].tokens, files[i].head)
 
 
-def _offsets(opened: Callable[[int], OpenFile], files: Sequence[TokenFile], i: int) -> NDArray[np.int64]:
-    """Where the documents of a MosaicML shard begin, and the end, in bytes; DamageError when that cannot be."""
-    count = np.empty(1, "<u4")
-    opened(i).fill(0, count.view(np.uint8))
-    size = files[i].path.stat().st_size
-    if 4 * (int(count[0]) + 2) <= size:
-        offsets = np.empty(int(count[0]) + 1, "<u4")
-        opened(i).fill(4, offsets.view(np.uint8))
-        if offsets[-1] == size and (offsets[1:] >= offsets[:-1]).all():
-            return offsets.astype(np.int64)
-    raise DamageError("the shard's offsets do not fit its size", place=str(files[i].path))
-
-
-def _ends(
-    offsets: Callable[[int], NDArray[np.int64]], files: Sequence[TokenFile], dtype: np.dtype[Any], i: int
-) -> NDArray[np.int64]:
-    sizes, width = np.diff(offsets(i)) - 4 - 1, dtype.itemsize
-    # How wide a document's length is written depends on the length: 1, 2 or 4 bytes.
-    lengths = np.where(
-        (sizes - 1) // width < 1 << 8,
-        (sizes - 1) // width,
-        np.where((sizes - 2) // width < 1 << 16, (sizes - 2) // width, (sizes - 4) // width),
-    )
-    ends = np.cumsum(lengths)
-    if not len(ends) or ends[-1] != files[i].tokens or (lengths < 0).any():
-        raise DamageError("the shard's offsets do not fit its tokens", place=str(files[i].path))
-    return ends
-
-
-def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+def frozen(array: NDArray[Any]) -> NDArray[Any]:
+    """The same, read-only."""
     array.flags.writeable = False
     return array

@@ -20,6 +20,7 @@ from shardmill.dataset.untrusted import check_inside, check_manifest
 from shardmill.errors import DamageError, UsageError
 from shardmill.run.manifest import NAME as MANIFEST
 from shardmill.run.manifest import parse_manifest, read_manifest
+from shardmill.shards import format_named
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer, load_tokenizer
 from shardmill.units import show_bytes, show_seconds
@@ -130,7 +131,7 @@ def _tokenizer(manifest: dict[str, Any], report: Report) -> Tokenizer | None:
             options.get("tokenizer") or named["name"],
             pattern=options.get("pattern"),
             specials=options.get("specials", "text"),
-        )
+        ).with_delimiter(options.get("delimiter"))
     except UsageError as why:
         report.notes.append(f"no document was encoded again: {why.message}")
         return None
@@ -149,7 +150,7 @@ def _check_output(
     report: Report,
     tell: Callable[[str], None],
 ) -> None:
-    ids = manifest["tokenizer"]
+    ids, kind = manifest["tokenizer"], format_named(described["format"])
     seen_documents = 0
     for name, split in described["splits"].items():
         scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
@@ -159,18 +160,18 @@ def _check_output(
             tell(entry["name"])
             before = len(report.damage)
             head = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
-            # A shard of MosaicML has a head for every document; its tokens are read in a second pass.
-            beside = entry.get("role") or described["format"] == "mds"
+            # Where every document has a head of its own, the tokens are read in a second pass.
+            beside = entry.get("role") or not kind.contiguous
             scan.skip(entry["bytes"] if beside else head)
             _check_file(out, entry, report, scan.take)
             if len(report.damage) == before:
                 report.damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
             scan.problems.clear()
-        if described["format"] == "mds" and not isinstance(out, Path):
+        if not kind.contiguous and not isinstance(out, Path):
             report.notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
             scan.tokens, scan.marks = split["tokens"], split["documents"]
-        elif described["format"] == "mds" and not report.damage and isinstance(out, Path):
-            _scan_samples(open_dataset(out, "mds")[name], scan, report)
+        elif not kind.contiguous and not report.damage and isinstance(out, Path):
+            _scan_samples(open_dataset(out, kind.name)[name], scan, report)
         report.tokens += scan.tokens
         if scan.tokens != split["tokens"] and not report.damage:
             report.damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
@@ -234,9 +235,10 @@ def _check_rejects(out: Path | ObjectStore, manifest: dict[str, Any], report: Re
         counted[0] += bytes(block).count(b"\n")
 
     _check_file(out, manifest["rejects"], report, count)
-    lines = counted[0]
-    if lines != manifest["rejected"]:
-        report.damage.append(f"{manifest['rejects']['name']}: {lines:,} lines for {manifest['rejected']:,} rejects")
+    if counted[0] != manifest["rejected"]:
+        report.damage.append(
+            f"{manifest['rejects']['name']}: {counted[0]:,} lines for {manifest['rejected']:,} rejects"
+        )
 
 
 class _Scan:
@@ -322,8 +324,8 @@ def _documents(
     out: Path, described: dict[str, Any], ids: dict[str, Any], sample: int, draw: random.Random
 ) -> Iterator[tuple[str, NDArray[Any] | None]]:
     """Documents around tokens drawn at random, without EOT; None for one that cannot be had whole."""
-    if described["format"] == "mds":
-        yield from _samples(open_dataset(out, "mds"), sample, draw)
+    if not format_named(described["format"]).contiguous:
+        yield from _samples(open_dataset(out, described["format"]), sample, draw)
         return
     dtype = np.dtype(described["dtype"])
     files = [entry for split in described["splits"].values() for entry in split["files"] if entry["tokens"]]
