@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.shards import SPLITS
+from shardmill.shards import FORMATS, SPLITS
 from shardmill.tokens import load_tokenizer
 from tests.shards.driving import Driven
 
 EOT = 50256
+TOGETHER = tuple(format for format in FORMATS if format != "litdata")
+"""All that can be made in one folder: litData's index has the name of MosaicML's."""
 
 
 def random_documents(seed: int, count: int = 60, longest: int = 300) -> dict[str, list[np.ndarray]]:

@@ -140,7 +140,7 @@ def test_batches_refuse_what_is_of_a_wrong_kind(dataset, argument, right):
 @pytest.mark.parametrize(("argument", "right"), [("sample", {"0", "2", "numpy"}), ("source", {"True", "False"}),
                                                  ("folder", set())])  # fmt: skip
 def test_verify_refuses_what_is_of_a_wrong_kind(dataset, argument, right):
-    from shardmill.dataset.verify import verify
+    from shardmill.dataset import verify
 
     for name, value in VALUES.items():
         given = {"folder": dataset, argument: value}

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import struct
 
 import numpy as np
 import pytest
 
 import shardmill
 from shardmill.dataset import conversion
-from shardmill.dataset.document_index import Megatron
-from shardmill.dataset.token_files import TokenFile, TokenFiles
-from shardmill.errors import DamageError, MismatchError, OutputError, UsageError
+from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.streams import StreamOutput
 from shardmill.storage import PartialFile
-from tests.datasets import EOT, make_dataset, random_documents, with_eot
+from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.shards.driving import contents
 
 DOCUMENTS = random_documents(1, count=80)
@@ -68,7 +65,7 @@ def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(star
 
 def test_several_formats_at_once_and_the_way_back(tmp_path):
     source = make_dataset("nanogpt", tmp_path / "source", DOCUMENTS)
-    shardmill.convert(source, tmp_path / "out", format=FORMATS, shard_tokens=700, name="web")
+    shardmill.convert(source, tmp_path / "out", format=TOGETHER, shard_tokens=700, name="web")
     for format in FORMATS:
         data = shardmill.open(tmp_path / "out", format)
         assert [d.tolist() for d in data["val"].documents] == [d.tolist() for d in DOCUMENTS["val"]]
@@ -172,115 +169,6 @@ def test_files_in_the_way_and_its_own_folder_are_refused(tmp_path):
     assert (tmp_path / "out" / "train.bin").read_bytes() == b"precious"
 
 
-def foreign_nanogpt(folder):
-    for split, made in DOCUMENTS.items():
-        np.concatenate([with_eot(d, "after") for d in made]).tofile(folder / f"{split}.bin")
-
-
-def foreign_npy(folder):
-    for split, made in DOCUMENTS.items():
-        stream = np.concatenate([with_eot(d, "before") for d in made])
-        for i in range(0, len(stream), 900):
-            np.save(folder / f"edufineweb_{split}_{i:06}.npy", stream[i : i + 900])
-
-
-def foreign_llmc(folder):
-    for split, made in DOCUMENTS.items():
-        stream = np.concatenate([with_eot(d, "before") for d in made])
-        head = np.zeros(256, np.int32)
-        head[:3] = 20240520, 1, len(stream)
-        (folder / f"fineweb_{split}_000000.bin").write_bytes(head.tobytes() + stream.tobytes())
-
-
-def foreign_megatron(folder):
-    for split, made in DOCUMENTS.items():
-        marked = [with_eot(d, "after").astype(np.int32) for d in made]
-        write_megatron(folder / f"my_{split}_text_document", marked, np.arange(len(marked) + 1))
-
-
-def write_megatron(prefix, sequences, documents):
-    lengths = np.array([len(s) for s in sequences], np.int32)
-    offsets = (np.cumsum(lengths, dtype=np.int64) - lengths) * 4
-    head = struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, 4, len(sequences), len(documents))
-    arrays = (lengths, offsets, np.asarray(documents, np.int64))
-    prefix.with_name(prefix.name + ".idx").write_bytes(head + b"".join(a.tobytes() for a in arrays))
-    np.concatenate(sequences).astype(np.int32).tofile(prefix.with_name(prefix.name + ".bin"))
-
-
-@pytest.mark.parametrize("to", FORMATS)
-@pytest.mark.parametrize("make", [foreign_nanogpt, foreign_npy, foreign_llmc, foreign_megatron])
-def test_files_that_other_tools_have_made_are_taken(make, to, prepared, tmp_path):
-    (tmp_path / "theirs").mkdir()
-    make(tmp_path / "theirs")
-    result = shardmill.convert(tmp_path / "theirs", tmp_path / "out", format=to, shard_tokens=500, name="web")
-    assert files(tmp_path / "out") == files(prepared(to))
-    assert {name: split["documents"] for name, split in result.manifest["splits"].items()} == {
-        name: len(made) for name, made in DOCUMENTS.items()
-    }
-
-
-def test_a_single_file_is_taken_as_train(tmp_path):
-    foreign_nanogpt(tmp_path)
-    result = shardmill.convert(tmp_path / "train.bin", tmp_path / "out", format="megatron")
-    assert list(result.manifest["splits"]) == ["train"]
-    assert sorted(files(tmp_path / "out")) == ["train_text_document.bin", "train_text_document.idx"]
-
-
-@pytest.mark.parametrize(
-    ("name", "split"),
-    [("train", "train"), ("medieval_train_000001", "train"), ("train_web_val_000000", "val"), ("x_valid_y", "val"),
-     ("fineweb", "train"), ("my-validation_text_document", "val")],
-)  # fmt: skip
-def test_the_split_of_a_file_is_the_last_word_of_its_name_that_says_so(name, split, tmp_path):
-    with_eot(np.arange(50, dtype=np.uint16), "after").tofile(tmp_path / f"{name}.bin")
-    result = shardmill.convert(tmp_path / f"{name}.bin", tmp_path / "out", format="nanogpt")
-    assert list(result.manifest["splits"]) == [split]
-
-
-def test_megatron_documents_of_several_sequences_or_none_are_found(tmp_path):
-    sequences = [np.full(n, n, np.int32) for n in (3, 4, 5, 6)]
-    write_megatron(tmp_path / "x_text_document", sequences, [0, 2, 2, 3, 4])
-    path = tmp_path / "x_text_document.bin"
-    tokens = TokenFiles([TokenFile(path, 18)], np.dtype("<i4"))
-    index = Megatron(tokens, [path.with_suffix(".idx")])
-    assert [index.bounds(i) for i in range(len(index))] == [(0, 7), (7, 7), (7, 12), (12, 18)]
-    for start in range(18):
-        for stop in range(start + 1, 19):
-            expected = [end for end in (7, 12, 18) if start < end <= stop]
-            assert index.ends(start, stop, np.empty(0)).tolist() == expected
-
-
-def test_what_is_damaged_or_unknown_is_said(tmp_path):
-    def refused(kind, words, **more):
-        with pytest.raises(kind, match=words) as error:
-            shardmill.convert(theirs, tmp_path / "out", **more)
-        assert not (tmp_path / "out" / "manifest.json").exists()
-        return error.value
-
-    theirs = tmp_path / "theirs"
-    theirs.mkdir()
-    refused(UsageError, "no dataset and no token files")
-    (theirs / "train.bin").write_bytes(b"odd")
-    assert "train.bin" in refused(DamageError, "not whole tokens").place
-    (theirs / "train.bin").unlink()
-    foreign_llmc(theirs)
-    data = (theirs / "fineweb_val_000000.bin").read_bytes()
-    (theirs / "fineweb_val_000000.bin").write_bytes(data[:-2])
-    refused(DamageError, "where its head says")
-    (theirs / "fineweb_val_000000.bin").unlink()
-    np.save(theirs / "x_train_1.npy", np.arange(5, dtype=np.uint16))
-    refused(UsageError, "several kinds")
-    for path in theirs.iterdir():
-        path.unlink()
-    np.arange(100, dtype=np.uint16).tofile(theirs / "train.bin")
-    refused(UsageError, "nothing says where documents end", format="npy")
-    shardmill.convert(theirs, tmp_path / "bare", format="npy", eot="none")
-    assert np.array_equal(shardmill.open(tmp_path / "bare")["train"][:], np.arange(100))
-    write_megatron(theirs / "bad", [np.array([1, 70_000, EOT])], [0, 1])
-    (theirs / "train.bin").unlink()
-    assert "token 1" in refused(DamageError, "70,000 is no token of `gpt2`").place
-
-
 def test_a_dataset_that_is_not_finished_is_refused(tmp_path):
     (tmp_path / ".shardmill").mkdir()
     with pytest.raises(UsageError, match="not a dataset"):
@@ -292,7 +180,7 @@ def test_what_convert_writes_is_what_prepare_would_have_written(tmp_path, monkey
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["grain", "mill", "flour", "water"], random.integers(1, 400))) for _ in range(300)]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    options = {"format": FORMATS, "shard_tokens": 3000, "name": "web"}
+    options = {"format": TOGETHER, "shard_tokens": 3000, "name": "web"}
     shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "all", val=0.2, **options)
     shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "one", val=0.2)
     result = shardmill.convert(tmp_path / "one", tmp_path / "converted", **options)

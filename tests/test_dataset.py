@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardmill
-from shardmill.dataset import document_index
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.options import FORMATS
+from shardmill.shards import document_index
 from shardmill.tokens import load_tokenizer
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 
@@ -30,8 +31,8 @@ def opened(request, tmp_path_factory):
     return shardmill.open(folder)
 
 
-def stream(data, split):
-    return np.concatenate([with_eot(d, data.eot) for d in DOCUMENTS[split]])
+def stream(data, split, documents=DOCUMENTS):
+    return np.concatenate([with_eot(d, data.eot) for d in documents[split]])
 
 
 def test_a_split_is_all_its_tokens_across_files(opened):
@@ -220,6 +221,26 @@ def test_a_thousand_shards_are_opened_at_once_and_hold_few_files(tmp_path):
         assert data["train"][i : i + 1][0] == i % 2000
     if before:
         assert len(os.listdir("/proc/self/fd")) - before <= 64
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_many_threads_that_read_many_shards_get_the_tokens_that_they_ask_for(format, tmp_path):
+    documents = random_documents(3, count=280)
+    data = shardmill.open(make_dataset(format, tmp_path / "out", documents, shard_tokens=400))
+    train = data["train"]
+    expected, known = stream(data, "train", documents), documents["train"]
+    assert len(train.tokens.files) > 60 or format in ("nanogpt", "megatron")
+
+    def read(seed):
+        random = np.random.default_rng(seed)
+        for start in random.integers(0, len(expected) - 40, 80).tolist():
+            assert np.array_equal(train.tokens.read(start, start + 40), expected[start : start + 40])
+            assert np.array_equal(train[start : start + 3], expected[start : start + 3])
+            assert np.array_equal(train.documents[start % len(known)], known[start % len(known)])
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(read, range(8)))
 
 
 def test_nothing_of_torch_is_imported_by_opening_and_batching(tmp_path):

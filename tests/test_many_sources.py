@@ -10,7 +10,7 @@ import random
 import pytest
 
 import shardmill
-from shardmill.dataset.verify import verify
+from shardmill.dataset import verify
 from shardmill.errors import DamageError
 from shardmill.run.manifest import SourceLines, json_line, manifest_json, parse_manifest
 from shardmill.run.plan import SourceFacts, differences, facts_json, fingerprint, read_facts, same_facts

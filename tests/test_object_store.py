@@ -10,13 +10,14 @@ import subprocess
 import pytest
 
 import shardmill
+from shardmill.dataset import verify
 from shardmill.dataset.conversion import convert
-from shardmill.dataset.verify import verify
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.storage import ObjectStore
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere_in_store
+from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL, metered
 from tests.object_store import MB, WORDS, FaultyWay, bucket, often, s3_server, words
 from tests.watching import interrupt_after, paused_run, wait_until, watch_reads
@@ -231,7 +232,7 @@ def test_verify_reads_a_dataset_in_a_store_and_finds_damage(tmp_path, bucket):
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     with source.open("a") as file:
         file.write("not json\n")
-    shardmill.prepare(source, bucket.url(), format=FORMATS, val=0.2, shard_tokens=5_000)
+    shardmill.prepare(source, bucket.url(), format=TOGETHER, val=0.2, shard_tokens=5_000)
     report = verify(bucket.url())
     assert report.damage == []
     assert report.files == len(bucket.contents()) - 1

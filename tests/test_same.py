@@ -136,5 +136,3 @@ def test_the_same_input_gives_the_same_bytes_however_the_work_is_cut(name, seed,
 @pytest.mark.parametrize("seed", range(100, 180))
 def test_the_same_input_gives_the_same_bytes_in_many_more_cases(name, seed, tmp_path):
     check_same(name, seed, tmp_path)
-
-

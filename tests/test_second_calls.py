@@ -93,7 +93,7 @@ def test_files_of_another_making_are_not_overwritten(tmp_path):
 @pytest.mark.parametrize("step", ["clear", "close"])
 @pytest.mark.parametrize("command", ["prepare", "convert"])
 def test_a_kill_after_the_manifest_leaves_a_dataset_that_the_next_call_tidies(tmp_path, command, step):
-    from shardmill.dataset.verify import verify
+    from shardmill.dataset import verify
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(50))
     out = tmp_path / "out"

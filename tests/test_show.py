@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 import shardmill
 from shardmill.cli import shardmill as command
-from shardmill.dataset.show import show
+from shardmill.dataset import show
 from shardmill.errors import UsageError
 from shardmill.tokens import load_tokenizer
 from tests.datasets import make_dataset

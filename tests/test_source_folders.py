@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 import shardmill
-from shardmill.dataset.verify import verify
+from shardmill.dataset import verify
 from shardmill.errors import ShardmillError, SourceError, UsageError
-from shardmill.options import FORMATS
 from shardmill.sources import find_sources
 from tests.corpus import contents, documents, write_jsonl
+from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL
 
 PATIENCE = 60  # seconds after which something hangs; what is tested takes one or two
@@ -127,7 +127,7 @@ def test_a_read_that_waits_does_not_hold_up_an_end(tmp_path, silent, number):
 @pytest.mark.parametrize("input_format", ["auto", "text"])
 @pytest.mark.parametrize("where", ["out", "sub/out", "z"])
 def test_an_output_inside_the_source_is_no_source(texts, where, input_format):
-    out, options = texts / where, {"format": FORMATS, "input_format": input_format, "val": 0.5, "shard_tokens": 100}
+    out, options = texts / where, {"format": TOGETHER, "input_format": input_format, "val": 0.5, "shard_tokens": 100}
     first = shardmill.prepare(texts, out, **options)
     assert [os.path.relpath(one["name"], texts) for one in first.manifest["sources"]] == ["a.txt", "b.txt", "sub/c.txt"]
     made = contents(out)
@@ -142,7 +142,7 @@ def test_an_output_inside_the_source_is_no_source(texts, where, input_format):
 @pytest.mark.parametrize("pattern", ["*", "**/*", "**/*.txt", "*.txt", "."])
 def test_an_output_among_the_sources_is_no_source(texts, pattern):
     write_jsonl(texts / "bad.jsonl", [*documents(5), 7])
-    options = {"format": FORMATS, "val": 0.5, "max_bad": "any"}
+    options = {"format": TOGETHER, "val": 0.5, "max_bad": "any"}
     found = shardmill.prepare(texts / pattern, texts, **options).manifest["sources"]
     assert shardmill.prepare(texts / pattern, texts, **options).already
     again = shardmill.prepare(texts / pattern, texts, **options, overwrite=True)

@@ -13,11 +13,11 @@ import zstandard
 
 import shardmill
 from shardmill.errors import ShardmillError, SourceError
-from shardmill.options import FORMATS
 from shardmill.sources.finding import find_sources
 from shardmill.storage.opening import FOREIGN
 from tests.corpus import HARD, contents, documents, write_jsonl
 from tests.crashing import crash_everywhere
+from tests.datasets import TOGETHER
 from tests.reference import check, twin
 from tests.shards.readers import megatron_documents
 
@@ -83,7 +83,7 @@ def test_tiny_files_are_read_together_and_are_what_the_twin_says(tmp_path, toget
 def test_together_and_one_by_one_they_give_the_same_bytes_in_every_format(tmp_path, monkeypatch, together, val):
     texts = [b"", *some(), b"", b"", b"x" * 65536, "é".encode() * 32768, *some(50, 1), b""]
     source = write(tmp_path / "in", texts)
-    same(monkeypatch, tmp_path, source, format=FORMATS, val=val, shard_tokens=3000)
+    same(monkeypatch, tmp_path, source, format=TOGETHER, val=val, shard_tokens=3000)
     assert together == [356]
 
 
@@ -102,10 +102,10 @@ def test_an_empty_file_is_no_document_in_an_index_and_hides_no_end_of_one(tmp_pa
 
 def test_small_chunks_give_the_same_bytes_as_large_ones(tmp_path, monkeypatch, together):
     source = write(tmp_path / "in", [b"", *some(40), b"", b"", *some(40, 1), b""])
-    shardmill.prepare(source, tmp_path / "large", format=FORMATS, val=0.5)
+    shardmill.prepare(source, tmp_path / "large", format=TOGETHER, val=0.5)
     for most in (2, 7):
         monkeypatch.setattr("shardmill.documents.tiny_files.MOST", most)
-        shardmill.prepare(source, tmp_path / f"{most}", format=FORMATS, val=0.5)
+        shardmill.prepare(source, tmp_path / f"{most}", format=TOGETHER, val=0.5)
         assert contents(tmp_path / f"{most}") == contents(tmp_path / "large")
     assert all(together)
     assert len(together) > 50

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import shardmill
-from shardmill.dataset.verify import verify
+from shardmill.dataset import verify
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS
 from tests.corpus import documents, write_jsonl

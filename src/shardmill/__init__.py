@@ -13,9 +13,9 @@ TYPE_CHECKING = False  # known to type checkers by its name; `typing` takes long
 if TYPE_CHECKING:
     from typing import Any
 
-    from shardmill.dataset.conversion import convert as convert
-    from shardmill.dataset.dataset import Dataset as Dataset
-    from shardmill.dataset.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
+    from shardmill.dataset import Dataset as Dataset
+    from shardmill.dataset import convert as convert
+    from shardmill.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
     from shardmill.inspection import inspect as inspect
     from shardmill.run.main import Result as Result
     from shardmill.run.main import prepare as prepare
@@ -25,11 +25,11 @@ __version__ = "0.1.0"
 __all__ = ["Dataset", "Result", "ShardmillError", "__version__", "convert", "prepare"]
 
 _LAZY = {
-    "Dataset": ("dataset.dataset", "Dataset"),
+    "Dataset": ("dataset", "Dataset"),
     "Result": ("run.main", "Result"),
-    "convert": ("dataset.conversion", "convert"),
+    "convert": ("dataset", "convert"),
     "inspect": ("inspection", "inspect"),
-    "open": ("dataset.dataset", "open_dataset"),
+    "open": ("dataset", "open_dataset"),
     "prepare": ("run.main", "prepare"),
 }
 

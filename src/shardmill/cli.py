@@ -115,7 +115,9 @@ def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
         _complain(f"note: `{name}` is here, so it is read, and not the recipe of that name")
 
 
-_INSPECTED = ("tokenizer", "pattern", "input_format", "text_field", "separator", "memory", "workers", "recipe")
+_INSPECTED = (
+    "tokenizer", "pattern", "format", "input_format", "text_field", "separator", "memory", "workers", "recipe",
+)  # fmt: skip
 
 
 @shardmill.command(short_help="before: what it will take, and what would go wrong")
@@ -132,7 +134,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
     from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
-    options = {name: value for name, value in given.items() if value is not None}
+    options = {name: value for name, value in given.items() if value not in (None, ())}
     report = look(list(sources), out, **options)
     _print(json.dumps(report.data()) if as_json else report.text())
     if report.stops:
@@ -149,7 +151,7 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     """Check a dataset: sizes, sha256, counts, that every id is in range and EOT stands exactly between documents; and
     encode a sample of the documents again with the tokenizer's own library.
     """
-    from shardmill.dataset.verify import verify as check
+    from shardmill.dataset import verify as check
 
     said = (lambda line: None) if quiet or as_json else (lambda line: _complain(line))
     report = check(folder, sample=sample, source=source, tell=said)
@@ -172,8 +174,8 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 @click.option("--ids", is_flag=True, help="the id of each token as well")
 def show(folder: str, **given: Any) -> None:
     """Look at documents of a dataset. Tokens are told apart by colour on a terminal, and by │ elsewhere."""
-    from shardmill.dataset.dataset import open_dataset
-    from shardmill.dataset.show import show as shown
+    from shardmill.dataset import open_dataset
+    from shardmill.dataset import show as shown
 
     def paint(number: int, text: str) -> str:
         return click.style(text, bg=("bright_black", "blue")[number % 2])
@@ -185,17 +187,21 @@ def show(folder: str, **given: Any) -> None:
 @shardmill.command(short_help="another format, without tokenizing again")
 @click.argument("source", metavar="DIR")
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
-@partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "overwrite"))
+@partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite"))
+@click.option(
+    "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
+    help="where the end-of-text token stands in files of other tools; found out by default",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
 def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Write a dataset again in other formats, with EOT, shard size and width as they need it.
 
-    DIR is a dataset, or files that other tools have made: nanoGPT's and llm.c's `.bin`, build-nanogpt's `.npy`,
-    Megatron's `.bin` and `.idx`. Of such files `--tokenizer` says what made them. Kill it at any moment: the same
-    command goes on from there.
+    DIR is a dataset, or files that other tools have made, of any format but mds. Of such files `--tokenizer` says what
+    made them, and `--delimiter` and `--source-eot` which token stands between documents, and where. Kill it at any
+    moment: the same command goes on from there.
     """
-    from shardmill.dataset.conversion import convert as run
+    from shardmill.dataset import convert as run
     from shardmill.run.progress import choose_progress
     from shardmill.run.summary import as_data, as_text
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from shardmill.arguments import KINDS
 from shardmill.errors import UsageError
+from shardmill.shards import FORMATS as FORMATS
+from shardmill.shards import check_together
 from shardmill.units import parse_bytes, parse_count, parse_share
 
-FORMATS = ("nanogpt", "shards", "npy", "llmc", "megatron", "datatrove", "mds")
 INPUT_FORMATS = ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv")
 
 
@@ -82,7 +83,7 @@ class Options:
         "token itself (parse), or as a bad document (error)",
     )  # fmt: skip
     format: tuple[str, ...] = option(
-        ("nanogpt",), "-f", "--format", kind="names", shapes=True, choices=FORMATS,
+        FORMATS[:1], "-f", "--format", kind="names", shapes=True, choices=FORMATS,
         help="output format; may be given more than once",
     )  # fmt: skip
     input_format: str = option(
@@ -101,14 +102,16 @@ class Options:
         None, "--eot", shapes=True, choices=("after", "before", "none"),
         help="where the end-of-text token stands in a document; by default as the format's readers expect it",
     )  # fmt: skip
+    delimiter: str | None = option(
+        None, "--delimiter", metavar="TOKEN", shapes=True,
+        help="the special token between documents, such as <|begin_of_text|>; the end-of-text token by default",
+    )  # fmt: skip
     val: str = option(
         "0.0005", "--val", kind="share", metavar="V", shapes=True,
         help="what goes to the validation split: a fraction of the documents, first:N tokens, tail:F (the last "
         "share of each text file), or 0",
     )  # fmt: skip
-    seed: int = option(
-        0, "--seed", kind="number", metavar="N", shapes=True, help="seed of the train/validation split"
-    )
+    seed: int = option(0, "--seed", kind="number", metavar="N", shapes=True, help="seed of the train/validation split")
     shard_tokens: int | str = option(
         "100M", "--shard-tokens", kind="amount", metavar="N", shapes=True,
         help="tokens in a shard, for formats with shards",
@@ -185,6 +188,7 @@ class Options:
                     )
         if not self.format:
             raise UsageError("no output format was given", hint=f"there are: {', '.join(FORMATS)}")
+        check_together(self.format)
         for name, amount in (
             ("--workers", self.workers), ("--shard-tokens", self.tokens_per_shard), ("--memory", self.memory_bytes),
             *(("--limit", limit) for limit in self.limits),
@@ -238,6 +242,8 @@ class Options:
         shaping = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["shapes"]}
         shaping["shard_tokens"] = self.tokens_per_shard
         shaping["format"] = list(self.format)
+        if self.delimiter is None:
+            del shaping["delimiter"]  # so that datasets from before there was such an option have the same fingerprint
         return shaping
 
 

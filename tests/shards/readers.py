@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
 from itertools import pairwise
@@ -92,6 +93,41 @@ def mds_documents(path: Path, dtype: str) -> list[np.ndarray]:
     return documents
 
 
+def litdata(path: Path, dtype: str) -> np.ndarray:
+    return np.concatenate(litdata_documents(path, dtype))
+
+
+def litdata_documents(path: Path, dtype: str) -> list[np.ndarray]:
+    data = path.read_bytes()
+    index = json.loads((path.parent / "index.json").read_text())
+    (entry,) = (chunk for chunk in index["chunks"] if chunk["filename"] == path.name)
+    assert index["config"]["item_loader"] == "TokensLoader"
+    assert index["config"]["data_format"] == ["no_header_tensor:" + {"int32": "16", "uint16": "20"}[dtype]]
+    (count,) = struct.unpack_from("<I", data)
+    offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
+    assert offsets[0] == 4 + 4 * (count + 1) and offsets[-1] == len(data) == entry["chunk_bytes"] < 1 << 32
+    assert (entry["chunk_size"], entry["dim"]) == (count, (len(data) - offsets[0]) // np.dtype(dtype).itemsize)
+    return [np.frombuffer(data[start:end], dtype) for start, end in pairwise(offsets)]
+
+
+def olmo(path: Path, dtype: str) -> np.ndarray:
+    documents = olmo_documents(path, dtype)
+    tokens = raw(path, dtype)
+    assert sum(map(len, documents)) == len(tokens)
+    return tokens
+
+
+def olmo_documents(path: Path, dtype: str) -> list[np.ndarray]:
+    tokens = raw(path, dtype)
+    documents = []
+    with gzip.open(path.with_suffix(".csv.gz"), "rt") as file:
+        for line in file:
+            start, end = line.rstrip("\n").split(",")
+            assert int(start) == sum(map(len, documents))
+            documents.append(tokens[int(start) : int(end)])
+    return documents
+
+
 READERS = {
     "nanogpt": raw,
     "shards": raw,
@@ -100,4 +136,6 @@ READERS = {
     "megatron": megatron,
     "datatrove": datatrove,
     "mds": mds,
+    "litdata": litdata,
+    "olmo": olmo,
 }

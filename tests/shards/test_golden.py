@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
+import json
 import warnings
 
 import numpy as np
@@ -119,3 +121,68 @@ def test_torch_takes_our_files_as_llmc_and_modded_nanogpt_take_them(tmp_path):
             assert file.readinto(tokens.numpy()) == 2 * count
             assert not file.read(1)
         assert count == SHARD or name == run.names("train")[-1]
+
+
+@pytest.mark.parametrize("largest", [50257, 200_000])
+def test_litdata_reads_our_chunks_as_litgpt_does_and_would_have_written_the_same(largest, tmp_path):
+    litdata = library("litdata")
+    writer = library("litdata.streaming.writer")
+    torch = library("torch")
+    made = documents(6, largest=largest)
+    dtype = np.dtype("uint16" if largest <= 65536 else "uint32")
+    run = whole_run("litdata", tmp_path / "out", made, dtype=dtype, shard_tokens=1500)
+    theirs = writer.BinaryWriter(str(tmp_path / "theirs"), chunk_bytes=1 << 30, item_loader=litdata.TokensLoader())
+    for i, tokens in enumerate(of(made, "train")):
+        theirs[i] = torch.from_numpy(tokens.astype("int32" if largest > 65536 else "uint16"))
+    theirs.done()
+    theirs.merge()
+    together = whole_run("litdata", tmp_path / "together", made, dtype=dtype, shard_tokens=10**9)
+    assert (together.folder / "train" / "chunk-0-0.bin").read_bytes() == (
+        tmp_path / "theirs" / "chunk-0-0.bin"
+    ).read_bytes()
+    ours, index = (json.loads((tmp_path / path / "index.json").read_text()) for path in ("together/train", "theirs"))
+    assert ours["config"]["data_format"] == index["config"]["data_format"]
+    assert [{key: chunk[key] for key in ours["chunks"][0]} for chunk in index["chunks"]] == ours["chunks"]
+    dataset = litdata.StreamingDataset(
+        str(run.folder / "train"), item_loader=litdata.TokensLoader(block_size=32), shuffle=False
+    )
+    blocks = [block for tokens in chunks(run) for block in np.split(tokens, range(32, len(tokens), 32))]
+    expected = [block for block in blocks if len(block) == 32]
+    assert len(run.names("train")) > 3 and len(dataset) == len(expected)
+    assert all(np.array_equal(dataset[i].numpy(), block) for i, block in enumerate(expected))
+
+
+def chunks(run):
+    tokens = {name: data for name, data in contents(run.folder).items() if name in run.names("train")}
+    for name in run.names("train"):
+        start = 4 * (2 + int(np.frombuffer(tokens[name], "<u4", 1)[0]))
+        yield np.frombuffer(tokens[name], run.output.dtype, offset=start)
+
+
+@pytest.mark.parametrize("largest", [50257, 200_000])
+def test_olmo_core_reads_our_files_and_would_have_listed_the_same_documents(largest, tmp_path):
+    data = library("olmo_core.data.numpy_dataset")
+    utils = library("olmo_core.data.utils")
+    eos = largest - 1
+    made = [
+        (split, np.append(tokens % eos, eos).astype(tokens.dtype)) for split, tokens in documents(7, largest=largest)
+    ]
+    dtype = np.uint16 if largest <= 65536 else np.uint32
+    run = whole_run("olmo", tmp_path / "out", made, dtype=np.dtype(dtype))
+    paths = [run.folder / name for name in run.names("train")]
+    assert len(paths) > 3
+    dataset = data.NumpyFSLDataset(
+        *paths, sequence_length=32, pad_token_id=0, eos_token_id=eos, vocab_size=largest, dtype=dtype
+    )
+    dataset.prepare()
+    files = [np.fromfile(path, dtype) for path in paths]
+    assert np.array_equal(np.concatenate(files), np.concatenate(of(made, "train")))
+    expected = [block for file in files for block in np.split(file, range(32, len(file), 32)) if len(block) == 32]
+    assert len(dataset) == len(expected)
+    assert all(np.array_equal(dataset[i]["input_ids"].numpy(), block) for i, block in enumerate(expected))
+    for path in paths:
+        listed = list(utils.iter_document_indices(path, use_array_if_local=False))
+        assert listed == list(utils.iter_document_indices(path, eos_token_id=eos, dtype=dtype))
+        ours = gzip.decompress(path.with_suffix(".csv.gz").read_bytes())
+        utils.write_document_indices(path, dtype=dtype, eos_token_id=eos)
+        assert gzip.decompress(path.with_suffix(".csv.gz").read_bytes()) == ours

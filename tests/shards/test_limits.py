@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import shardmill
 from shardmill.errors import OutputError, UsageError
-from shardmill.shards import SPLITS, open_output
+from shardmill.options import FORMATS
+from shardmill.shards import SPLITS, foreseen, open_output
 from tests.shards.driving import SHARD, Driven
 
 
@@ -50,9 +52,11 @@ def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path):
     assert "--tail merge" in warnings("npy", {"train": [plenty, 1234], "val": [plenty]})
     assert "--shard-tokens" in warnings("npy", {"train": [1234, 1234], "val": [plenty]})
     assert "two train shards" in warnings("llmc", {"train": [plenty], "val": [plenty]})
-    assert "10,485,761 val tokens, and there are 600,000" in warnings(
-        "llmc", {"train": [plenty, plenty], "val": [600_000]}
-    )
+    lacking = "needs 10,485,762 tokens in the first val file, and there are "
+    assert lacking + "600,000" in warnings("llmc", {"train": [plenty, plenty], "val": [600_000, plenty]})
+    assert lacking + "10,485,761" in warnings("llmc", {"train": [plenty, plenty], "val": [10_485_761]})
+    assert lacking not in warnings("llmc", {"train": [plenty, plenty], "val": [10_485_762]})
+    assert lacking + "0" in warnings("llmc", {"train": [plenty, plenty]})
     assert "before each document" in warnings("llmc", {"train": [plenty, plenty], "val": [plenty]}, eot="after")
     assert "uint16" in warnings("nanogpt", {"train": [plenty], "val": [plenty]}, dtype=np.dtype("uint32"))
     assert "take train0 for" not in warnings("npy", {"train": [plenty], "val": [plenty]})
@@ -65,3 +69,40 @@ def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path):
     ]
     assert "block size" in warnings("nanogpt", {"train": [plenty], "val": [900]})
     assert warnings("nanogpt", {"train": [plenty], "val": [plenty]}) == ""
+
+
+def test_what_follows_from_the_choice_of_formats_is_said_before_a_run_and_after_it(tmp_path):
+    assert foreseen(["nanogpt", "llmc"]) == []
+    assert [sentence.split()[0] for sentence in foreseen(["npy"])] == ["OLMo-core"]
+    assert [sentence.split()[0] for sentence in foreseen(["npy", "llmc"])] == ["build-nanogpt", "OLMo-core"]
+    (tmp_path / "a.txt").write_text("Some words.")
+    before = shardmill.inspect(tmp_path / "a.txt", format=["npy", "llmc"]).troubles
+    made = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", format=["npy", "llmc"])
+    for sentence in foreseen(["npy", "llmc"]):
+        assert sentence in made.warnings
+        assert sentence in [trouble.message for trouble in before]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["run111111", "run222222", "a.b", "x_train", "web+1", "w{name}", "000000"])
+def test_an_output_claims_files_of_its_own_name_only(format, name, tmp_path):
+    order = {"dtype": np.dtype("uint16"), "shard_tokens": SHARD}
+    made = Driven(format, tmp_path / "out", name=name)
+    for split in SPLITS:
+        made.output.append(split, np.arange(3 * SHARD, dtype=np.uint16) % 9, np.array([3 * SHARD]))
+    made.finish()
+    files = [written.name for _, written in made.files]
+    assert made.output.foreign(files) == sorted(files)
+    without_name = format in ("nanogpt", "shards", "mds", "litdata", "olmo")
+    for other in ("run222221", "run111112", "axb", "x", "web", "x_val", "00000", "000001", name + "0", name + "_train"):
+        claimed = open_output(format, tmp_path / "out", name=other, **order).foreign(files)
+        assert claimed == (sorted(files) if without_name else [])
+
+
+def test_overwriting_leaves_the_files_of_another_dataset_alone(tmp_path):
+    (tmp_path / "a.txt").write_text("Some words.")
+    out = tmp_path / "out"
+    shardmill.prepare(tmp_path / "a.txt", out, format="npy", name="run111111", val=0)
+    (out / "run222222_train_000001.npy").write_bytes(b"another's")
+    shardmill.prepare(tmp_path / "a.txt", out, format="npy", name="run111111", val=0, overwrite=True)
+    assert (out / "run222222_train_000001.npy").read_bytes() == b"another's"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 
@@ -9,19 +10,27 @@ import numpy as np
 import pytest
 
 from shardmill.errors import OutputError
-from shardmill.options import FORMATS
-from shardmill.shards import SPLITS, open_output
-from shardmill.shards.formats import OUTPUTS
+from shardmill.options import Options
+from shardmill.shards import FORMATS, SPLITS, format_named, open_output
 from tests.shards.driving import SHARD, Driven, contents, documents, steps, take, whole_run
-from tests.shards.readers import READERS, datatrove_documents, mds_documents, megatron_documents, read_stream
+from tests.shards.readers import (
+    READERS,
+    datatrove_documents,
+    litdata_documents,
+    mds_documents,
+    megatron_documents,
+    olmo_documents,
+    read_stream,
+)
 
-ALL = sorted(OUTPUTS)
+ALL = sorted(FORMATS)
 SHARDED = ("shards", "npy", "llmc")
 TAILS = [(format, tail) for format in ALL for tail in ("keep", "merge", "drop") if tail == "keep" or format in SHARDED]
 
 
 def test_every_format_can_be_chosen_and_has_a_reader_here():
-    assert sorted(FORMATS) == ALL == sorted(READERS)
+    choices = {field.name: field.metadata["choices"] for field in dataclasses.fields(Options)}
+    assert choices["format"] == FORMATS and sorted(READERS) == ALL
 
 
 @pytest.mark.parametrize("format", ALL)
@@ -30,7 +39,7 @@ def test_a_reader_that_knows_only_the_format_gets_the_tokens_back(format, larges
     made = documents(1, largest=largest)
     dtype = "uint16" if largest <= 65536 else "uint32"
     run = whole_run(format, tmp_path / "out", made, dtype=np.dtype(dtype))
-    expected_dtype = "int32" if format == "megatron" and largest > 65536 else dtype
+    expected_dtype = "int32" if format in ("megatron", "litdata") and largest > 65536 else dtype
     assert str(run.output.dtype) == expected_dtype
     for split in SPLITS:
         expected = np.concatenate([tokens for s, tokens in made if s == split])
@@ -172,6 +181,8 @@ def test_the_only_shard_of_a_split_stays_however_short(tail, tmp_path):
         ("megatron", lambda folder, name: megatron_documents(folder / name)),
         ("datatrove", lambda folder, name: datatrove_documents(folder / name, "uint16")),
         ("mds", lambda folder, name: mds_documents(folder / name, "uint16")),
+        ("litdata", lambda folder, name: litdata_documents(folder / name, "uint16")),
+        ("olmo", lambda folder, name: olmo_documents(folder / name, "uint16")),
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
@@ -191,7 +202,7 @@ def test_a_document_that_is_still_open_at_the_end_is_in_the_index(tmp_path):
     assert [len(d) for d in megatron_documents(run.folder / run.names("train")[0])] == [4, 5]
 
 
-@pytest.mark.parametrize("format", ["datatrove", "mds"])
+@pytest.mark.parametrize("format", ["datatrove", "mds", "litdata", "olmo"])
 def test_a_file_ends_with_the_document_that_fills_it(format, tmp_path):
     made = [("train", np.full(n, n, np.uint16)) for n in (200, 200, 200, 900, 20, 600)]
     run = whole_run(format, tmp_path / "out", made)
@@ -231,11 +242,9 @@ def test_mds_has_an_index_that_lists_its_shards(tmp_path):
 def test_the_head_of_an_npy_shard_is_numpys_own(tokens, dtype):
     from io import BytesIO
 
-    from shardmill.shards.npy import NPY
-
     expected = BytesIO()
     np.lib.format.write_array_header_1_0(
         expected, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (tokens,)}
     )
-    assert NPY.head(tokens, np.dtype(dtype)) == expected.getvalue()
+    assert format_named("npy").head(tokens, np.dtype(dtype)) == expected.getvalue()
     assert len(expected.getvalue()) == 128

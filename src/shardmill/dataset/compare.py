@@ -30,7 +30,9 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
     """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     options = Options.of(manifest["options"])
     sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
-    tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+    tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials).with_delimiter(
+        options.delimiter
+    )
     formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
     outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
     with writing_temporary_files():

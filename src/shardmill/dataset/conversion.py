@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill import __version__, arguments
-from shardmill.dataset.origin import Origin, find_origin
+from shardmill.dataset.stored import Origin, find_origin
 from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.options import Options
 from shardmill.run.budget import Budget
@@ -23,7 +23,7 @@ from shardmill.run.main import Result
 from shardmill.run.manifest import NAME, dataset_folder, manifest_json, read_manifest
 from shardmill.run.plan import fingerprint
 from shardmill.run.progress import Done, Progress
-from shardmill.shards import SPLITS, open_output
+from shardmill.shards import FORMATS, SPLITS, open_output
 from shardmill.storage import Written, waiting_words, write_whole
 from shardmill.units import show_bytes
 
@@ -38,31 +38,36 @@ def convert(
     source: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    format: str | Sequence[str] = ("nanogpt",),
+    format: str | Sequence[str] = FORMATS[:1],
     eot: str | None = None,
     shard_tokens: int | str = "100M",
     tail: str = "keep",
     name: str | None = None,
     tokenizer: str = "gpt2",
+    delimiter: str | None = None,
+    source_eot: str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Write the tokens at `source` again in the folder `out`, in other formats.
 
-    `source` is a dataset, or a folder or file of nanoGPT's, build-nanogpt's, llm.c's or Megatron's; `tokenizer` says
-    what made such files, and counts for nothing else. Raises a ShardmillError for all that can be expected to go
+    `source` is a dataset, or a folder or file of token files that another tool has made. For such, and for nothing
+    else, `tokenizer` says what made them, `delimiter` which token is between documents, and `source_eot` where it
+    stands (`after`, `before`, `none`; found out by default). Raises a ShardmillError for all that can be expected to go
     wrong. The same call goes on from where one ended.
     """
     options = Options.of(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite,
-         "tokenizer": tokenizer}
+         "tokenizer": tokenizer, "delimiter": delimiter}
     )  # fmt: skip
     arguments.instance("progress", progress, Progress)
+    if source_eot not in (None, "after", "before", "none"):
+        raise UsageError(f"`{source_eot}` is no place for EOT", hint="there are: after, before, none")
     folder = dataset_folder(out)
-    origin = find_origin(dataset_folder(source), options.tokenizer)
+    origin = find_origin(dataset_folder(source), options.tokenizer, source_eot, options.delimiter)
     if folder.resolve() == origin.path.resolve():
         raise UsageError("a dataset cannot be converted into its own folder", hint="choose another `--out`")
-    conversion = _Conversion(origin, folder, options, progress or Progress())
+    conversion = _Conversion(origin, folder, options, source_eot, progress or Progress())
     if (folder / NAME).exists() and not options.overwrite:
         already = conversion.already()
         tidy(folder)
@@ -91,7 +96,7 @@ class _State:
 class _Conversion:
     """One conversion, from where the journal stands to the manifest."""
 
-    def __init__(self, origin: Origin, out: Path, options: Options, progress: Progress) -> None:
+    def __init__(self, origin: Origin, out: Path, options: Options, source_eot: str | None, progress: Progress) -> None:
         """UsageError when it cannot be done as it is asked for; nothing is touched before `go`."""
         self._origin, self._out, self._options, self._progress = origin, out, options, progress
         self._splits = tuple(origin.splits)
@@ -116,7 +121,7 @@ class _Conversion:
         self._facts: dict[str, Any] = {
             "sources": [[str(origin.path), origin.bytes, origin.version]],
             "tokenizer": origin.tokenizer,
-            "options": {**shaping, **origin.spec},
+            "options": {**shaping, **origin.spec, **({"source_eot": source_eot} if source_eot else {})},
         }
         self._budget = Budget(None, 1)
         self._state = _State([dict.fromkeys(SPLITS, 0) for _ in self._outputs])

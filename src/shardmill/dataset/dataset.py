@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.document_index import DocumentIndex, EndOfText, Ends, Megatron
-from shardmill.dataset.token_files import MdsFiles, TokenFile, TokenFiles
+from shardmill.dataset.untrusted import check_inside, check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
+from shardmill.run.manifest import NAME as MANIFEST
 from shardmill.run.manifest import dataset_folder, read_manifest
+from shardmill.shards import DocumentIndex, EndOfText, TokenFile, format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +43,7 @@ class Dataset:
         format = None if format is None else arguments.text("format", format)
         self.folder = folder
         self.manifest = read_manifest(folder)
+        check_manifest(self.manifest, str(folder / MANIFEST))
         there = {one["format"]: one for one in (self.manifest, *self.manifest.get("also", ()))}
         if format is not None and format not in there:
             raise UsageError(f"the dataset has no files of `{format}`", hint=f"there are: {', '.join(there)}")
@@ -100,13 +102,12 @@ class Split:
         self.dataset, self.name = dataset, name
         self.described = described
         width = dataset.dtype.itemsize
-        mds = dataset.format == "mds"
         files = [
-            TokenFile(dataset.folder / f["name"], f["tokens"], 0 if mds else f["bytes"] - f["tokens"] * width)
+            TokenFile(dataset.folder / f["name"], f["tokens"], f["bytes"] - f["tokens"] * width)
             for f in described["files"]
             if not f.get("role")
         ]
-        self.tokens = MdsFiles(files, dataset.dtype) if mds else TokenFiles(files, dataset.dtype)
+        self.tokens = format_named(dataset.format).tokens(files, dataset.dtype)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -208,13 +209,9 @@ class Documents:
 def document_index(split: Split) -> DocumentIndex:
     """Where the documents of a split are."""
     data, tokens = split.dataset, split.tokens
-    indices = [data.folder / f["name"] for f in split.described["files"] if f.get("role") == "index"]
-    if data.format == "megatron":
-        return Megatron(tokens, indices)
-    if data.format == "datatrove":
-        return Ends.datatrove(tokens, indices)
-    if isinstance(tokens, MdsFiles):
-        return Ends.mds(tokens)
+    index = format_named(data.format).index(tokens)
+    if index is not None:
+        return index
     if data.eot == "none" or data.eot_id is None:
         raise UsageError(
             "nothing says where documents end: the dataset has no end-of-text tokens",
@@ -230,8 +227,11 @@ def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:
     sizes: dict[str, int] = {}
     for prefix in {str(Path(file["name"]).parent) for file in files}:
         if (folder / prefix).is_dir():
+            check_inside(folder, folder / prefix)
             with os.scandir(folder / prefix) as entries:
                 for entry in entries:
+                    if entry.is_symlink():
+                        check_inside(folder, Path(entry.path))
                     if entry.is_file():
                         sizes[entry.name if prefix == "." else f"{prefix}/{entry.name}"] = entry.stat().st_size
     for file in files:

@@ -12,9 +12,10 @@ import numpy as np
 
 from shardmill.inspection.sampling import BUCKETS, Kind, bucketed
 from shardmill.run.preflight import SHARDS_HERE
+from shardmill.shards import FORMATS, format_named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -135,30 +136,13 @@ def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.i
 
 def output_sizes(tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:
     """Bytes that each output format takes for so many tokens of so many documents; `width` is that of a token."""
-    shards = -(-tokens // shard_tokens) + 1  # and one of val
-    pieces = -(-tokens * width // (1 << 26)) + 1
-    narrow = 2 if vocab_size < 65500 else 4
-    plain = tokens * width
-    sizes: dict[str, Callable[[], int]] = {
-        "nanogpt": lambda: plain,
-        "shards": lambda: plain,
-        "npy": lambda: plain + 128 * shards,
-        "llmc": lambda: plain + 1024 * shards,
-        "megatron": lambda: tokens * narrow + 20 * documents + 2 * 42,
-        "datatrove": lambda: plain + 8 * documents + 30 * shards,
-        "mds": lambda: plain + 11 * documents + 700 * pieces,
-    }
-    return {name: size() for name, size in sizes.items()}
-
-
-ONE_FILE = ("nanogpt", "megatron")
-"""Formats in which the tokens of a split are one file, however many they are."""
+    return {name: format_named(name).size(tokens, documents, width, vocab_size, shard_tokens) for name in FORMATS}
 
 
 def staged_sizes(sizes: dict[str, int], width: int, shard_tokens: int) -> dict[str, int]:
     """What lies on this machine at once of the formats' bytes while a run brings them to an object store."""
     most = SHARDS_HERE * shard_tokens * width
-    return {name: size if name in ONE_FILE else min(size, most) for name, size in sizes.items()}
+    return {name: min(size, most) if format_named(name).sharded else size for name, size in sizes.items()}
 
 
 @dataclass(frozen=True)

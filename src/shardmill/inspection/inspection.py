@@ -141,7 +141,9 @@ def inspect(
     if found.total_bytes is None:
         stream = next(source.name for source in found if source.size is None)
         raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")
-    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
+    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials).with_delimiter(
+        chosen.delimiter
+    )
     report = Inspection(
         len(found), found.total_bytes, tokenizer.name, tokenizer.vocab_size,
         tokenizer.dtype.itemsize, out=out or ".",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shardmill.inspection.estimate import ONE_FILE
+from shardmill.shards import FORMATS, foreseen, format_named
 from shardmill.storage import LARGEST
 from shardmill.units import show_bytes
 
@@ -28,7 +28,7 @@ class Trouble:
     """One thing that would go wrong, with the way out."""
 
     what: str
-    """A word for programs: source, empty, rejects, utf8, separator, vocabulary, disk or memory."""
+    """A word for programs: source, empty, rejects, utf8, separator, reader, vocabulary, disk or memory."""
     message: str
     place: str | None = None
     hint: str | None = None
@@ -49,6 +49,7 @@ def find_troubles(
         *_empty(report, sources),
         *_invalid(kinds),
         *_separator(report, kinds, options),
+        *[Trouble("reader", sentence) for sentence in foreseen(options.format)],
     ]
     if report.token_bytes > 2:
         found.append(
@@ -120,7 +121,8 @@ def _disk(report: Inspection) -> list[Trouble]:
 
 
 def _object(report: Inspection) -> list[Trouble]:
-    large = [name for name in ONE_FILE if report.staging and report.output_bytes.get(name, 0) > LARGEST]
+    whole = [name for name in FORMATS if not format_named(name).sharded]
+    large = [name for name in whole if report.staging and report.output_bytes.get(name, 0) > LARGEST]
     if not large:
         return []
     said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
 from shardmill.run.journal import Begun, Journal
 from shardmill.run.manifest import NAME, read_manifest
-from shardmill.shards import Output
+from shardmill.shards import Output, foreseen
 from shardmill.storage import PartialFile, Written, writing_to
 
 if TYPE_CHECKING:
@@ -231,6 +232,5 @@ def describe_outputs(
 def warn(outputs: Sequence[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
     """What the readers of the formats will trip over."""
     described = (manifest, *manifest.get("also", ()))
-    return tuple(
-        warning for output, one in zip(outputs, described, strict=True) for warning in output.warnings(one["splits"])
-    )
+    each = [output.warnings(one["splits"]) for output, one in zip(outputs, described, strict=True)]
+    return (*foreseen([output.format for output in outputs]), *itertools.chain(*each))

@@ -89,7 +89,9 @@ def prepare(
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
         find_sources(specs, chosen.input_format, known, chosen.cache, out=folder, owned=dataset_files),
-        load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials),
+        load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials).with_delimiter(
+            chosen.delimiter
+        ),
         chosen,
     )
     if mirror:

@@ -132,9 +132,7 @@ class Pipeline:
             if chunk is not None and chunk.long:
                 text = self._budget.chunk_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
-            if group and (
-                alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER
-            ):
+            if group and (alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER):
                 yield _Task(group, self._budget.lease_for(cost, beside))
                 group, cost, beside, together = [], 0, 0, 0
             group.append(entry)

@@ -23,7 +23,6 @@ from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, PartialFile
 
 if TYPE_CHECKING:
-
     from shardmill.documents.chunks import Chunk
     from shardmill.options import Val
     from shardmill.run.budget import Budget

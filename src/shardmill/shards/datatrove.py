@@ -7,28 +7,66 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.errors import DamageError
+from shardmill.shards.document_index import Ends
 from shardmill.shards.documents import DocumentOutput, Pair
-from shardmill.storage.files import PartialFile, Written
+from shardmill.shards.format import Format, Order, Recognised, whole
+from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.storage import PartialFile, Written
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Datatrove(Format):
+    name, eot, indexed = "datatrove", "after", True
+
+    def output(self, order: Order) -> DatatroveOutput:
+        return DatatroveOutput(self, order)
+
+    def index(self, tokens: TokenFiles) -> Ends:
+        paths = [_beside(file.path, ".index") for file in tokens.files]
+        counts = [path.stat().st_size // 8 for path in paths]
+
+        @lru_cache(4)
+        def ends(i: int) -> NDArray[Any]:
+            return np.memmap(paths[i], "<u8", "r", shape=(counts[i],)) if counts[i] else np.empty(0, "<u8")
+
+        return Ends(tokens, counts, ends)
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        if path.suffix != ".ds":
+            return None
+        said = _beside(path, ".metadata")
+        lines = said.read_bytes()[:4096].split(b"\n") if said.exists() else []
+        if len(lines) < 2 or lines[0][-2:] not in (b"|2", b"|4") or not lines[1].isdigit():
+            raise DamageError("the file's metadata are missing or damaged", place=str(said))
+        return whole(np.dtype(f"<u{lines[0][-1:].decode()}"), TokenFile(path, int(lines[1])))
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        return tokens * width + 8 * documents + 30 * (tokens // shard_tokens + 2)
+
+
+def _beside(path: Path, ending: str) -> Path:
+    return path.with_name(path.name + ending)
 
 
 class DatatroveOutput(DocumentOutput):
     """The files of all splits."""
 
-    format = "datatrove"
     longest = (1 << 63) - 1
     length_dtype = np.dtype("<u8")
     cumulative = True
 
-    def __init__(
-        self, folder: Path, name: str, dtype: np.dtype[Any], eot: str | None, limit: int, tokenizer: str
-    ) -> None:
-        super().__init__(folder, name, dtype, eot or "after")
-        self.limit, self._tokenizer = limit, tokenizer
+    def __init__(self, kind: Format, order: Order) -> None:
+        super().__init__(kind, order)
+        self.limit, self._tokenizer = order.shard_tokens, order.tokenizer
 
     def tokens_name(self, split: str, index: int) -> str:
         return f"{split}/{self.name}_{index:06}.ds"
@@ -58,3 +96,6 @@ def _for_people(tokens: int) -> str:
     power = len(str(tokens)) - 1
     unit = ("", "k", "M", "G", "T", "P", "E")[power // 3]
     return f"{tokens / 10 ** (power // 3 * 3):.{2 - power % 3}f} {unit}T"
+
+
+FORMAT = Datatrove()

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.errors import OutputError
-from shardmill.shards.output import SPLITS, names_under, remove_strangers
-from shardmill.storage.files import PARTIAL, PartialFile, Written, writing_to
+from shardmill.shards import SPLITS
+from shardmill.shards.format import Format, Order
+from shardmill.shards.output import names_under, remove_strangers
+from shardmill.storage import PARTIAL, PartialFile, Written, writing_to
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_BLOCK = 1 << 16  # documents at a time
 
 
 @dataclass
@@ -42,18 +46,25 @@ class Pair:
     index: int
     tokens: PartialFile
     lengths: PartialFile
+    lengths_dtype: np.dtype[Any]
     token_count: int = 0
     document_count: int = 0
 
+    def blocks(self) -> Iterator[NDArray[np.int64]]:
+        """What was written of the documents, some at a time: their lengths, or where they end."""
+        dtype, size = self.lengths_dtype, self.lengths_dtype.itemsize
+        for first in range(0, self.document_count, _BLOCK):
+            count = min(_BLOCK, self.document_count - first)
+            yield np.frombuffer(self.lengths.read(size * first, size * count), dtype).astype(np.int64)
+
 
 class DocumentOutput(ABC):
-    """What Megatron's, datatrove's and MosaicML's files have in common; each says in `complete` what becomes of a pair.
+    """What all such files have in common; each format says in `complete` what becomes of a pair.
 
     Lengths go to disk as documents end, so nothing here grows with the number of documents. A document is never
     cut across files: a file ends with the first document that makes it at least as large as the limit.
     """
 
-    format: str
     limit: int = 0
     """Tokens in a file; 0: one file a split."""
     per_document: int = 0
@@ -64,8 +75,10 @@ class DocumentOutput(ABC):
     cumulative: bool = False
     """Where documents end in the file, instead of their lengths."""
 
-    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], eot: str) -> None:
-        self.folder, self.name, self.dtype, self.eot = folder, name, dtype, eot
+    def __init__(self, kind: Format, order: Order) -> None:
+        self._kind, self.folder, self.name = kind, order.folder, order.name
+        self.dtype = order.dtype.newbyteorder("<")
+        self.format, self.eot = kind.name, order.eot or kind.eot
         self._stands = {split: Stand() for split in SPLITS}
         self._open: dict[str, Pair] = {}
         self._full: list[Pair] = []
@@ -109,7 +122,7 @@ class DocumentOutput(ABC):
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
         """What the format's readers will trip over."""
-        return []
+        return self._kind.warnings(splits, self.dtype, self.eot)
 
     @property
     def file_tokens(self) -> int:
@@ -207,7 +220,7 @@ class DocumentOutput(ABC):
         with writing_to(self.folder):
             (self.folder / names[0]).parent.mkdir(exist_ok=True)
         files = [PartialFile(self.folder / name, keep, name=name) for name, keep in zip(names, keeps, strict=True)]
-        pair = self._open[split] = Pair(split, index, files[0], files[1])
+        pair = self._open[split] = Pair(split, index, files[0], files[1], self.length_dtype)
         return pair
 
     def _write(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
@@ -237,3 +250,61 @@ class DocumentOutput(ABC):
         pair.token_count, pair.document_count = stand.tokens, stand.documents
         self._full.append(pair)
         stand.index, stand.tokens, stand.documents, stand.open = stand.index + 1, 0, 0, 0
+
+
+class RepackedOutput(DocumentOutput):
+    """Files whose head is known only when all their documents are, and a folder with an index for each split.
+
+    Their offsets have 32 bits, so a file stays under 4 GiB whatever its documents are.
+    """
+
+    length_dtype = np.dtype("<u4")
+    stem: str
+    """What a file's name begins with, with `{index}`."""
+    ending: str
+
+    def __init__(self, kind: Format, order: Order) -> None:
+        super().__init__(kind, order)
+        self._files: list[Written] = []
+
+    @abstractmethod
+    def write_file(self, file: PartialFile, pair: Pair) -> None:
+        """Write a file from its documents, streamed."""
+
+    @abstractmethod
+    def write_index(self, index: PartialFile, files: list[Written]) -> None:
+        """Write `index.json`, from what was said of a split's files when they became whole."""
+
+    def tokens_name(self, split: str, index: int) -> str:
+        return f"{split}/{self.stem.format(index=index)}.tokens"
+
+    def owns(self) -> re.Pattern[str]:
+        """The files, what they are made of, and the index."""
+        stem = r"\d+".join(map(re.escape, re.split(r"{.*?}", self.stem)))
+        endings = rf"(?:{re.escape(self.ending)}|\.tokens|\.tokens\.lengths)"
+        return re.compile(rf"(?:{'|'.join(SPLITS)})/(?:{stem}{endings}|index\.json)")
+
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
+        """The same, and what is known of the files that are complete."""
+        super().restore(position, complete)
+        self._files = [written for written in complete if written.role != "index"]
+
+    def complete(self, pair: Pair) -> list[Written]:
+        """A file takes the place of the pair."""
+        written = []
+        if pair.document_count:
+            name = pair.tokens.name.removesuffix(".tokens") + self.ending
+            with closing(PartialFile(self.folder / name, name=name)) as file:
+                self.write_file(file, pair)
+                written.append(replace(file.finish(pair.token_count), documents=pair.document_count))
+        self._files += written
+        self.obsolete(pair.tokens)
+        self.obsolete(pair.lengths)
+        return written
+
+    def complete_split(self, split: str) -> list[Written]:
+        """The index; the files themselves may be elsewhere by now."""
+        name = f"{split}/index.json"
+        with closing(PartialFile(self.folder / name, name=name)) as index:
+            self.write_index(index, [file for file in self._files if file.name.startswith(f"{split}/")])
+            return [index.finish(0, role="index")]

@@ -1,57 +1,51 @@
-"""The output formats there are: a new one is a file of its own and a line here (and its name in `options.FORMATS`)."""
+"""The token formats there are: a new one is a file of its own and a line here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardmill.shards.datatrove import DatatroveOutput
-from shardmill.shards.llmc import LLMC
-from shardmill.shards.mds import MdsOutput
-from shardmill.shards.megatron import MegatronOutput
-from shardmill.shards.nanogpt import NANOGPT
-from shardmill.shards.npy import NPY
-from shardmill.shards.output import SPLITS, Output
-from shardmill.shards.raw_shards import SHARDS
-from shardmill.shards.streams import Layout, StreamOutput
+from shardmill.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from shardmill.shards.format import Format
+    from shardmill.shards.output import Output
 
-@dataclass(frozen=True)
-class Order:
-    """All that an output may want to know before it begins."""
-
-    folder: Path
-    name: str
-    """Prefix of file names, where the format has one."""
-    dtype: np.dtype[Any]
-    shard_tokens: int
-    eot: str | None = None
-    """None: as the format's readers expect it."""
-    tail: str = "keep"
-    tokenizer: str = "unknown"
-    vocab_size: int = 0
-    """0: as large as the type of the tokens allows."""
-    splits: tuple[str, ...] = SPLITS
-
-
-def _stream(layout: Layout) -> Callable[[Order], Output]:
-    return lambda o: StreamOutput(o.folder, layout, o.name, o.dtype, o.shard_tokens, o.eot, o.tail)
-
-
-OUTPUTS: dict[str, Callable[[Order], Output]] = {
-    "nanogpt": _stream(NANOGPT),
-    "shards": _stream(SHARDS),
-    "npy": _stream(NPY),
-    "llmc": _stream(LLMC),
-    "megatron": lambda o: MegatronOutput(o.folder, o.name, o.dtype, o.eot, o.vocab_size, o.splits),
-    "datatrove": lambda o: DatatroveOutput(o.folder, o.name, o.dtype, o.eot, o.shard_tokens, o.tokenizer),
-    "mds": lambda o: MdsOutput(o.folder, o.name, o.dtype, o.eot, o.shard_tokens),
+_FILES = {
+    "nanogpt": "nanogpt",
+    "shards": "raw_shards",
+    "npy": "npy",
+    "llmc": "llmc",
+    "megatron": "megatron",
+    "datatrove": "datatrove",
+    "mds": "mds",
+    "litdata": "litdata",
+    "olmo": "olmo",
 }
+FORMATS = tuple(_FILES)
+"""Their names; the first is the default. Nothing is imported for them: `--help` must answer at once."""
+
+
+def format_named(name: str) -> Format:
+    """All that is known of a format."""
+    found: Format = import_module(f"shardmill.shards.{_FILES[name]}").FORMAT
+    return found
+
+
+def check_together(formats: Sequence[str]) -> None:
+    """UsageError when two formats would write files of one name into one folder."""
+    claimed: dict[str, str] = {}
+    for name in formats if len(formats) > 1 else ():
+        for file in format_named(name).claims:
+            if file in claimed:
+                raise UsageError(
+                    f"`{claimed[file]}` and `{name}` both write a file `{file}`", hint="give each a folder of its own"
+                )
+            claimed[file] = name
 
 
 def open_output(
@@ -61,4 +55,11 @@ def open_output(
 
     UsageError when the format's readers could not take such files.
     """
-    return OUTPUTS[format](Order(folder, name, dtype, shard_tokens, **more))
+    from shardmill.shards.format import Order
+
+    return format_named(format).output(Order(folder, name, dtype, shard_tokens, **more))
+
+
+def foreseen(formats: Sequence[str]) -> list[str]:
+    """What the readers of some formats, made in one folder, will trip over, as far as the choice tells it."""
+    return [sentence for name in formats for sentence in format_named(name).foreseen(alone=len(formats) == 1)]

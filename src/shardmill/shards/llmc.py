@@ -3,54 +3,63 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.limits import short_tails
-from shardmill.shards.streams import Layout
+from shardmill.shards.format import Recognised, whole
+from shardmill.shards.streams import StreamFormat, short_tails
+from shardmill.shards.token_files import TokenFile
 
-if TYPE_CHECKING:
-    import numpy as np
-
-HEAD = 1024
+_HEAD = 1024
+_KINDS = {2: (20240520, 1), 4: (20240801, 7)}
+"""By the width of a token: the first number of the head, and its version."""
 _LARGEST = (1 << 31) - 1  # the C loader seeks with a 32-bit int
-_VAL_TOKENS = 10_485_760 + 1  # what modded-nanogpt reads of val when nothing else is said
+# What modded-nanogpt reads of val when nothing else is said, and two more: it goes on to the next file, which val has
+# not, when the last token but one of a file is reached.
+_VAL_TOKENS = 10_485_760 + 2
 
 
-def _head(tokens: int, dtype: np.dtype[Any]) -> bytes:
-    magic, version = (20240520, 1) if dtype.itemsize == 2 else (20240801, 7)
-    return struct.pack("<3i", magic, version, tokens).ljust(HEAD, b"\0")
+class Llmc(StreamFormat):
+    name, eot, file_name, train_from = "llmc", "before", "{name}_{split}_{index}.bin", 1
+
+    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
+
+    def check(self, most: int, dtype: np.dtype[Any]) -> None:
+        size = _HEAD + most * dtype.itemsize
+        if size > _LARGEST:
+            raise UsageError(
+                f"a shard of {most:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
+                hint=f"set `--shard-tokens` to {1000 // dtype.itemsize}M or less",
+            )
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+        for width, kind in _KINDS.items():
+            if path.suffix == ".bin" and len(head) == _HEAD and struct.unpack_from("<2i", head) == kind:
+                (tokens,) = struct.unpack_from("<I", head, 8)
+                return whole(np.dtype(f"<u{width}"), TokenFile(path, tokens, _HEAD))
+        return None
+
+    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+        said = short_tails(splits, "llm.c's loader")
+        if len(splits["train"]["files"]) < 2:
+            said.append("modded-nanogpt needs at least two train shards, and there is one: see `--shard-tokens`")
+        val = next((file["tokens"] for file in splits.get("val", {"files": []})["files"]), 0)
+        if val < _VAL_TOKENS:
+            said.append(
+                f"modded-nanogpt needs {_VAL_TOKENS:,} tokens in the first val file, and there are {val:,}: see "
+                "`--val` and `--shard-tokens`"
+            )
+        if eot != "before":
+            said.append("llm.c and modded-nanogpt expect the end-of-text token before each document: see `--eot`")
+        if dtype.itemsize != 2:
+            said.append("modded-nanogpt reads 16-bit tokens only; these are 32-bit")
+        return said
 
 
-def _check(most: int, dtype: np.dtype[Any]) -> None:
-    if HEAD + most * dtype.itemsize > _LARGEST:
-        raise UsageError(
-            f"a shard of {most:,} tokens would be {HEAD + most * dtype.itemsize:,} bytes, and llm.c reads up to 2 GiB",
-            hint="set `--shard-tokens` to 500M or less" if dtype.itemsize == 2 else "set `--shard-tokens 250M` or less",
-        )
-
-
-def _warnings(splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-    said = short_tails(splits, "llm.c's loader")
-    if len(splits["train"]["files"]) < 2:
-        said.append("modded-nanogpt needs at least two train shards, and there is one: see `--shard-tokens`")
-    val = splits.get("val", {"tokens": 0})["tokens"]
-    if val < _VAL_TOKENS:
-        said.append(f"modded-nanogpt reads {_VAL_TOKENS:,} val tokens, and there are {val:,}: see `--val`")
-    if eot != "before":
-        said.append("llm.c and modded-nanogpt expect the end-of-text token before each document: see `--eot`")
-    if dtype.itemsize != 2:
-        said.append("modded-nanogpt reads 16-bit tokens only; these are 32-bit")
-    return said
-
-
-LLMC = Layout(
-    "llmc",
-    eot="before",
-    file_name=lambda name, split, index: f"{name}_{split}_{index:06}.bin",
-    sharded=True,
-    train_from=1,
-    head=_head,
-    check=_check,
-    warnings=_warnings,
-)
+FORMAT = Llmc()

@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Collection, Iterator
-from contextlib import closing
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.shards.documents import DocumentOutput, Pair
-from shardmill.storage.files import PartialFile, Written
+from shardmill.errors import DamageError
+from shardmill.shards.document_index import Ends
+from shardmill.shards.documents import Pair, RepackedOutput
+from shardmill.shards.format import Format, Order
+from shardmill.shards.token_files import OpenFile, TokenFile, TokenFiles, frozen
+from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_SHARDS = 2  # whose offsets are held; one has few enough documents for that
 _SIZE_LIMIT = 1 << 26  # MosaicML's own
-_BLOCK = 1 << 16  # documents at a time
 _COPY = 1 << 20  # tokens at a time
 _HEADER = 4 + 1 + 4  # bytes before a sample's tokens at the most: its size, the kind of its shape, its shape
 
 
-class MdsOutput(DocumentOutput):
-    """The shards of all splits. Their offsets have 32 bits, so a shard stays under 4 GiB whatever its documents are."""
+class Mds(Format):
+    name, eot, indexed, contiguous = "mds", "after", True, False
+    claims = ("train/index.json",)
 
-    format = "mds"
-    length_dtype = np.dtype("<u4")
+    def output(self, order: Order) -> MdsOutput:
+        return MdsOutput(self, order)
 
-    def __init__(self, folder: Path, name: str, dtype: np.dtype[Any], eot: str | None, limit: int) -> None:
-        super().__init__(folder, name, dtype, eot or "after")
-        self.limit = min(limit, _SIZE_LIMIT // dtype.itemsize)
-        self.per_document = -(-(_HEADER + 4) // dtype.itemsize)
-        self.longest = ((1 << 32) - 2 * _SIZE_LIMIT) // dtype.itemsize
-        self._shards: list[Written] = []
+    def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> MdsFiles:
+        return MdsFiles(files, dtype)
+
+    def index(self, tokens: TokenFiles) -> Ends:
+        assert isinstance(tokens, MdsFiles)
+        counts = [int(np.frombuffer(tokens.read_bytes(i, 0, 4), "<u4")[0]) for i in range(len(tokens.files))]
+        return Ends(tokens, counts, tokens.ends)
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        return tokens * width + 11 * documents + 700 * (tokens * width // _SIZE_LIMIT + 2)
+
+
+class MdsOutput(RepackedOutput):
+    """The shards of all splits."""
+
+    stem, ending = "shard.{index:05}", ".mds"
+
+    def __init__(self, kind: Format, order: Order) -> None:
+        super().__init__(kind, order)
+        width = order.dtype.itemsize
+        self.limit = min(order.shard_tokens, _SIZE_LIMIT // width)
+        self.per_document = -(-(_HEADER + 4) // width)
+        self.longest = ((1 << 32) - 2 * _SIZE_LIMIT) // width
         self._config = {
-            "column_encodings": [f"ndarray:{dtype.name}"],
+            "column_encodings": [f"ndarray:{order.dtype.name}"],
             "column_names": ["tokens"],
             "column_sizes": [None],
             "compression": None,
@@ -47,61 +66,28 @@ class MdsOutput(DocumentOutput):
             "version": 2,
         }
 
-    def tokens_name(self, split: str, index: int) -> str:
-        # Always a partial file: how much stands before the samples is known only when all documents of a shard are.
-        return f"{split}/shard.{index:05}.tokens"
+    def write_index(self, index: PartialFile, files: list[Written]) -> None:
+        index.append(b'{"shards": [')
+        for i, shard in enumerate(files):
+            raw = {"basename": shard.name.partition("/")[2], "bytes": shard.bytes, "hashes": {}}
+            entry = {**self._config, "samples": shard.documents, "raw_data": raw, "zip_data": None}
+            index.append((", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode())
+        index.append(b'], "version": 2}')
 
-    def owns(self) -> re.Pattern[str]:
-        """The shards, what they are made of, and the index."""
-        return re.compile(r"(?:train|val)/(?:shard\.\d{5,}\.(?:mds|tokens|tokens\.lengths)|index\.json)")
-
-    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        """The same, and what is known of the shards that are complete."""
-        super().restore(position, complete)
-        self._shards = [written for written in complete if written.role != "index"]
-
-    def complete(self, pair: Pair) -> list[Written]:
-        """The shard takes the place of the pair."""
-        if not pair.document_count:
-            written = []
-        else:
-            name = f"{pair.split}/shard.{pair.index:05}.mds"
-            with closing(PartialFile(self.folder / name, name=name)) as shard:
-                self._write_shard(shard, pair)
-                written = [replace(shard.finish(pair.token_count), documents=pair.document_count)]
-        self._shards += written
-        self.obsolete(pair.tokens)
-        self.obsolete(pair.lengths)
-        return written
-
-    def complete_split(self, split: str) -> list[Written]:
-        """The index, from what was said of the shards when they became whole: they may be elsewhere by now."""
-        name = f"{split}/index.json"
-        shards = [shard for shard in self._shards if shard.name.startswith(f"{split}/")]
-        with closing(PartialFile(self.folder / name, name=name)) as index:
-            index.append(b'{"shards": [')
-            for i, shard in enumerate(shards):
-                raw = {"basename": shard.name.partition("/")[2], "bytes": shard.bytes, "hashes": {}}
-                entry = {**self._config, "samples": shard.documents, "raw_data": raw, "zip_data": None}
-                index.append((", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode())
-            index.append(b'], "version": 2}')
-            return [index.finish(0, role="index")]
-
-    def _write_shard(self, shard: PartialFile, pair: Pair) -> None:
-        """Head, offsets, configuration, samples; each streamed."""
+    def write_file(self, file: PartialFile, pair: Pair) -> None:
+        """Head, offsets, configuration, samples."""
         config = json.dumps(self._config, sort_keys=True).encode()
-        shard.append(np.array([pair.document_count], "<u4"))
         offset = 4 + 4 * (pair.document_count + 1) + len(config)
-        shard.append(np.array([offset], "<u4"))
-        for lengths in _blocks(pair):
+        file.append(np.array([pair.document_count, offset], "<u4"))
+        for lengths in pair.blocks():
             ends = offset + np.cumsum(_sample_sizes(lengths, self.dtype.itemsize))
-            shard.append(ends.astype("<u4"))
+            file.append(ends.astype("<u4"))
             offset = int(ends[-1])
-        shard.append(config)
+        file.append(config)
         at = 0
-        for lengths in _blocks(pair):
+        for lengths in pair.blocks():
             for some in _runs(lengths):
-                at = self._append_samples(shard, pair, some, at)
+                at = self._append_samples(file, pair, some, at)
 
     def _append_samples(self, shard: PartialFile, pair: Pair, lengths: NDArray[np.int64], at: int) -> int:
         """Some documents, or one long one; gives where the next one's tokens begin."""
@@ -145,15 +131,75 @@ def _headers(lengths: NDArray[np.int64], width: int) -> tuple[NDArray[np.uint8],
     return rows[np.arange(_HEADER) < (5 + widths)[:, None]], 5 + widths
 
 
-def _blocks(pair: Pair) -> Iterator[NDArray[np.int64]]:
-    for first in range(0, pair.document_count, _BLOCK):
-        count = min(_BLOCK, pair.document_count - first)
-        yield np.frombuffer(pair.lengths.read(4 * first, 4 * count), "<u4").astype(np.int64)
-
-
 def _runs(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Documents in groups of about a megabyte; one that is longer stands alone."""
     long = lengths > _COPY
     group = (np.cumsum(lengths) - 1) // _COPY + np.cumsum(long) + np.cumsum(np.append(False, long[:-1]))
     cuts = np.flatnonzero(group[1:] != group[:-1]) + 1
     yield from np.split(lengths, cuts)
+
+
+class MdsFiles(TokenFiles):
+    """Tokens across MosaicML's shards, where every document has a head of its own."""
+
+    def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
+        super().__init__(files, dtype)
+        self._offsets = lru_cache(_SHARDS)(partial(_offsets, self.opened, self.files))
+        self.ends = lru_cache(_SHARDS)(partial(_ends, self._offsets, self.files, self.dtype))
+        """For each shard where its documents end, in tokens."""
+
+    def __setstate__(self, state: tuple[list[TokenFile], np.dtype[Any]]) -> None:
+        MdsFiles.__init__(self, *state)
+
+    def view(self, start: int, stop: int) -> NDArray[Any]:
+        """A copy: the tokens do not lie side by side."""
+        return frozen(self.read(start, stop))
+
+    def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
+        """Fill an array with tokens of one shard."""
+        ends, offsets, width = self.ends(i), self._offsets(i), self.dtype.itemsize
+        first = int(np.searchsorted(ends, within, side="right"))
+        last = int(np.searchsorted(ends, within + len(out)))
+        rows = np.arange(first, last + 1)
+        begins = np.where(rows > 0, ends[rows - 1], 0)
+        heads = offsets[rows + 1] - offsets[rows] - (ends[rows] - begins) * width
+        start = int(offsets[first] + heads[0] + (within - begins[0]) * width)
+        stop = int(offsets[last] + heads[-1] + (within + len(out) - begins[-1]) * width)
+        data = self.read_bytes(i, start, stop - start)
+        # The heads of all documents but the first stand between the tokens; they are cut out in one go.
+        heads, at = heads[1:], offsets[rows[1:]] - start
+        tokens = np.ones(len(data), np.bool_)
+        tokens[np.repeat(at - (np.cumsum(heads) - heads), heads) + np.arange(int(heads.sum()))] = False
+        out[:] = data[tokens].view(self.dtype)
+
+
+def _offsets(opened: Callable[[int], OpenFile], files: Sequence[TokenFile], i: int) -> NDArray[np.int64]:
+    """Where the documents of a MosaicML shard begin, and the end, in bytes; DamageError when that cannot be."""
+    count = np.empty(1, "<u4")
+    opened(i).fill(0, count.view(np.uint8))
+    size = files[i].path.stat().st_size
+    if 4 * (int(count[0]) + 2) <= size:
+        offsets = np.empty(int(count[0]) + 1, "<u4")
+        opened(i).fill(4, offsets.view(np.uint8))
+        if offsets[-1] == size and (offsets[1:] >= offsets[:-1]).all():
+            return offsets.astype(np.int64)
+    raise DamageError("the shard's offsets do not fit its size", place=str(files[i].path))
+
+
+def _ends(
+    offsets: Callable[[int], NDArray[np.int64]], files: Sequence[TokenFile], dtype: np.dtype[Any], i: int
+) -> NDArray[np.int64]:
+    sizes, width = np.diff(offsets(i)) - 4 - 1, dtype.itemsize
+    # How wide a document's length is written depends on the length: 1, 2 or 4 bytes.
+    lengths = np.where(
+        (sizes - 1) // width < 1 << 8,
+        (sizes - 1) // width,
+        np.where((sizes - 2) // width < 1 << 16, (sizes - 2) // width, (sizes - 4) // width),
+    )
+    ends = np.cumsum(lengths)
+    if not len(ends) or ends[-1] != files[i].tokens or (lengths < 0).any():
+        raise DamageError("the shard's offsets do not fit its tokens", place=str(files[i].path))
+    return ends
+
+
+FORMAT = Mds()

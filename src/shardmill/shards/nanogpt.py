@@ -2,7 +2,44 @@
 
 from __future__ import annotations
 
-from shardmill.shards.limits import raw_tokens
-from shardmill.shards.streams import Layout
+from pathlib import Path
+from typing import Any
 
-NANOGPT = Layout("nanogpt", eot="after", file_name=lambda name, split, index: f"{split}.bin", warnings=raw_tokens)
+import numpy as np
+
+from shardmill.errors import DamageError
+from shardmill.shards.format import Recognised
+from shardmill.shards.streams import StreamFormat
+from shardmill.shards.token_files import TokenFile
+
+_BLOCK = 1_024
+
+
+class Nanogpt(StreamFormat):
+    name, eot, file_name, sharded = "nanogpt", "after", "{split}.bin", False
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        """Any `.bin` that no other format knows: it says nothing of itself."""
+        if path.suffix != ".bin":
+            return None
+        size = path.stat().st_size
+        if size % raw.itemsize:
+            raise DamageError(f"{size:,} bytes are not whole tokens of {raw.itemsize} bytes", place=str(path))
+        return Recognised(raw, TokenFile(path, size // raw.itemsize))
+
+    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+        """It takes all files as 16 bits, and draws windows of a block."""
+        said = []
+        if dtype.itemsize != 2:
+            said.append(
+                f"the tokens are {dtype.name}, since the vocabulary is large; nanoGPT reads uint16 unless you change it"
+            )
+        for split, described in splits.items():
+            if 0 < described["tokens"] <= _BLOCK:
+                said.append(
+                    f"{split} has {described['tokens']:,} tokens; nanoGPT needs more than its block size ({_BLOCK:,})"
+                )
+        return said
+
+
+FORMAT = Nanogpt()

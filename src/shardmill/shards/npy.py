@@ -2,26 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from pathlib import Path
+from typing import Any
 
-from shardmill.shards.limits import picked_by_name, short_tails
-from shardmill.shards.streams import Layout
+import numpy as np
 
-if TYPE_CHECKING:
-    import numpy as np
+from shardmill.errors import DamageError
+from shardmill.shards import SPLITS
+from shardmill.shards.format import Recognised, whole
+from shardmill.shards.streams import StreamFormat, short_tails
+from shardmill.shards.token_files import TokenFile
 
-
-def _head(tokens: int, dtype: np.dtype[Any]) -> bytes:
-    shape = f"{{'descr': '<u{dtype.itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"
-    return b"\x93NUMPY\x01\x00\x76\x00" + shape.ljust(117).encode() + b"\n"
-
-
-NPY = Layout(
-    "npy",
-    eot="before",
-    file_name=lambda name, split, index: f"{name}_{split}_{index:06}.npy",
-    sharded=True,
-    train_from=1,
-    head=_head,
-    warnings=lambda splits, dtype, eot: short_tails(splits, "build-nanogpt's loader") + picked_by_name(splits),
+_MAGIC = b"\x93NUMPY"
+_ARRAY = re.compile(
+    rb"\{'descr': '(<[ui][24])', 'fortran_order': (?:False|True), 'shape': \((\d{1,18}),\), *\}\s*", re.ASCII
 )
+
+
+class Npy(StreamFormat):
+    name, eot, file_name, train_from = "npy", "before", "{name}_{split}_{index}.npy", 1
+
+    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        shape = f"{{'descr': '<u{dtype.itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"
+        return _MAGIC + b"\x01\x00\x76\x00" + shape.ljust(117).encode() + b"\n"
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        with open(path, "rb") as file:
+            start = file.read(12)
+            if path.suffix != ".npy" or start[:6] != _MAGIC:
+                return None
+            # Version 1 has two bytes for the length of what describes the array, version 2 has four.
+            wide = 4 if start[6:8] == b"\x02\x00" else 2
+            length = int.from_bytes(start[8 : 8 + wide], "little")
+            file.seek(8 + wide)
+            array = _ARRAY.fullmatch(file.read(min(length, 1 << 16)))
+        if start[6:8] not in (b"\x01\x00", b"\x02\x00") or array is None:
+            raise DamageError("the file is not an array of tokens as NumPy writes it", place=str(path))
+        return whole(np.dtype(array[1].decode()), TokenFile(path, int(array[2]), 8 + wide + length))
+
+    def foreseen(self, *, alone: bool) -> list[str]:
+        crowded = (
+            "build-nanogpt takes every file with `train` or `val` in its name, those of the other formats too: give "
+            "npy a folder of its own"
+        )
+        said = "OLMo-core reads `.npy` files without a head: use `-f olmo` for it"
+        return [said] if alone else [crowded, said]
+
+    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+        said = short_tails(splits, "build-nanogpt's loader")
+        for split, described in splits.items():
+            for file in described["files"][:1]:
+                said += [
+                    f"build-nanogpt will take {file['name']} for {other}, since that word is in its name: see `--name`"
+                    for other in SPLITS
+                    if other != split and other in file["name"]
+                ]
+        return said
+
+
+FORMAT = Npy()

@@ -7,13 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from shardmill.storage.files import Written, writing_to
+from shardmill.shards import SPLITS
+from shardmill.storage import Written, writing_to
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-SPLITS = ("train", "val")
 
 
 class Output(Protocol):

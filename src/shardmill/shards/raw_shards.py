@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from shardmill.shards.limits import raw_tokens
-from shardmill.shards.streams import Layout
+from pathlib import Path
+from typing import Any
 
-SHARDS = Layout(
-    "shards",
-    eot="after",
-    file_name=lambda name, split, index: f"{split}_{index:06}.bin",
-    sharded=True,
-    warnings=raw_tokens,
-)
+import numpy as np
+
+from shardmill.shards.format import Recognised
+from shardmill.shards.nanogpt import Nanogpt
+
+
+class RawShards(Nanogpt):
+    name, file_name, sharded = "shards", "{split}_{index}.bin", True
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        """None: nanoGPT's files are not told from these, and need not be."""
+        return None
+
+
+FORMAT = RawShards()

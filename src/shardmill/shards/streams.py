@@ -1,77 +1,72 @@
-"""Token streams cut into files: what nanoGPT, build-nanogpt and llm.c read, each described by a small layout."""
+"""Token streams cut into files: what nanoGPT, build-nanogpt and llm.c read."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shardmill.shards.output import SPLITS, names_under, remove_strangers
-from shardmill.storage.files import PARTIAL, PartialFile, Written
+import numpy as np
+
+from shardmill.shards import SPLITS
+from shardmill.shards.format import Format, Order
+from shardmill.shards.output import names_under, remove_strangers
+from shardmill.storage import PARTIAL, PartialFile, Written
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
-TAILS = ("keep", "merge", "drop")
 _COPY = 1 << 22
+_STEP = 524_288 + 1  # tokens of one step of GPT-2's training, over all processes, and one more
 
-Warn = Callable[[dict[str, dict[str, Any]], "np.dtype[Any]", str], list[str]]
 
-
-@dataclass(frozen=True)
-class Layout:
+class StreamFormat(Format):
     """A format made of files that hold nothing but a head and tokens."""
 
-    format: str
-    eot: str
-    """Where its readers expect the end-of-text token."""
-    file_name: Callable[[str, str, int], str]
-    """Of (name, split, index)."""
-    sharded: bool = False
+    file_name: str
+    """With `{name}`, `{split}` and `{index}`."""
     train_from: int = 0
     """The index of the first train shard."""
-    head: Callable[[int, np.dtype[Any]], bytes] = field(default=lambda tokens, dtype: b"")
-    check: Callable[[int, np.dtype[Any]], None] = field(default=lambda most, dtype: None)
-    """UsageError when the readers cannot take files of so many tokens."""
-    warnings: Warn = field(default=lambda splits, dtype, eot: [])
+
+    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        """What stands before the tokens; as long for any number of them."""
+        return b""
+
+    def check(self, most: int, dtype: np.dtype[Any]) -> None:
+        """UsageError when the readers cannot take files of so many tokens."""
+
+    def output(self, order: Order) -> StreamOutput:
+        return StreamOutput(self, order)
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        shards = -(-tokens // shard_tokens) + 1  # and one of val
+        return tokens * width + shards * len(self.head(1, np.dtype(f"<u{width}")))
 
     def owns(self, name: str) -> re.Pattern[str]:
-        """Matches every file name that this layout can make."""
-        patterns = []
-        for split in SPLITS:
-            one, other = (re.escape(self.file_name(name, split, i)) for i in (111111, 222222))
-            patterns.append(one if one == other else one.replace("111111", r"\d{6,}"))
-        return re.compile("|".join(patterns))
+        """Matches every file name that this format can make."""
+        fields = {"{name}": re.escape(name), "{split}": "|".join(SPLITS), "{index}": r"\d{6,}"}
+        parts = re.split(r"({\w+})", self.file_name)
+        return re.compile("".join(f"(?:{fields[part]})" if part in fields else re.escape(part) for part in parts))
 
 
 class StreamOutput:
-    """The files of one layout, for all splits. One thread appends and takes snapshots; another may settle them.
+    """The files of one such format, for all splits. One thread appends and takes snapshots; another may settle them.
 
     `tail` says what becomes of a last shard that is shorter than the others: `merge` appends it to the one before,
     which therefore waits for its name until the next one is full; `drop` leaves it out. A split's only shard stays.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        layout: Layout,
-        name: str,
-        dtype: np.dtype[Any],
-        shard_tokens: int,
-        eot: str | None = None,
-        tail: str = "keep",
-    ) -> None:
+    def __init__(self, kind: StreamFormat, order: Order) -> None:
         """UsageError when the format's readers cannot take such files."""
-        self.folder, self.layout, self.name, self.dtype = folder, layout, name, dtype.newbyteorder("<")
-        self.format, self.eot = layout.format, eot or layout.eot
-        self._shard_tokens = self.file_tokens = shard_tokens if layout.sharded else 0
-        self._tail = tail if layout.sharded else "keep"
-        if layout.sharded:
-            layout.check(2 * shard_tokens - 1 if tail == "merge" else shard_tokens, dtype)
-        self._head = len(layout.head(1, dtype))
+        self._kind, self.folder, self.name = kind, order.folder, order.name
+        self.dtype = order.dtype.newbyteorder("<")
+        self.format, self.eot = kind.name, order.eot or kind.eot
+        self._shard_tokens = self.file_tokens = order.shard_tokens if kind.sharded else 0
+        self._tail = order.tail if kind.sharded else "keep"
+        if kind.sharded:
+            kind.check(2 * order.shard_tokens - 1 if order.tail == "merge" else order.shard_tokens, order.dtype)
+        self._head = len(kind.head(1, order.dtype))
         self._open: dict[str, PartialFile] = {}
         self._waiting: dict[str, PartialFile] = {}
         self._index = dict.fromkeys(SPLITS, 0)
@@ -84,7 +79,7 @@ class StreamOutput:
 
     def foreign(self, names: Iterable[str] | None = None) -> list[str]:
         """Which of these names, or of those in the folder, this output would use."""
-        owned = self.layout.owns(self.name)
+        owned = self._kind.owns(self.name)
         names = names_under(self.folder) if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
@@ -145,7 +140,7 @@ class StreamOutput:
 
         def settle() -> list[tuple[str, Written]]:
             done = [
-                (split, file.finish(tokens, self.layout.head(tokens, self.dtype) if self._head else b""))
+                (split, file.finish(tokens, self._kind.head(tokens, self.dtype) if self._head else b""))
                 for split, file, tokens in full
             ]
             for file, length in lengths:
@@ -183,7 +178,7 @@ class StreamOutput:
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
         """What the format's readers will trip over."""
-        return self.layout.warnings(splits, self.dtype, self.eot)
+        return self._kind.warnings(splits, self.dtype, self.eot)
 
     def close(self) -> None:
         """Let go of all files without finishing them."""
@@ -192,8 +187,8 @@ class StreamOutput:
             file.close()
 
     def _path(self, split: str, index: int) -> Path:
-        first = self.layout.train_from if split == "train" else 0
-        return self.folder / self.layout.file_name(self.name, split, first + index)
+        first = self._kind.train_from if split == "train" else 0
+        return self.folder / self._kind.file_name.format(name=self.name, split=split, index=f"{first + index:06}")
 
     def _reopen(self, split: str, index: int, tokens: int, keep: set[str]) -> PartialFile:
         path = self._path(split, index)
@@ -204,7 +199,7 @@ class StreamOutput:
         file = self._open[split] = PartialFile(self._path(split, self._index[split]))
         if self._head:
             # Right for every shard but the last, so that the hash need not be computed twice.
-            file.append(self.layout.head(self._shard_tokens or 1, self.dtype))
+            file.append(self._kind.head(self._shard_tokens or 1, self.dtype))
         return file
 
     def _end(self, split: str) -> None:
@@ -229,3 +224,20 @@ class StreamOutput:
             block = tail.read(at, min(_COPY, tail.length - at))
             to.append(block)
             at += len(block)
+
+
+def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
+    """Shards that hold less than one step of a common training run; only the last of a split can."""
+    said = []
+    for split, described in splits.items():
+        files = [file for file in described["files"] if not file.get("role")]
+        if files and files[-1]["tokens"] < _STEP:
+            way = ""
+            if len(files) > 1:
+                shorter = files[-1]["tokens"] < files[0]["tokens"]
+                way = ": see `--tail merge` and `--tail drop`" if shorter else ": see `--shard-tokens`"
+            said.append(
+                f"the last {split} shard, {files[-1]['name']}, has {files[-1]['tokens']:,} tokens; {reader} needs more "
+                f"than batch × block × processes in each{way}"
+            )
+    return said

@@ -214,7 +214,6 @@ class _LocalFiles:
         real = os.path.realpath(path)
         return real == self._out or real.startswith(os.path.join(self._out, ""))
 
-
     def _owned_in(self, folder: str) -> frozenset[str]:
         """Paths that belong to a dataset in this folder or, since it may have a folder for each split, one above."""
         here = self._owned_by(folder)

@@ -6,11 +6,12 @@ import functools
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.errors import UsageError
 from shardmill.tokens import self_check
 from shardmill.tokens.engines import Backend, Engine, Recipe
 from shardmill.tokens.gigatoken_backend import MARK
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Reference = Callable[[str], list[int]]
+_SHOWN = 8
 
 
 def id_type(largest_id: int) -> np.dtype[Any]:
@@ -87,6 +89,15 @@ class Tokenizer:
         names = dict.fromkeys([self.engine_name, self.library_name])
         libraries = ", ".join(f"{name} {self_check.version(name)}" for name in names)
         return {"libraries": libraries, "sha256": digest.hexdigest()}
+
+    def with_delimiter(self, token: str | None) -> Tokenizer:
+        """The same with another special token between documents; UsageError when there is no such one."""
+        if token is None:
+            return self
+        if token not in self.special_tokens:
+            known = ", ".join(f"`{name}`" for name in list(self.special_tokens)[:_SHOWN]) or "none"
+            raise UsageError(f"`{token}` is no special token of `{self.name}`", hint=f"there are: {known}")
+        return replace(self, eot=self.special_tokens[token])
 
     def takes(self, separator: bytes) -> bool:
         """Whether engines can be made for rows that have this separator between them."""

@@ -7,6 +7,7 @@ from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import UsageError
+from shardmill.shards import format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,7 +53,7 @@ def token_texts(data: Dataset, tokens: NDArray[Any]) -> list[str]:
 
 def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
     """(heading, tokens) from a document on; where nothing separates documents, stretches of the whole instead."""
-    if split.dataset.eot == "none" and split.dataset.format not in ("megatron", "datatrove", "mds"):
+    if split.dataset.eot == "none" and not format_named(split.dataset.format).indexed:
         for start in range(first * tokens, len(split), tokens):
             some = split[start : start + tokens]
             yield f"{split.name}, tokens {start:,} to {start + len(some):,} of {len(split):,}", some

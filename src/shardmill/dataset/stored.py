@@ -1,0 +1,245 @@
+"""Tokens that are already there: a dataset of ours or files of other tools, with EOT moved where it is wanted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardmill.dataset.dataset import Dataset, document_index, open_dataset
+from shardmill.errors import UsageError
+from shardmill.run.manifest import NAME
+from shardmill.shards import find_foreign, format_named
+from shardmill.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.shards import DocumentIndex, TokenFiles
+
+
+class Block(NamedTuple):
+    """Some tokens of a split with the marks in their new places."""
+
+    tokens: NDArray[Any]
+    ends: NDArray[np.int64]
+    """Where documents end, counted from the start of `tokens`; without those that end at their very start."""
+    ends_before: bool
+    """The document that was open before these tokens has ended with the last of them."""
+
+
+@dataclass(frozen=True)
+class Marked:
+    """A split whose documents are marked `after`, `before` or with `none`, and may be listed in an index too."""
+
+    tokens: TokenFiles
+    eot: str
+    mark: int | None
+    index: DocumentIndex | None = None
+    continues: bool = False
+    """Its first document began in the other split: the stream was cut there, and not between documents."""
+    open: bool = False
+    """Its last document goes on in the other split."""
+
+    def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        """The tokens from one on, as they are: (where a block begins, its tokens)."""
+        for start in range(at, len(self.tokens), size):
+            yield start, self.tokens.read(start, min(start + size, len(self.tokens)))
+
+    def arranged(self, start: int, block: NDArray[Any], eot: str) -> Block:
+        """A block with the marks where `eot` wants them. The blocks of a split together are the whole of it."""
+        if self.index is not None:
+            return self._by_index(start, block, eot, self.index)
+        if self.eot == "none" or self.mark is None:
+            return Block(block, np.empty(0, np.int64), False)
+        if eot == "none":
+            marks = np.flatnonzero(block == self.mark)
+            ends = np.unique(marks - np.arange(len(marks)))
+            return _block(np.delete(block, marks), ends)
+        if (self.eot, eot) == ("after", "before"):
+            first = start == 0 and not self.continues
+            block = self._with(block, first, start + len(block) == len(self.tokens) and block[-1] == self.mark)
+        elif (self.eot, eot) == ("before", "after"):
+            last = start + len(block) == len(self.tokens) and not self.open
+            if start == 0 and block[0] == self.mark:
+                block = block[1:]
+            block = np.append(block, block.dtype.type(self.mark)) if last else block
+        marks = np.flatnonzero(block == self.mark)
+        return _block(block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks)
+
+    def _with(self, block: NDArray[Any], first: bool, without_last: bool) -> NDArray[Any]:
+        mark = np.array([self.mark], block.dtype)
+        return np.concatenate([mark[: int(first)], block[: len(block) - int(without_last)]])
+
+    def _by_index(self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex) -> Block:
+        ends = index.ends(start, start + len(block), block) - start
+        if eot == self.eot or self.mark is None:
+            return _block(block, ends)
+        opens = not self.continues if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
+        starts = np.concatenate([np.zeros(int(opens), np.int64), ends[ends < len(block)]])
+        gone = np.empty(0, np.int64)
+        if self.eot != "none":
+            marks = ends - 1 if self.eot == "after" else starts
+            gone = marks[block[marks] == self.mark]
+        block = np.delete(block, gone)
+        ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
+        if eot == "after":
+            marks = ends[:-1] if self.open and start + len(block) + len(gone) == len(self.tokens) else ends
+            return _block(np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks)))
+        if eot == "before":
+            return _block(np.insert(block, starts, self.mark), ends + np.searchsorted(starts, ends))
+        return _block(block, ends)
+
+
+def _block(tokens: NDArray[Any], ends: NDArray[np.int64]) -> Block:
+    return Block(tokens, ends[ends > 0], bool(len(ends) and ends[0] == 0))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Splits of tokens, and what is known of them."""
+
+    path: Path
+    name: str
+    """Prefix of file names."""
+    format: str
+    version: str
+    """Differs when the tokens do."""
+    dtype: np.dtype[Any]
+    """In which to write them."""
+    width: int
+    """Bytes of a token as it is stored."""
+    largest: int
+    """The largest id that may come."""
+    splits: dict[str, Marked]
+    tokenizer: dict[str, Any]
+    """As the manifest describes it."""
+    spec: dict[str, Any]
+    """How to find the tokenizer again: `tokenizer` and `pattern` as options."""
+    counts: dict[str, int] = field(default_factory=dict)
+    """Documents in each split, where that is written down."""
+    text_bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(split.tokens) for split in self.splits.values()) * self.width
+
+    def check(self, eot: str) -> None:
+        """UsageError when documents cannot be marked as `eot` says."""
+        for split in self.splits.values():
+            if split.mark is None and eot != "none":
+                raise UsageError(
+                    f"the tokenizer `{self.tokenizer['name']}` has no end-of-text token", hint="add `--eot none`"
+                )
+            if split.eot == "none" and split.index is None and eot != "none":
+                raise UsageError(
+                    "nothing says where documents end: there are no end-of-text tokens", hint="add `--eot none`"
+                )
+
+    def documents(self, name: str, marks: int) -> int:
+        """How many a split has; `marks`: end-of-text tokens that were counted in it."""
+        split = self.splits[name]
+        if name in self.counts:
+            return self.counts[name]
+        if split.index is not None:
+            return len(split.index)
+        if not len(split.tokens) or split.eot == "none":
+            return int(len(split.tokens) > 0)
+        first, last = (int(split.tokens.read(at, at + 1)[0]) == split.mark for at in (0, len(split.tokens) - 1))
+        # A document counts where it ends. A mark at the very start ends one only if it began in the other split.
+        return max(0, marks - int(first and not split.continues) + int(not last and not split.open))
+
+
+def find_origin(path: Path, tokenizer: str, eot: str | None = None, delimiter: str | None = None) -> Origin:
+    """What can be converted at a path. UsageError when nothing can, DamageError when it is not whole.
+
+    `eot`: where it stands in files of other tools; None: that is found out. `delimiter`: which token it is there.
+    """
+    if path.is_dir() and ((path / NAME).exists() or (path / ".shardmill").is_dir()):
+        if eot is not None or delimiter is not None:
+            raise UsageError(
+                "a dataset of shardmill's says itself what stands between documents",
+                hint="leave `--source-eot` and `--delimiter` out",
+            )
+        return _of_dataset(path, open_dataset(path))
+    return _of_files(path, tokenizer, eot, delimiter)
+
+
+def _of_dataset(path: Path, data: Dataset) -> Origin:
+    manifest = data.manifest
+    indexed = format_named(data.format).indexed
+    options = manifest["options"]
+    return Origin(
+        path=path,
+        name=options.get("name") or path.resolve().name,
+        format=data.format,
+        version=manifest["fingerprint"],
+        dtype=_width(data.dtype, manifest["tokenizer"]["vocab_size"]),
+        width=data.dtype.itemsize,
+        largest=int(np.iinfo(_width(data.dtype, manifest["tokenizer"]["vocab_size"])).max),
+        splits=_joined(
+            {
+                name: Marked(data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None)
+                for name in data
+            },
+            whole=[name for name in data if data[name].described.get("dropped")],
+        ),
+        tokenizer=manifest["tokenizer"],
+        spec={key: options[key] for key in ("tokenizer", "pattern", "specials", "delimiter") if key in options},
+        # What `--tail drop` left out is counted in the manifest, and not there to be converted.
+        counts={name: data[name].described["documents"] for name in data if not data[name].described.get("dropped")},
+        text_bytes={name: data[name].described["bytes"] for name in data},
+    )
+
+
+def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None) -> Origin:
+    known = load_tokenizer(tokenizer).with_delimiter(delimiter)
+    found = find_foreign(path, known.dtype)
+    if known.eot is None:
+        eot = "none"
+    elif eot is None:
+        eot = found.find_eot(known.eot)
+    stats = [one.stat() for one in found.paths]
+    return Origin(
+        path=path,
+        name=path.resolve().name.split(".")[0],
+        format=found.format.name,
+        version=hashlib.sha256(repr([(s.st_size, s.st_mtime_ns) for s in stats]).encode()).hexdigest(),
+        dtype=_width(found.dtype, known.vocab_size),
+        width=found.dtype.itemsize,
+        largest=known.largest_id,
+        splits=_joined(
+            {split: Marked(tokens, eot, known.eot, found.indices.get(split)) for split, tokens in found.splits.items()}
+        ),
+        tokenizer=known.describe(),
+        spec={"tokenizer": tokenizer, **({"delimiter": delimiter} if delimiter else {})},
+    )
+
+
+def _joined(splits: dict[str, Marked], whole: Collection[str] = ()) -> dict[str, Marked]:
+    """The same, with what is known of a document that begins in one split and ends in the other.
+
+    `whole`: splits that end inside a document for another reason.
+    """
+    cut = []
+    for name, split in splits.items():
+        if len(split.tokens) and split.mark is not None and split.eot != "none":
+            at = 0 if split.eot == "before" else len(split.tokens) - 1
+            if int(split.tokens.read(at, at + 1)[0]) != split.mark and name not in whole:
+                cut.append(name)
+    if len(cut) != 1 or len(splits) != 2 or not all(len(split.tokens) for split in splits.values()):
+        return splits
+    (other,) = splits.keys() - set(cut)
+    later, earlier = (cut[0], other) if splits[other].eot == "before" else (other, cut[0])
+    joined = {later: replace(splits[later], continues=True), earlier: replace(splits[earlier], open=True)}
+    return {name: joined[name] for name in splits}
+
+
+def _width(stored: np.dtype[Any], vocab_size: int) -> np.dtype[Any]:
+    """Of the two widths that trainers read the one that suffices."""
+    narrow = stored == np.uint16 or (stored != np.uint32 and vocab_size <= 1 << 16)
+    return np.dtype(np.uint16 if narrow else np.uint32)

@@ -1,0 +1,97 @@
+"""What a token format tells everybody else: nobody outside this folder knows one by its name."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shardmill.errors import DamageError
+from shardmill.shards import SPLITS
+from shardmill.shards.document_index import DocumentIndex
+from shardmill.shards.output import Output
+from shardmill.shards.token_files import TokenFile, TokenFiles
+
+
+@dataclass(frozen=True)
+class Order:
+    """All that an output may want to know before it begins."""
+
+    folder: Path
+    name: str
+    """Prefix of file names, where the format has one."""
+    dtype: np.dtype[Any]
+    shard_tokens: int
+    eot: str | None = None
+    """None: as the format's readers expect it."""
+    tail: str = "keep"
+    tokenizer: str = "unknown"
+    vocab_size: int = 0
+    """0: as large as the type of the tokens allows."""
+    splits: tuple[str, ...] = SPLITS
+
+
+class Recognised(NamedTuple):
+    """A file of tokens, as its own head describes it."""
+
+    dtype: np.dtype[Any]
+    file: TokenFile
+
+
+class Format(ABC):
+    """One kind of token files."""
+
+    name: str
+    eot: str
+    """Where its readers expect the end-of-text token: after, before or none."""
+    sharded: bool = True
+    """False: the tokens of a split are one file, however many they are."""
+    indexed: bool = False
+    """Its files say where documents end."""
+    claims: tuple[str, ...] = ()
+    """Names of files that another format may have too."""
+    contiguous: bool = True
+    """The tokens of a file stand side by side, after a head."""
+
+    @abstractmethod
+    def output(self, order: Order) -> Output:
+        """Writes the files; UsageError when the readers could not take them."""
+
+    def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> TokenFiles:
+        """The tokens of some files, by their position."""
+        return TokenFiles(files, dtype)
+
+    def index(self, tokens: TokenFiles) -> DocumentIndex | None:
+        """Where documents are, by the files' own index. DamageError when it cannot be right."""
+        return None
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        """A file of tokens that some tool has made; None: not of this format. `raw`: of files that do not say it.
+
+        DamageError when it is not whole.
+        """
+        return None
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        """Bytes of all files, about, for so many tokens of `width` bytes."""
+        return tokens * width
+
+    def foreseen(self, *, alone: bool) -> list[str]:
+        """What its readers will trip over, before anything is written; `alone`: in a folder of its own."""
+        return []
+
+    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+        """What its readers will trip over, in sentences; `splits` as the manifest describes them."""
+        return []
+
+
+def whole(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
+    """A file that holds a head and tokens and nothing else; DamageError when its size is another."""
+    size, expected = file.path.stat().st_size, file.head + file.tokens * dtype.itemsize
+    if size != expected:
+        raise DamageError(f"the file has {size:,} bytes where its head says {expected:,}", place=str(file.path))
+    return Recognised(dtype, file)

@@ -1,0 +1,112 @@
+"""litData's chunks, as litgpt reads them: the offsets of the documents, their tokens, and an index for each split."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.errors import DamageError
+from shardmill.shards.document_index import Ends
+from shardmill.shards.documents import Pair, RepackedOutput
+from shardmill.shards.format import Format, Order, Recognised, whole
+from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.storage import PartialFile, Written
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_CODES: dict[int, np.dtype[Any]] = {16: np.dtype("<i4"), 20: np.dtype("<u2")}
+"""By litData's number of a type of torch. Its readers have no other that fits tokens."""
+_LARGEST = 1 << 31  # bytes of tokens after which a chunk ends: offsets have 32 bits, and a document may follow
+_COPY = 1 << 22
+_CHUNKS = 2  # whose offsets are held
+
+
+class Litdata(Format):
+    name, eot, indexed = "litdata", "after", True
+    claims = ("train/index.json",)
+
+    def output(self, order: Order) -> LitdataOutput:
+        return LitdataOutput(self, order)
+
+    def index(self, tokens: TokenFiles) -> Ends:
+        counts = [int(tokens.read_bytes(i, 0, 4).view("<u4")[0]) for i in range(len(tokens.files))]
+        for file, count in zip(tokens.files, counts, strict=True):
+            if file.head != 4 * (count + 2):
+                raise DamageError("the chunk's offsets do not fit its size", place=str(file.path))
+        return Ends(tokens, counts, lru_cache(_CHUNKS)(partial(_ends, tokens)))
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        listed = path.with_name("index.json")
+        if path.suffix != ".bin" or not path.name.startswith("chunk-") or not listed.exists():
+            return None
+        try:
+            index = json.loads(listed.read_bytes())
+            code = index["config"]["data_format"][0].rpartition(":")[2]
+            entry = next(chunk for chunk in index["chunks"] if chunk["filename"] == path.name)
+            tokens, items, dtype = int(entry["dim"]), int(entry["chunk_size"]), _CODES[int(code)]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration):
+            raise DamageError(f"litData's index says nothing of tokens in `{path.name}`", place=str(listed)) from None
+        return whole(dtype, TokenFile(path, tokens, 4 * (items + 2)))
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        return tokens * width + 4 * documents + 200 * (tokens // shard_tokens + 3)
+
+
+class LitdataOutput(RepackedOutput):
+    """The chunks of all splits."""
+
+    stem, ending = "chunk-0-{index}", ".bin"
+
+    def __init__(self, kind: Format, order: Order) -> None:
+        super().__init__(kind, order)
+        self.dtype = np.dtype("<u2" if order.dtype.itemsize == 2 else "<i4")
+        self._code = next(code for code, dtype in _CODES.items() if dtype == self.dtype)
+        self.limit = min(order.shard_tokens, _LARGEST // self.dtype.itemsize)
+        self.longest = (_LARGEST - (1 << 29)) // self.dtype.itemsize
+        self.per_document = -(-4 // self.dtype.itemsize)
+
+    def write_file(self, file: PartialFile, pair: Pair) -> None:
+        """How many documents, where each begins and the last ends, tokens."""
+        offset = 4 * (pair.document_count + 2)
+        file.append(np.array([pair.document_count, offset], "<u4"))
+        for lengths in pair.blocks():
+            ends = offset + np.cumsum(lengths) * self.dtype.itemsize
+            file.append(ends.astype("<u4"))
+            offset = int(ends[-1])
+        for start in range(0, pair.tokens.length, _COPY):
+            file.append(pair.tokens.read(start, min(_COPY, pair.tokens.length - start)))
+
+    def write_index(self, index: PartialFile, files: list[Written]) -> None:
+        chunks = [
+            {"chunk_bytes": file.bytes, "chunk_size": file.documents, "dim": file.tokens,
+             "filename": file.name.partition("/")[2]}
+            for file in files
+        ]  # fmt: skip
+        config = {
+            "chunk_bytes": None,
+            "chunk_size": None,
+            "compression": None,
+            "data_format": [f"no_header_tensor:{self._code}"],
+            "data_spec": json.dumps([1, {"type": None, "context": None, "children_spec": []}]),
+            "encryption": None,
+            "item_loader": "TokensLoader",
+        }
+        index.append(json.dumps({"chunks": chunks, "config": config}, sort_keys=True).encode())
+
+
+def _ends(tokens: TokenFiles, i: int) -> NDArray[np.int64]:
+    """Where the documents of a chunk end, in tokens; DamageError when that cannot be."""
+    file, width = tokens.files[i], tokens.dtype.itemsize
+    offsets = tokens.read_bytes(i, 4, file.head - 4).view("<u4").astype(np.int64) - file.head
+    lengths = np.diff(offsets)
+    if offsets[0] or offsets[-1] != file.tokens * width or (lengths < 0).any() or (lengths % width).any():
+        raise DamageError("the chunk's offsets do not fit its tokens", place=str(file.path))
+    return offsets[1:] // width
+
+
+FORMAT = Litdata()

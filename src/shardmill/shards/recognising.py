@@ -1,0 +1,100 @@
+"""Token files that other tools have made: of which format they are, in which splits, and where EOT stands in them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardmill.errors import UsageError
+from shardmill.shards.document_index import DocumentIndex
+from shardmill.shards.format import Format, Recognised
+from shardmill.shards.formats import FORMATS, format_named
+from shardmill.shards.token_files import TokenFiles
+
+_SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+_SAMPLE = 1 << 16
+_DOCUMENTS = 16  # of each split that are looked at
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Token files of one format, by split."""
+
+    format: Format
+    dtype: np.dtype[Any]
+    splits: dict[str, TokenFiles]
+    indices: dict[str, DocumentIndex]
+    paths: list[Path]
+
+    def find_eot(self, eot: int) -> str:
+        """Where the end-of-text token stands in files that do not say it: after, before or none."""
+        firsts, lasts, inside = [], [], False
+        for split, tokens in self.splits.items():
+            index = self.indices.get(split)
+            bounds = [(0, len(tokens))] if index is None else map(index.bounds, range(min(len(index), _DOCUMENTS)))
+            for start, end in bounds:
+                if end > start:
+                    firsts.append(int(tokens.read(start, start + 1)[0]))
+                    lasts.append(int(tokens.read(end - 1, end)[0]))
+            inside |= bool((tokens.read(0, min(_SAMPLE, len(tokens))) == eot).any())
+        before, after = firsts.count(eot), lasts.count(eot)
+        if self.indices:
+            every = len(firsts) or -1
+            return "before" if before == every else "after" if after == every else "none"
+        # The stream may be cut anywhere into splits: that of build-nanogpt and llm.c is, so that train begins inside
+        # a document. The whole of it still begins or ends with a mark; where that does not tell, it is as usual.
+        if before != after:
+            return "before" if before > after else "after"
+        return self.format.eot if before or inside else "none"
+
+
+def find_foreign(path: Path, raw: np.dtype[Any]) -> Foreign:
+    """The token files at a path: a file, or a folder of them. `raw`: the type in files that do not say it themselves.
+
+    UsageError when there are none, or of several kinds; DamageError when one is not whole.
+    """
+    found: dict[Path, tuple[str, Recognised]] = {}
+    for one in [path] if path.is_file() else _files_under(path):
+        # The default format comes last: it takes what nobody else knows.
+        for name in reversed(FORMATS):
+            if recognised := format_named(name).recognise(one, raw):
+                found[one] = (name, recognised)
+                break
+    if not found:
+        raise UsageError(
+            f"`{path}` holds no dataset and no token files",
+            hint=f"give a folder made by shardmill, or token files of another tool: {', '.join(FORMATS)}",
+        )
+    kinds = {(name, one.dtype) for name, one in found.values()}
+    if len(kinds) > 1:
+        said = ", ".join(sorted(f"{name} of {dtype.name}" for name, dtype in kinds))
+        raise UsageError(f"`{path}` holds token files of several kinds: {said}", hint="give each kind a folder")
+    ((name, dtype),) = kinds
+    kind = format_named(name)
+    splits: dict[str, list[Any]] = {}
+    for one, (_, recognised) in found.items():
+        splits.setdefault(_split_of(one, path), []).append(recognised.file)
+    tokens = {split: kind.tokens(splits[split], dtype) for split in sorted(splits)}
+    indices = {split: index for split, part in tokens.items() if (index := kind.index(part)) is not None}
+    return Foreign(kind, dtype, tokens, indices, list(found))
+
+
+def _files_under(folder: Path) -> list[Path]:
+    """Those of a folder, and those in the folders of splits in it."""
+    inside = sorted(folder.iterdir()) if folder.is_dir() else []
+    splits = [one for one in inside if one.is_dir() and one.name in _SPLIT_WORDS]
+    return [one for one in (*inside, *(file for split in splits for file in sorted(split.iterdir()))) if one.is_file()]
+
+
+def _split_of(path: Path, under: Path) -> str:
+    """By the last word of its name that says so: `medieval_train_000001.npy` is train; else by its folder's."""
+    folder = path.parent.name if path.parent != under and path != under else ""
+    words = [word for word in re.split(r"[^a-z]+", f"{folder} {path.stem}".lower()) if word in _SPLIT_WORDS]
+    split = _SPLIT_WORDS[words[-1]] if words else "train"
+    if split == "test":
+        raise UsageError(f"`{path.name}` is neither train nor val", hint="move it away: there are two splits")
+    return split
