@@ -166,14 +166,16 @@ static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out,
     return end;
 }
 
-INLINE u32 flags_of(const sm_model *m, u32 code, u32 n) { return n == 1 ? m->ascii_flags[code & 127] : n <= 3 ? m->char_flags[code] : 0xFF; }
+INLINE u32 flags_of(const sm_model *m, u32 code) {
+    return code < 0x80 ? m->ascii_flags[code] : code < 0x10000 ? m->char_flags[code] : 0xFF;
+}
 
 /* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
  * both sides are encoded alone; a character between two such borders is in a table. */
 static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
     const u8 *end = p + n;
-    u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code, length);
+    u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code);
     for (;;) {
         /* Most of Chinese and Japanese: three bytes, and no token goes from this character into the next. */
         while (begin == at && length == 3 && !(flags & 15)) {
@@ -183,14 +185,14 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
             begin = at += 3;
             if (at >= n) return out;
             code = decode(p + at, end, &length);
-            flags = flags_of(m, code, length);
+            flags = flags_of(m, code);
         }
         u32 next = at + length, next_code = 0, next_length = 0, next_flags = 0;
         int hard = 1;
         if (next < n) {
             next_code = decode(p + next, end, &next_length);
-            next_flags = flags_of(m, next_code, next_length);
-            if (length == 1 && next_length == 1) {
+            next_flags = flags_of(m, next_code);
+            if ((length == 1 && next_length == 1) || code >= BROKEN || next_code >= BROKEN) {
                 hard = 0;
             } else if ((flags >> (next_length - 1) & 1) && (next_flags >> (3 + length) & 1)) {
                 u64 key = (u64)code << 24 | next_code | (u64)1 << 48;
@@ -200,7 +202,7 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
             }
         }
         if (hard) {
-            if (begin == at && (length == 2 || length == 3)) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
+            if (begin == at && code < 0x10000) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
             else out = put_part(e, p + begin, next - begin, limit, out, wide);
             begin = next;
             if (next >= n) return out;

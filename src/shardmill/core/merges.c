@@ -281,7 +281,7 @@ static void crossing_flags(sm_model *m, const Border *border) {
     if (border->la == 1 && border->a[0] < 0x80) {
     } else if ((border->a[0] & 0xC0) != 0x80) {
         u32 n, code = decode(border->a, border->a + border->la, &n);
-        if (code < 0x10000) m->char_flags[code] |= (u8)right;
+        if (n == border->la && code < 0x10000) m->char_flags[code] |= (u8)right;
     } else if (border->la <= 2) {
         u32 bits = 6 * border->la, low = 0;
         for (u32 i = 0; i < border->la; i++) low = low << 6 | (border->a[i] & 63u);

@@ -86,20 +86,28 @@ INLINE u64 load_some(const u8 *p, u32 n) { /* up to eight bytes */
 }
 INLINE u32 char_length(u8 lead) { return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
 
-/* The character at p, and its length; at a broken end of the text whatever is left is one character. */
+/* The character at p, and its length. Where that is not UTF-8 the byte counts alone, with a number beyond all characters:
+ * text should be valid, but what is not must not lead to other ids for what is. */
+enum { BROKEN = 0x110000 };
 INLINE u32 decode(const u8 *p, const u8 *end, u32 *length) {
-    u32 n = char_length(*p);
-    if ((i64)n > end - p) {
-        *length = (u32)(end - p);
-        return 0xFFFD;
+    u32 n = char_length(*p), code;
+    *length = 1;
+    if (*p < 0x80) return *p;
+    if ((i64)n > end - p || n == 1 || (p[1] & 0xC0) != 0x80) return BROKEN + *p;
+    if (n == 2) {
+        code = (p[0] & 31u) << 6 | (p[1] & 63u);
+        if (code < 0x80) return BROKEN + *p;
+    } else if ((p[2] & 0xC0) != 0x80) {
+        return BROKEN + *p;
+    } else if (n == 3) {
+        code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        if (code < 0x800) return BROKEN + *p;
+    } else {
+        code = (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
+        if ((p[3] & 0xC0) != 0x80 || p[0] > 0xF4 || code < 0x10000 || code >= BROKEN) return BROKEN + *p;
     }
     *length = n;
-    switch (n) {
-    case 1: return *p;
-    case 2: return (p[0] & 31u) << 6 | (p[1] & 63u);
-    case 3: return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    default: return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-    }
+    return code;
 }
 
 /* ---- pieces.c */
