@@ -13,7 +13,7 @@ FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 pyt
 # As pip does for what it copies: where Python may not write bytecode, every start would compile the package anew.
 COMPILE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test lint soak bench lowest core clean
+.PHONY: help demo test lint soak bench lowest core core-check clean
 
 help:
 	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench   shardmill beside what people use instead (INPUT=file or folder for text of your own)"
 	@echo "make lowest  the tests again with every dependency at its lower bound"
 	@echo "make core    compile src/shardmill/core in place"
+	@echo "make core-check  the compiled core by every compiler that is here, with sanitizers, for ARM, under a fuzzer"
 	@echo "make clean   remove what these made"
 	@echo "PYTHON=… chooses the interpreter, when .venv is made."
 
@@ -82,6 +83,10 @@ lowest: .venv/made pyproject.toml
 
 core: .venv/made
 	$(BIN)/python hatch_build.py
+
+# Uses gcc, clang, aarch64-linux-gnu-gcc and qemu-aarch64; what is not installed is skipped, and said.
+core-check: .venv/tools core
+	FUZZ_SECONDS=60 $(BIN)/python -m pytest tests/core
 
 clean:
 	rm -f src/shardmill/core/_core.so
