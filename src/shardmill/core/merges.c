@@ -157,17 +157,32 @@ static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
     return count;
 }
 
+/* The least rank of a block of 32, and which places of the block have a rank. */
+INLINE u32 least_of(const u32 *ranks) {
+    u32 least = NONE;
+    for (int i = 0; i < 32; i++) least = ranks[i] < least ? ranks[i] : least;
+    return least;
+}
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static inline u32 places_avx2(const u32 *ranks, u32 rank) {
+    u32 places = 0;
+    for (int i = 0; i < 4; i++) {
+        __m256i same = _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(ranks + 8 * i)), _mm256_set1_epi32((int)rank));
+        places |= (u32)_mm256_movemask_ps(_mm256_castsi256_ps(same)) << 8 * i;
+    }
+    return places;
+}
+#endif
+INLINE u32 places_of(const u32 *ranks, u32 rank) {
+    u32 places = 0;
+    for (int i = 0; i < 32; i++) places |= (u32)(ranks[i] == rank) << i;
+    return places;
+}
 INLINE void set_rank(Scratch *s, u32 at, u32 rank) {
     u32 block = at / 32, old = s->rank[at];
     s->rank[at] = rank;
-    if (rank <= s->least[block]) {
-        s->least[block] = rank;
-    } else if (old == s->least[block]) {
-        const u32 *ranks = s->rank + block * 32;
-        u32 least = NONE;
-        for (int i = 0; i < 32; i++) least = ranks[i] < least ? ranks[i] : least;
-        s->least[block] = least;
-    }
+    if (rank <= s->least[block]) s->least[block] = rank;
+    else if (old == s->least[block]) s->least[block] = least_of(s->rank + block * 32);
 }
 /* Up to WINDOW bytes: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
  * the left in one go, unless a merge makes something of a lower rank, which then comes first. */
@@ -180,33 +195,36 @@ INLINE u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *
         s->before[i] = (u16)(i - 1);
     }
     for (u32 i = n; i < blocks * 32; i++) s->rank[i] = NONE;
-    for (u32 block = 0; block < blocks; block++) {
-        u32 least = NONE;
-        for (u32 i = block * 32; i < block * 32 + 32; i++) least = s->rank[i] < least ? s->rank[i] : least;
-        s->least[block] = least;
-    }
+    for (u32 block = 0; block < blocks; block++) s->least[block] = least_of(s->rank + block * 32);
     for (;;) {
         u32 rank = NONE;
         for (u32 block = 0; block < blocks; block++) rank = s->least[block] < rank ? s->least[block] : rank;
         if (rank == NONE) break;
+        u32 result = result_of(m, rank);
         int lower = 0;
         for (u32 block = 0; block < blocks && !lower; block++) {
             if (s->least[block] != rank) continue;
-            for (u32 at = block * 32; at < block * 32 + 32 && !lower; at++) {
-                if (s->rank[at] != rank) continue;
-                u32 gone = s->next[at], next = s->next[gone], made = NONE;
-                s->id[at] = result_of(m, rank);
+#if defined(HAVE_AVX2)
+            u32 places = avx2 ? places_avx2(s->rank + block * 32, rank) : places_of(s->rank + block * 32, rank);
+#else
+            u32 places = places_of(s->rank + block * 32, rank);
+#endif
+            for (; places && !lower; places &= places - 1) {
+                u32 at = block * 32 + (u32)__builtin_ctz(places), made = NONE;
+                if (s->rank[at] != rank) continue; /* merged away by the one before */
+                u32 gone = s->next[at], next = s->next[gone];
+                s->id[at] = result;
                 s->next[at] = (u16)next;
                 set_rank(s, gone, NONE);
                 if (next < n) {
                     s->before[next] = (u16)at;
-                    made = pair_rank(m, s->id[at], s->id[next], avx2);
+                    made = pair_rank(m, result, s->id[next], avx2);
                 }
                 set_rank(s, at, made);
                 lower = made < rank;
                 if (at) {
                     u32 left = s->before[at];
-                    made = pair_rank(m, s->id[left], s->id[at], avx2);
+                    made = pair_rank(m, s->id[left], result, avx2);
                     set_rank(s, left, made);
                     lower |= made < rank;
                 }
@@ -330,6 +348,7 @@ static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 me
     m->byte_pair = take(arena, 65536 * 4);
     m->char_ids = take(arena, 65536 * (i64)sizeof(CharIds));
     m->char_flags = take(arena, 65536);
+    m->neighbours = take(arena, 65536 / 8);
     m->crossings = take(arena, (i64)crossings * 4);
     m->crossing_mask = crossings - 1;
 }
@@ -465,7 +484,10 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
         }
     }
 
-    /* The borders between characters. */
+    /* The borders between bytes, and between characters. */
+    memset(m->neighbours, 0, 65536 / 8);
+    for (u32 i = 0; i < m->count; i++)
+        for (u32 k = m->begin[i] + 1; k < m->begin[i + 1]; k++) m->neighbours[m->text[k - 1] << 5 | m->text[k] >> 3] |= (u8)(1 << (m->text[k] & 7));
     fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
     memset(m->char_flags, 0, 65536);
     for (u32 i = 0; i < m->count; i++) {

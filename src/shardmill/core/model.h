@@ -35,7 +35,7 @@ enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWL
 enum {
     NONE = 0xFFFFF,      /* no rank and no id; both have 20 bits */
     LONGEST = 512,       /* bytes of a token, at most */
-    WINDOW = 2048        /* bytes that are merged at once; more is stitched together */
+    WINDOW = 4096        /* bytes that are merged at once, at most; more is stitched together */
 };
 
 typedef struct {
@@ -63,6 +63,7 @@ struct sm_model {
     CharIds *char_ids;       /* ids of each character below U+10000, taken alone */
     u8 *char_flags;      /* may a token go on from it, or come into it; see may_cross() */
     u8 ascii_flags[128];
+    u8 *neighbours;      /* a bit for each two bytes that stand beside each other in some token */
     u32 *crossings;      /* hash set of the pairs of forms at a border inside of some token */
     u32 crossing_mask;
 };
@@ -109,6 +110,9 @@ INLINE u32 decode(const u8 *p, const u8 *end, u32 *length) {
     *length = n;
     return code;
 }
+
+/* Whether a token may cover the border between these bytes. */
+INLINE int are_neighbours(const sm_model *m, u8 a, u8 b) { return m->neighbours[a << 5 | b >> 3] >> (b & 7) & 1; }
 
 /* ---- pieces.c */
 u32 sm_class(u32 code);
