@@ -110,8 +110,6 @@ static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, 
 
 /* ---- a piece that is not in the cache */
 
-INLINE u32 length_of(const sm_model *m, u32 id) { return m->begin[id + 1] - m->begin[id]; }
-
 /* The ids of n bytes in e->ids[which]; what was merged last and comes again, as in a run of one letter, is only copied. */
 static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
     if (n != e->last_bytes || memcmp(p, e->last, n)) {
@@ -167,9 +165,25 @@ static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     e->error = SM_ERROR_STITCH;
     return out;
 }
+/* The same of whole characters: no token here has only a part of one and a part of another. Then characters are merged
+ * first, each by itself, if ranks come in ascending order; and what they become is in a table. */
+static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+    u32 *ids = e->ids[0], count = 0, length;
+    for (u32 at = 0; at < n; at += length) {
+        u32 code = decode(p + at, p + n, &length);
+        if (code < 0x10000) {
+            const CharIds *own = &e->model->char_ids[code];
+            for (u32 i = 0; i < own->count; i++) ids[count++] = own->ids[i];
+        } else {
+            count += sm_merge(e->model, &e->scratch, e->simd, p + at, length, ids + count);
+        }
+    }
+    return put_all(out, wide, ids, sm_merge_ids(e->model, &e->scratch, e->simd, count, ids));
+}
 /* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
-static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
-    if (n > SHORT) return put_stretch(e, p, n, out, wide);
+static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limit, u8 *out, int wide) {
+    chars = chars && n <= SPAN;
+    if (n > SHORT) return chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
     if (n == 1) return put(out, wide, e->model->byte_id[*p]);
     u64 key[2];
     size_t at;
@@ -177,7 +191,7 @@ static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out,
     key[1] |= (u64)1 << 63;
     Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
     if (look_up(set, key, &at)) return put_slot(out, wide, set + at);
-    u8 *end = put_stretch(e, p, n, out, wide);
+    u8 *end = chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
     if (end - out <= FEW) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
     return end;
 }
@@ -187,10 +201,10 @@ static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *ou
     u32 begin = 0;
     for (u32 i = 1; i < n; i++) {
         if (are_neighbours(e->model, p[i - 1], p[i])) continue;
-        out = put_part(e, p + begin, i - begin, limit, out, wide);
+        out = put_part(e, p + begin, i - begin, 0, limit, out, wide);
         begin = i;
     }
-    return put_part(e, p + begin, n - begin, limit, out, wide);
+    return put_part(e, p + begin, n - begin, 0, limit, out, wide);
 }
 
 INLINE u32 flags_of(const sm_model *m, u32 code) {
@@ -203,6 +217,7 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
     const sm_model *m = e->model;
     const u8 *end = p + n;
     u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code);
+    int chars = m->in_order;
     for (;;) {
         /* Most of Chinese and Japanese: three bytes, and no token goes from this character into the next. */
         while (begin == at && length == 3 && !(flags & 15)) {
@@ -215,23 +230,27 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
             flags = flags_of(m, code);
         }
         u32 next = at + length, next_code = 0, next_length = 0, next_flags = 0;
-        int hard = 1;
+        int crosses = 0;
         if (next < n) {
             next_code = decode(p + next, end, &next_length);
             next_flags = flags_of(m, next_code);
-            if ((length == 1 && next_length == 1) || code >= BROKEN || next_code >= BROKEN) {
-                hard = 0;
+            if (code >= BROKEN || next_code >= BROKEN) {
+                crosses = CROSSED | IN_PARTS;
+            } else if (length == 1 && next_length == 1) {
+                crosses = CROSSED;
             } else if ((flags >> (next_length - 1) & 1) && (next_flags >> (3 + length) & 1)) {
                 u64 key = (u64)code << 24 | next_code | (u64)1 << 48;
                 u64 *memo = e->memo + (key * 0x9E3779B97F4A7C15u >> 50);
-                if (*memo >> 1 != key) *memo = key << 1 | (u64)sm_crosses(m, p + at, length, p + next, next_length);
-                hard = !(*memo & 1);
+                if (*memo >> 2 != key) *memo = key << 2 | (u64)sm_crosses(m, p + at, length, p + next, next_length);
+                crosses = *memo & 3;
             }
         }
-        if (hard) {
+        chars &= !(crosses & IN_PARTS);
+        if (!crosses) {
             if (begin == at && code < 0x10000) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
-            else out = put_part(e, p + begin, next - begin, limit, out, wide);
+            else out = put_part(e, p + begin, next - begin, chars, limit, out, wide);
             begin = next;
+            chars = m->in_order;
             if (next >= n) return out;
         }
         at = next, length = next_length, code = next_code, flags = next_flags;

@@ -80,17 +80,27 @@ INLINE u32 result_of(const sm_model *m, u32 rank) { return m->results ? m->resul
 
 /* ---- merging */
 
-/* Up to 16 bytes. A place that was merged away has no rank, and its bit in `alive` is gone. */
+/* What merging begins with: bytes, or ids that are merged further. */
+typedef struct {
+    const u8 *bytes;
+    const u32 *ids;
+} Start;
+INLINE u32 start_id(const sm_model *m, const Start *start, u32 i) { return start->ids ? start->ids[i] : m->byte_id[start->bytes[i]]; }
+INLINE u32 start_rank(const sm_model *m, const Start *start, u32 i, int avx2) {
+    return start->ids ? pair_rank(m, start->ids[i], start->ids[i + 1], avx2) : m->byte_pair[start->bytes[i] << 8 | start->bytes[i + 1]];
+}
+
+/* Up to 16 places. A place that was merged away has no rank, and its bit in `alive` is gone. */
 #if defined(HAVE_AVX2)
-TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
+TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const Start *start, u32 n, u32 *ids) {
     u32 id[16];
     _Alignas(32) u32 first[16]; /* the rank, and the place, so that the least is also the leftmost */
     u32 alive = (1u << n) - 1;
     memset(first, 255, sizeof first);
-    id[0] = m->byte_id[p[0]];
+    id[0] = start_id(m, start, 0);
     for (u32 i = 1; i < n; i++) {
-        id[i] = m->byte_id[p[i]];
-        first[i - 1] = m->byte_pair[p[i - 1] << 8 | p[i]] << 4 | (i - 1);
+        id[i] = start_id(m, start, i);
+        first[i - 1] = start_rank(m, start, i - 1, 1) << 4 | (i - 1);
     }
     __m256i low = _mm256_load_si256((const __m256i *)first), high = _mm256_load_si256((const __m256i *)(first + 8));
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), ones = _mm256_set1_epi32(-1);
@@ -129,11 +139,11 @@ TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const u8 *p, u32 n, u
     return count;
 }
 #endif
-static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
+static u32 merge_short(const sm_model *m, const Start *start, u32 n, u32 *ids) {
     u32 id[16], key[16]; /* key: the rank, and the place, so that the least is also the leftmost */
     u32 alive = (1u << n) - 1;
-    for (u32 i = 0; i < n; i++) id[i] = m->byte_id[p[i]];
-    for (u32 i = 0; i + 1 < n; i++) key[i] = m->byte_pair[p[i] << 8 | p[i + 1]] << 4 | i;
+    for (u32 i = 0; i < n; i++) id[i] = start_id(m, start, i);
+    for (u32 i = 0; i + 1 < n; i++) key[i] = start_rank(m, start, i, 0) << 4 | i;
     key[n - 1] = ~0u;
     for (;;) {
         u32 least = ~0u;
@@ -184,13 +194,13 @@ INLINE void set_rank(Scratch *s, u32 at, u32 rank) {
     if (rank <= s->least[block]) s->least[block] = rank;
     else if (old == s->least[block]) s->least[block] = least_of(s->rank + block * 32);
 }
-/* Up to WINDOW bytes: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
+/* Up to WINDOW places: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
  * the left in one go, unless a merge makes something of a lower rank, which then comes first. */
-INLINE u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids, int avx2) {
+INLINE u32 merge_window(const sm_model *m, Scratch *s, const Start *start, u32 n, u32 *ids, int avx2) {
     u32 blocks = (n + 31) / 32;
     for (u32 i = 0; i < n; i++) {
-        s->id[i] = m->byte_id[p[i]];
-        s->rank[i] = i + 1 < n ? m->byte_pair[p[i] << 8 | p[i + 1]] : NONE;
+        s->id[i] = start_id(m, start, i);
+        s->rank[i] = i + 1 < n ? start_rank(m, start, i, avx2) : NONE;
         s->next[i] = (u16)(i + 1);
         s->before[i] = (u16)(i - 1);
     }
@@ -236,17 +246,23 @@ INLINE u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *
     return count;
 }
 #if defined(HAVE_AVX2)
-TARGET_AVX2 static u32 merge_window_avx2(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids) {
-    return merge_window(m, s, p, n, ids, 1);
+TARGET_AVX2 static u32 merge_window_avx2(const sm_model *m, Scratch *s, const Start *start, u32 n, u32 *ids) {
+    return merge_window(m, s, start, n, ids, 1);
 }
 #endif
-u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids) {
+static u32 merge(const sm_model *m, Scratch *s, int simd, Start start, u32 n, u32 *ids) {
 #if defined(HAVE_AVX2)
-    if (simd) return n <= 16 ? merge_short_avx2(m, p, n, ids) : merge_window_avx2(m, s, p, n, ids);
+    if (simd) return n <= 16 ? merge_short_avx2(m, &start, n, ids) : merge_window_avx2(m, s, &start, n, ids);
 #else
     (void)simd;
 #endif
-    return n <= 16 ? merge_short(m, p, n, ids) : merge_window(m, s, p, n, ids, 0);
+    return n <= 16 ? merge_short(m, &start, n, ids) : merge_window(m, s, &start, n, ids, 0);
+}
+u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids) {
+    return merge(m, s, simd, (Start){p, NULL}, n, ids);
+}
+u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids) {
+    return merge(m, s, simd, (Start){NULL, ids}, n, ids);
 }
 
 /* ---- borders between characters that no token covers */
@@ -262,14 +278,17 @@ static int crossing_has(const sm_model *m, u32 key) {
         if (m->crossings[at] == key) return 1;
     return 0;
 }
-/* Whether a token may cover the border of these two characters. It may say yes where there is none (two keys that are the
- * same): that costs time, and changes no result. */
+/* Whether a token may cover the border of these two characters, and whether one that has only a part of one of them. It
+ * may say yes where there is none (two keys that are the same): that costs time, and changes no result. */
 int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb) {
-    if (la == 1 && lb == 1) return 1;
-    for (u32 i = 1; i <= la; i++)
-        for (u32 j = 1; j <= lb; j++)
-            if (crossing_has(m, crossing_key(a + la - i, i, b, j))) return 1;
-    return 0;
+    int crosses = 0;
+    for (u32 i = la; i; i--)
+        for (u32 j = lb; j; j--) {
+            if (!crossing_has(m, crossing_key(a + la - i, i, b, j))) continue;
+            if (i < la || j < lb) return CROSSED | IN_PARTS;
+            crosses = CROSSED;
+        }
+    return crosses;
 }
 /* The borders inside of a token where one of the two characters is not ASCII, one after the other; 0 at the end. */
 typedef struct {
@@ -373,7 +392,7 @@ int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t coun
     Arena arena = {NULL, 0};
     take(&arena, sizeof m);
     lay_out(&m, &arena, offsets[count], count, merge_count, borders);
-    *scratch = (i64)sizeof(Scratch) + 64;
+    *scratch = (i64)sizeof(Scratch) + 4 * count;
     return arena.used + 64;
 }
 
@@ -442,7 +461,8 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
         if ((m->byte_id[i] = sm_find(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
     }
 
-    /* The merges. */
+    /* The merges, and whether every token is made of such as are made before it. */
+    m->in_order = 1;
     memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 1));
     fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
     if (merges) {
@@ -465,9 +485,18 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
             if (n < 2 || sm_find(m, text + offsets[i], n) != i) continue;
             if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
             pair_insert(m, PAIR(left, right), i);
+            m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
         }
     }
     for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255], 0);
+
+    if (merges) { /* the same for these */
+        u32 *rank_of = (u32 *)(working + 1);
+        fill(rank_of, m->count, 0);
+        for (i64 i = 0; i < merge_count; i++) rank_of[merges[3 * i + 2]] = (u32)i + 1; /* the last that makes it */
+        for (i64 i = 0; i < merge_count; i++)
+            m->in_order &= rank_of[merges[3 * i]] <= i && rank_of[merges[3 * i + 1]] <= i;
+    }
 
     /* Tokens that merging does not make of their own bytes. */
     for (u32 i = 0; i < m->count; i++) {

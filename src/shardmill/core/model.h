@@ -48,6 +48,7 @@ struct sm_model {
     int scheme, whole_first;
     u32 count;           /* ids */
     u32 longest;         /* bytes of the longest token */
+    int in_order;        /* a token's parts are made by merges of a lower rank, so ranks come in ascending order */
     u64 odd_lengths[LONGEST / 64 + 1]; /* bit n: some token of n bytes is found only when it is a whole piece */
     const u8 *text;      /* the bytes of all tokens */
     const u32 *begin;    /* where those of each begin; count + 1 */
@@ -111,6 +112,7 @@ INLINE u32 decode(const u8 *p, const u8 *end, u32 *length) {
     return code;
 }
 
+INLINE u32 length_of(const sm_model *m, u32 id) { return m->begin[id + 1] - m->begin[id]; }
 /* Whether a token may cover the border between these bytes. */
 INLINE int are_neighbours(const sm_model *m, u8 a, u8 b) { return m->neighbours[a << 5 | b >> 3] >> (b & 7) & 1; }
 
@@ -125,6 +127,9 @@ enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, an
 u32 sm_find(const sm_model *m, const u8 *p, u32 n);
 /* The ids of n ≤ WINDOW bytes by merging alone, never looked up whole; returns how many. */
 u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids);
+/* The same of ids that are merged further, in place. */
+u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids);
+enum { CROSSED = 1, IN_PARTS = 2 };
 int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb);
 
 #endif
