@@ -207,9 +207,7 @@ static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *ou
     return put_part(e, p + begin, n - begin, 0, limit, out, wide);
 }
 
-INLINE u32 flags_of(const sm_model *m, u32 code) {
-    return code < 0x80 ? m->ascii_flags[code] : code < 0x10000 ? m->char_flags[code] : 0xFF;
-}
+INLINE u32 flags_of(const sm_model *m, u32 code) { return code < 0x10000 ? m->char_flags[code] : 0x3FF; }
 
 /* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
  * both sides are encoded alone; a character between two such borders is in a table. */
@@ -241,7 +239,8 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
             } else if ((flags >> (next_length - 1) & 1) && (next_flags >> (3 + length) & 1)) {
                 u64 key = (u64)code << 24 | next_code | (u64)1 << 48;
                 u64 *memo = e->memo + (key * 0x9E3779B97F4A7C15u >> 50);
-                if (*memo >> 2 != key) *memo = key << 2 | (u64)sm_crosses(m, p + at, length, p + next, next_length);
+                int parts = flags >> 8 & next_flags >> 9 & 1;
+                if (*memo >> 2 != key) *memo = key << 2 | (u64)sm_crosses(m, p + at, length, p + next, next_length, parts);
                 crosses = *memo & 3;
             }
         }

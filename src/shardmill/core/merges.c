@@ -278,16 +278,14 @@ static int crossing_has(const sm_model *m, u32 key) {
         if (m->crossings[at] == key) return 1;
     return 0;
 }
-/* Whether a token may cover the border of these two characters, and whether one that has only a part of one of them. It
- * may say yes where there is none (two keys that are the same): that costs time, and changes no result. */
-int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb) {
-    int crosses = 0;
-    for (u32 i = la; i; i--)
-        for (u32 j = lb; j; j--) {
-            if (!crossing_has(m, crossing_key(a + la - i, i, b, j))) continue;
-            if (i < la || j < lb) return CROSSED | IN_PARTS;
-            crosses = CROSSED;
-        }
+/* Whether a token may cover the border of these two characters, and, if `parts`, whether one that has only a part of one
+ * of them. It may say yes where there is none (two keys that are the same): that costs time, and changes no result. */
+int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts) {
+    int crosses = crossing_has(m, crossing_key(a, la, b, lb)) ? CROSSED : 0;
+    if (!parts) return crosses;
+    for (u32 i = 1; i <= la; i++)
+        for (u32 j = 1; j <= lb; j++)
+            if ((i < la || j < lb) && crossing_has(m, crossing_key(a + la - i, i, b, j))) return CROSSED | IN_PARTS;
     return crosses;
 }
 /* The borders inside of a token where one of the two characters is not ASCII, one after the other; 0 at the end. */
@@ -307,29 +305,29 @@ static u32 next_border(const u8 *t, u32 n, u32 k, Border *border) {
     }
     return 0;
 }
-/* Bits 0 to 3: a token may go from this character into one of 1 to 4 bytes; bits 4 to 7: from such a one into this. */
+/* Bits 0 to 3: a token may go from this character into one of 1 to 4 bytes; bits 4 to 7: from such a one into this. Bits 8
+ * and 9 say that of tokens that have only a part of one of the two. */
 static void crossing_flags(sm_model *m, const Border *border) {
-    u32 right = 1u << (char_length(border->b[0]) - 1);
+    const u8 *a = border->a, *b = border->b;
+    u32 whole = char_length(b[0]), missing = whole - border->lb, n, code;
+    int parts = (a[0] & 0xC0) == 0x80 || missing;
+    u16 right = (u16)(1u << (whole - 1) | (parts ? 256 : 0));
     /* A part of a character may belong to one of any length. */
-    u32 left = (border->a[0] & 0xC0) == 0x80 ? 0xE0 : 16u << (char_length(border->a[0]) - 1);
-    if (border->la == 1 && border->a[0] < 0x80) m->ascii_flags[border->a[0]] |= (u8)right;
-    if (border->b[0] < 0x80) m->ascii_flags[border->b[0]] |= (u8)left;
-    /* All characters that end with a, and all that begin with b. */
-    if (border->la == 1 && border->a[0] < 0x80) {
-    } else if ((border->a[0] & 0xC0) != 0x80) {
-        u32 n, code = decode(border->a, border->a + border->la, &n);
-        if (n == border->la && code < 0x10000) m->char_flags[code] |= (u8)right;
+    u16 left = (u16)(((a[0] & 0xC0) == 0x80 ? 0xE0 : 16u << (char_length(a[0]) - 1)) | (parts ? 512 : 0));
+    /* All characters that end with a. Those of four bytes have all flags. */
+    if ((a[0] & 0xC0) != 0x80) {
+        code = decode(a, a + border->la, &n);
+        if (n == border->la && code < 0x10000) m->char_flags[code] |= right;
     } else if (border->la <= 2) {
-        u32 bits = 6 * border->la, low = 0;
-        for (u32 i = 0; i < border->la; i++) low = low << 6 | (border->a[i] & 63u);
-        for (u32 code = low; code < 0x10000; code += 1u << bits) m->char_flags[code] |= (u8)right;
-    } /* three bytes of the end of a character: it has four, and those have all flags */
-    if (border->b[0] >= 0x80) {
-        u32 whole = char_length(border->b[0]), missing = whole - border->lb, code = border->b[0] & (whole == 2 ? 31u : 15u);
-        if (whole == 4) return;
-        for (u32 i = 1; i < border->lb; i++) code = code << 6 | (border->b[i] & 63u);
-        for (u32 i = 0; i < 1u << 6 * missing; i++) m->char_flags[(code << 6 * missing | i) & 0xFFFF] |= (u8)left;
+        for (code = 0, n = 0; n < border->la; n++) code = code << 6 | (a[n] & 63u);
+        for (; code < 0x10000; code += 1u << 6 * border->la) m->char_flags[code] |= right;
     }
+    /* All characters that begin with b. */
+    if (whole == 1) m->char_flags[b[0]] |= left;
+    if (whole == 1 || whole == 4) return;
+    code = b[0] & (whole == 2 ? 31u : 15u);
+    for (u32 i = 1; i < border->lb; i++) code = code << 6 | (b[i] & 63u);
+    for (u32 i = 0; i < 1u << 6 * missing; i++) m->char_flags[(code << 6 * missing | i) & 0xFFFF] |= left;
 }
 
 /* ---- building */
@@ -366,7 +364,7 @@ static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 me
     m->bit_mask = bits - 1;
     m->byte_pair = take(arena, 65536 * 4);
     m->char_ids = take(arena, 65536 * (i64)sizeof(CharIds));
-    m->char_flags = take(arena, 65536);
+    m->char_flags = take(arena, 65536 * 2);
     m->neighbours = take(arena, 65536 / 8);
     m->crossings = take(arena, (i64)crossings * 4);
     m->crossing_mask = crossings - 1;
@@ -518,7 +516,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     for (u32 i = 0; i < m->count; i++)
         for (u32 k = m->begin[i] + 1; k < m->begin[i + 1]; k++) m->neighbours[m->text[k - 1] << 5 | m->text[k] >> 3] |= (u8)(1 << (m->text[k] & 7));
     fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
-    memset(m->char_flags, 0, 65536);
+    memset(m->char_flags, 0, 65536 * 2);
     for (u32 i = 0; i < m->count; i++) {
         Border border;
         for (u32 k = 1; (k = next_border(m->text + m->begin[i], m->begin[i + 1] - m->begin[i], k, &border));) {

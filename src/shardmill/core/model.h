@@ -62,8 +62,7 @@ struct sm_model {
     u32 byte_id[256];
     u32 *byte_pair;      /* two bytes → rank */
     CharIds *char_ids;       /* ids of each character below U+10000, taken alone */
-    u8 *char_flags;      /* may a token go on from it, or come into it; see may_cross() */
-    u8 ascii_flags[128];
+    u16 *char_flags;     /* may a token go on from it, or come into it; see crossing_flags() */
     u8 *neighbours;      /* a bit for each two bytes that stand beside each other in some token */
     u32 *crossings;      /* hash set of the pairs of forms at a border inside of some token */
     u32 crossing_mask;
@@ -130,6 +129,6 @@ u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *i
 /* The same of ids that are merged further, in place. */
 u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids);
 enum { CROSSED = 1, IN_PARTS = 2 };
-int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb);
+int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts);
 
 #endif
