@@ -15,7 +15,7 @@ COMPILE = $(BIN)/python -m compileall -q src
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test lint soak bench lowest core fuzz-reading clean
+.PHONY: help demo test lint soak bench lowest core core-check fuzz-reading clean
 
 help:
 	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
@@ -26,6 +26,7 @@ help:
 	@echo "make lowest  the tests again with every dependency at its lower bound"
 	@echo "make core    compile src/shardmill/core in place"
 	@echo "make fuzz-reading    the core's JSON, UTF-8 and separators under clang's fuzzer (FUZZ_SECONDS=600)"
+	@echo "make core-check  the compiled core by every compiler that is here, with sanitizers, for ARM, under a fuzzer"
 	@echo "make clean   remove what these made"
 	@echo "PYTHON=… chooses the interpreter, when .venv is made."
 
@@ -93,6 +94,9 @@ fuzz-reading:
 		src/shardmill/core/json.c src/shardmill/core/utf8.c src/shardmill/core/scan.c tests/core/fuzz_reading.c \
 		-o build/fuzz-reading
 	build/fuzz-reading -max_total_time=$(FUZZ_SECONDS) -max_len=600 -dict=tests/core/json.dict build/fuzz/reading
+# Uses gcc, clang, aarch64-linux-gnu-gcc and qemu-aarch64; what is not installed is skipped, and said.
+core-check: .venv/tools core
+	FUZZ_SECONDS=60 $(BIN)/python -m pytest tests/core
 
 clean:
 	rm -f src/shardmill/core/_core.so

@@ -10,7 +10,7 @@
 #include <emmintrin.h>
 #endif
 
-enum { BATCH = 192, SHORT = 15, LONG = 31, FEW = 12, MORE = 28, MEMO = 1 << 14 };
+enum { SPAN = 512, BATCH = 192, SHORT = 15, LONG = 31, FEW = 12, MORE = 28, MEMO = 1 << 14 };
 
 typedef struct {
     u64 key[2]; /* the bytes, and in the last byte their number; 128 more for a part of a piece */
@@ -32,7 +32,9 @@ struct sm_encoder {
     u64 memo[MEMO]; /* of two characters whether a token may cover their border */
     u64 keys[BATCH + SPLIT_SLACK][2];
     u32 places[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
-    u32 ids[2][WINDOW + 16];
+    const u8 *last; /* what was merged last for put_windows(), of the text that is being encoded */
+    u32 last_bytes, last_count;
+    u32 ids[2][WINDOW], last_ids[WINDOW];
     Scratch scratch;
 };
 
@@ -108,72 +110,112 @@ static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, 
 
 /* ---- a piece that is not in the cache */
 
-/* More than a window, in windows. A token that two windows both have is one of the whole text (docs/core.md), so from
- * there on the second one counts. */
-static u8 *put_windows(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+/* The ids of n bytes in e->ids[which]; what was merged last and comes again, as in a run of one letter, is only copied. */
+static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
+    if (n != e->last_bytes || memcmp(p, e->last, n)) {
+        e->last_bytes = n;
+        e->last = p;
+        e->last_count = sm_merge(e->model, &e->scratch, e->simd, p, n, e->last_ids);
+    }
+    memcpy(e->ids[which], e->last_ids, e->last_count * sizeof(u32));
+    return e->last_count;
+}
+/* Long stretches in windows of `span` bytes. A token that two windows both have is one of the whole text (docs/core.md),
+ * so from there on the second one counts. Returns 0 if two windows cannot be joined; *done bytes are written then. */
+static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, int wide, u32 *done) {
     const sm_model *m = e->model;
-    u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = WINDOW;
-    u32 count = sm_merge(m, &e->scratch, e->simd, p, end, ids);
+    u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = span < n ? span : n;
+    u32 count = merge_again(e, p, end, 0);
     while (end < n) {
-        u32 overlap = 64, joined = 0;
-        for (; overlap < WINDOW; overlap *= 2) {
+        int joined = 0;
+        for (u32 overlap = 64; overlap <= span / 2 && !joined; overlap *= 2) {
             /* The last token that begins before the overlap. */
             u32 at = 0, place = begin, next;
-            while ((next = place + (m->begin[ids[at] + 1] - m->begin[ids[at]])) <= end - overlap) place = next, at++;
+            while ((next = place + length_of(m, ids[at])) <= end - overlap) place = next, at++;
             if (place == begin) break;
-            u32 new_end = n - place < WINDOW ? n : place + WINDOW;
-            u32 new_count = sm_merge(m, &e->scratch, e->simd, p + place, new_end - place, others);
+            u32 new_end = n - place < span ? n : place + span, new_count = merge_again(e, p + place, new_end - place, 1);
             /* The first token that is the same in both. */
             u32 a = at, b = 0, from_a = place, from_b = place;
-            while (a < count && b < new_count) {
-                if (from_a == from_b && ids[a] == others[b]) {
-                    joined = 1;
-                    break;
-                }
-                if (from_a <= from_b) from_a += m->begin[ids[a] + 1] - m->begin[ids[a]], a++;
-                else from_b += m->begin[others[b] + 1] - m->begin[others[b]], b++;
+            while (a < count && b < new_count && !(joined = from_a == from_b && ids[a] == others[b])) {
+                if (from_a <= from_b) from_a += length_of(m, ids[a++]);
+                else from_b += length_of(m, others[b++]);
             }
             if (!joined) continue;
-            out = put_all(out, wide, ids, a);
-            begin = from_b;
+            *out = put_all(*out, wide, ids, a);
+            *done = begin = from_b;
             end = new_end;
             count = new_count - b;
             memmove(ids, others + b, count * sizeof *ids);
-            break;
         }
-        if (!joined) {
-            e->error = SM_ERROR_STITCH;
-            return out;
+        if (!joined) return 0;
+    }
+    *out = put_all(*out, wide, ids, count);
+    return 1;
+}
+/* Bytes that are merged as one. */
+static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+    if (n <= SPAN) return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
+    u32 done = 0;
+    e->last_bytes = 0;
+    for (u32 span = SPAN; span <= WINDOW; span *= 2) {
+        u32 more = 0;
+        if (put_windows(e, p + done, n - done, span, &out, wide, &more)) return out;
+        done += more;
+    }
+    e->error = SM_ERROR_STITCH;
+    return out;
+}
+/* The same of whole characters: no token here has only a part of one and a part of another. Then characters are merged
+ * first, each by itself, if ranks come in ascending order; and what they become is in a table. */
+static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+    u32 *ids = e->ids[0], count = 0, length;
+    for (u32 at = 0; at < n; at += length) {
+        u32 code = decode(p + at, p + n, &length);
+        if (code < 0x10000) {
+            const CharIds *own = &e->model->char_ids[code];
+            for (u32 i = 0; i < own->count; i++) ids[count++] = own->ids[i];
+        } else {
+            count += sm_merge(e->model, &e->scratch, e->simd, p + at, length, ids + count);
         }
     }
-    return put_all(out, wide, ids, count);
-}
-static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
-    if (n > WINDOW) return put_windows(e, p, n, out, wide);
-    return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
+    return put_all(out, wide, ids, sm_merge_ids(e->model, &e->scratch, e->simd, count, ids));
 }
 /* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
-static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
-    if (n > SHORT) return put_merged(e, p, n, out, wide);
+static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limit, u8 *out, int wide) {
+    chars = chars && n <= SPAN;
+    if (n > SHORT) return chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
+    if (n == 1) return put(out, wide, e->model->byte_id[*p]);
     u64 key[2];
     size_t at;
     make_key(p, n, limit, key);
     key[1] |= (u64)1 << 63;
     Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
     if (look_up(set, key, &at)) return put_slot(out, wide, set + at);
-    u8 *end = put_merged(e, p, n, out, wide);
+    u8 *end = chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
     if (end - out <= FEW) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
     return end;
 }
+/* A piece by merging. A long one has places where two bytes meet that do so in no token. */
+static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
+    if (n <= 16) return put_stretch(e, p, n, out, wide);
+    u32 begin = 0;
+    for (u32 i = 1; i < n; i++) {
+        if (are_neighbours(e->model, p[i - 1], p[i])) continue;
+        out = put_part(e, p + begin, i - begin, 0, limit, out, wide);
+        begin = i;
+    }
+    return put_part(e, p + begin, n - begin, 0, limit, out, wide);
+}
 
-INLINE u32 flags_of(const sm_model *m, u32 code, u32 n) { return n == 1 ? m->ascii_flags[code & 127] : n <= 3 ? m->char_flags[code] : 0xFF; }
+INLINE u32 flags_of(const sm_model *m, u32 code) { return code < 0x10000 ? m->char_flags[code] : 0x3FF; }
 
 /* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
  * both sides are encoded alone; a character between two such borders is in a table. */
 static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
     const u8 *end = p + n;
-    u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code, length);
+    u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code);
+    int chars = m->in_order;
     for (;;) {
         /* Most of Chinese and Japanese: three bytes, and no token goes from this character into the next. */
         while (begin == at && length == 3 && !(flags & 15)) {
@@ -183,26 +225,31 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
             begin = at += 3;
             if (at >= n) return out;
             code = decode(p + at, end, &length);
-            flags = flags_of(m, code, length);
+            flags = flags_of(m, code);
         }
         u32 next = at + length, next_code = 0, next_length = 0, next_flags = 0;
-        int hard = 1;
+        int crosses = 0;
         if (next < n) {
             next_code = decode(p + next, end, &next_length);
-            next_flags = flags_of(m, next_code, next_length);
-            if (length == 1 && next_length == 1) {
-                hard = 0;
+            next_flags = flags_of(m, next_code);
+            if (code >= BROKEN || next_code >= BROKEN) {
+                crosses = CROSSED | IN_PARTS;
+            } else if (length == 1 && next_length == 1) {
+                crosses = CROSSED;
             } else if ((flags >> (next_length - 1) & 1) && (next_flags >> (3 + length) & 1)) {
                 u64 key = (u64)code << 24 | next_code | (u64)1 << 48;
                 u64 *memo = e->memo + (key * 0x9E3779B97F4A7C15u >> 50);
-                if (*memo >> 1 != key) *memo = key << 1 | (u64)sm_crosses(m, p + at, length, p + next, next_length);
-                hard = !(*memo & 1);
+                int parts = flags >> 8 & next_flags >> 9 & 1;
+                if (*memo >> 2 != key) *memo = key << 2 | (u64)sm_crosses(m, p + at, length, p + next, next_length, parts);
+                crosses = *memo & 3;
             }
         }
-        if (hard) {
-            if (begin == at && (length == 2 || length == 3)) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
-            else out = put_part(e, p + begin, next - begin, limit, out, wide);
+        chars &= !(crosses & IN_PARTS);
+        if (!crosses) {
+            if (begin == at && code < 0x10000) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
+            else out = put_part(e, p + begin, next - begin, chars, limit, out, wide);
             begin = next;
+            chars = m->in_order;
             if (next >= n) return out;
         }
         at = next, length = next_length, code = next_code, flags = next_flags;
@@ -222,7 +269,7 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, 
         u32 id = sm_token_id(m, p, n);
         if (id != NONE) return put(out, wide, id);
     }
-    return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, out, wide);
+    return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
 }
 static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
     if (n > LONG) return put_new(e, p, n, limit, out, wide);

@@ -80,17 +80,27 @@ INLINE u32 result_of(const sm_model *m, u32 rank) { return m->results ? m->resul
 
 /* ---- merging */
 
-/* Up to 16 bytes. A place that was merged away has no rank, and its bit in `alive` is gone. */
+/* What merging begins with: bytes, or ids that are merged further. */
+typedef struct {
+    const u8 *bytes;
+    const u32 *ids;
+} Start;
+INLINE u32 start_id(const sm_model *m, const Start *start, u32 i) { return start->ids ? start->ids[i] : m->byte_id[start->bytes[i]]; }
+INLINE u32 start_rank(const sm_model *m, const Start *start, u32 i, int avx2) {
+    return start->ids ? pair_rank(m, start->ids[i], start->ids[i + 1], avx2) : m->byte_pair[start->bytes[i] << 8 | start->bytes[i + 1]];
+}
+
+/* Up to 16 places. A place that was merged away has no rank, and its bit in `alive` is gone. */
 #if defined(HAVE_AVX2)
-TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
+TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const Start *start, u32 n, u32 *ids) {
     u32 id[16];
     _Alignas(32) u32 first[16]; /* the rank, and the place, so that the least is also the leftmost */
     u32 alive = (1u << n) - 1;
     memset(first, 255, sizeof first);
-    id[0] = m->byte_id[p[0]];
+    id[0] = start_id(m, start, 0);
     for (u32 i = 1; i < n; i++) {
-        id[i] = m->byte_id[p[i]];
-        first[i - 1] = m->byte_pair[p[i - 1] << 8 | p[i]] << 4 | (i - 1);
+        id[i] = start_id(m, start, i);
+        first[i - 1] = start_rank(m, start, i - 1, 1) << 4 | (i - 1);
     }
     __m256i low = _mm256_load_si256((const __m256i *)first), high = _mm256_load_si256((const __m256i *)(first + 8));
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), ones = _mm256_set1_epi32(-1);
@@ -129,11 +139,11 @@ TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const u8 *p, u32 n, u
     return count;
 }
 #endif
-static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
+static u32 merge_short(const sm_model *m, const Start *start, u32 n, u32 *ids) {
     u32 id[16], key[16]; /* key: the rank, and the place, so that the least is also the leftmost */
     u32 alive = (1u << n) - 1;
-    for (u32 i = 0; i < n; i++) id[i] = m->byte_id[p[i]];
-    for (u32 i = 0; i + 1 < n; i++) key[i] = m->byte_pair[p[i] << 8 | p[i + 1]] << 4 | i;
+    for (u32 i = 0; i < n; i++) id[i] = start_id(m, start, i);
+    for (u32 i = 0; i + 1 < n; i++) key[i] = start_rank(m, start, i, 0) << 4 | i;
     key[n - 1] = ~0u;
     for (;;) {
         u32 least = ~0u;
@@ -157,56 +167,74 @@ static u32 merge_short(const sm_model *m, const u8 *p, u32 n, u32 *ids) {
     return count;
 }
 
+/* The least rank of a block of 32, and which places of the block have a rank. */
+INLINE u32 least_of(const u32 *ranks) {
+    u32 least = NONE;
+    for (int i = 0; i < 32; i++) least = ranks[i] < least ? ranks[i] : least;
+    return least;
+}
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static inline u32 places_avx2(const u32 *ranks, u32 rank) {
+    u32 places = 0;
+    for (int i = 0; i < 4; i++) {
+        __m256i same = _mm256_cmpeq_epi32(_mm256_loadu_si256((const __m256i *)(ranks + 8 * i)), _mm256_set1_epi32((int)rank));
+        places |= (u32)_mm256_movemask_ps(_mm256_castsi256_ps(same)) << 8 * i;
+    }
+    return places;
+}
+#endif
+INLINE u32 places_of(const u32 *ranks, u32 rank) {
+    u32 places = 0;
+    for (int i = 0; i < 32; i++) places |= (u32)(ranks[i] == rank) << i;
+    return places;
+}
 INLINE void set_rank(Scratch *s, u32 at, u32 rank) {
     u32 block = at / 32, old = s->rank[at];
     s->rank[at] = rank;
-    if (rank <= s->least[block]) {
-        s->least[block] = rank;
-    } else if (old == s->least[block]) {
-        const u32 *ranks = s->rank + block * 32;
-        u32 least = NONE;
-        for (int i = 0; i < 32; i++) least = ranks[i] < least ? ranks[i] : least;
-        s->least[block] = least;
-    }
+    if (rank <= s->least[block]) s->least[block] = rank;
+    else if (old == s->least[block]) s->least[block] = least_of(s->rank + block * 32);
 }
-/* Up to WINDOW bytes: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
+/* Up to WINDOW places: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
  * the left in one go, unless a merge makes something of a lower rank, which then comes first. */
-INLINE u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids, int avx2) {
+INLINE u32 merge_window(const sm_model *m, Scratch *s, const Start *start, u32 n, u32 *ids, int avx2) {
     u32 blocks = (n + 31) / 32;
     for (u32 i = 0; i < n; i++) {
-        s->id[i] = m->byte_id[p[i]];
-        s->rank[i] = i + 1 < n ? m->byte_pair[p[i] << 8 | p[i + 1]] : NONE;
+        s->id[i] = start_id(m, start, i);
+        s->rank[i] = i + 1 < n ? start_rank(m, start, i, avx2) : NONE;
         s->next[i] = (u16)(i + 1);
         s->before[i] = (u16)(i - 1);
     }
     for (u32 i = n; i < blocks * 32; i++) s->rank[i] = NONE;
-    for (u32 block = 0; block < blocks; block++) {
-        u32 least = NONE;
-        for (u32 i = block * 32; i < block * 32 + 32; i++) least = s->rank[i] < least ? s->rank[i] : least;
-        s->least[block] = least;
-    }
+    for (u32 block = 0; block < blocks; block++) s->least[block] = least_of(s->rank + block * 32);
     for (;;) {
         u32 rank = NONE;
         for (u32 block = 0; block < blocks; block++) rank = s->least[block] < rank ? s->least[block] : rank;
         if (rank == NONE) break;
+        u32 result = result_of(m, rank);
         int lower = 0;
         for (u32 block = 0; block < blocks && !lower; block++) {
             if (s->least[block] != rank) continue;
-            for (u32 at = block * 32; at < block * 32 + 32 && !lower; at++) {
-                if (s->rank[at] != rank) continue;
-                u32 gone = s->next[at], next = s->next[gone], made = NONE;
-                s->id[at] = result_of(m, rank);
+#if defined(HAVE_AVX2)
+            u32 places = avx2 ? places_avx2(s->rank + block * 32, rank) : places_of(s->rank + block * 32, rank);
+#else
+            u32 places = places_of(s->rank + block * 32, rank);
+#endif
+            for (; places && !lower; places &= places - 1) {
+                u32 at = block * 32 + (u32)__builtin_ctz(places), made = NONE;
+                if (s->rank[at] != rank) continue; /* merged away by the one before */
+                u32 gone = s->next[at], next = s->next[gone];
+                s->id[at] = result;
                 s->next[at] = (u16)next;
                 set_rank(s, gone, NONE);
                 if (next < n) {
                     s->before[next] = (u16)at;
-                    made = pair_rank(m, s->id[at], s->id[next], avx2);
+                    made = pair_rank(m, result, s->id[next], avx2);
                 }
                 set_rank(s, at, made);
                 lower = made < rank;
                 if (at) {
                     u32 left = s->before[at];
-                    made = pair_rank(m, s->id[left], s->id[at], avx2);
+                    made = pair_rank(m, s->id[left], result, avx2);
                     set_rank(s, left, made);
                     lower |= made < rank;
                 }
@@ -218,17 +246,23 @@ INLINE u32 merge_window(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *
     return count;
 }
 #if defined(HAVE_AVX2)
-TARGET_AVX2 static u32 merge_window_avx2(const sm_model *m, Scratch *s, const u8 *p, u32 n, u32 *ids) {
-    return merge_window(m, s, p, n, ids, 1);
+TARGET_AVX2 static u32 merge_window_avx2(const sm_model *m, Scratch *s, const Start *start, u32 n, u32 *ids) {
+    return merge_window(m, s, start, n, ids, 1);
 }
 #endif
-u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids) {
+static u32 merge(const sm_model *m, Scratch *s, int simd, Start start, u32 n, u32 *ids) {
 #if defined(HAVE_AVX2)
-    if (simd) return n <= 16 ? merge_short_avx2(m, p, n, ids) : merge_window_avx2(m, s, p, n, ids);
+    if (simd) return n <= 16 ? merge_short_avx2(m, &start, n, ids) : merge_window_avx2(m, s, &start, n, ids);
 #else
     (void)simd;
 #endif
-    return n <= 16 ? merge_short(m, p, n, ids) : merge_window(m, s, p, n, ids, 0);
+    return n <= 16 ? merge_short(m, &start, n, ids) : merge_window(m, s, &start, n, ids, 0);
+}
+u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids) {
+    return merge(m, s, simd, (Start){p, NULL}, n, ids);
+}
+u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids) {
+    return merge(m, s, simd, (Start){NULL, ids}, n, ids);
 }
 
 /* ---- borders between characters that no token covers */
@@ -244,14 +278,15 @@ static int crossing_has(const sm_model *m, u32 key) {
         if (m->crossings[at] == key) return 1;
     return 0;
 }
-/* Whether a token may cover the border of these two characters. It may say yes where there is none (two keys that are the
- * same): that costs time, and changes no result. */
-int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb) {
-    if (la == 1 && lb == 1) return 1;
+/* Whether a token may cover the border of these two characters, and, if `parts`, whether one that has only a part of one
+ * of them. It may say yes where there is none (two keys that are the same): that costs time, and changes no result. */
+int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts) {
+    int crosses = crossing_has(m, crossing_key(a, la, b, lb)) ? CROSSED : 0;
+    if (!parts) return crosses;
     for (u32 i = 1; i <= la; i++)
         for (u32 j = 1; j <= lb; j++)
-            if (crossing_has(m, crossing_key(a + la - i, i, b, j))) return 1;
-    return 0;
+            if ((i < la || j < lb) && crossing_has(m, crossing_key(a + la - i, i, b, j))) return CROSSED | IN_PARTS;
+    return crosses;
 }
 /* The borders inside of a token where one of the two characters is not ASCII, one after the other; 0 at the end. */
 typedef struct {
@@ -270,29 +305,29 @@ static u32 next_border(const u8 *t, u32 n, u32 k, Border *border) {
     }
     return 0;
 }
-/* Bits 0 to 3: a token may go from this character into one of 1 to 4 bytes; bits 4 to 7: from such a one into this. */
+/* Bits 0 to 3: a token may go from this character into one of 1 to 4 bytes; bits 4 to 7: from such a one into this. Bits 8
+ * and 9 say that of tokens that have only a part of one of the two. */
 static void crossing_flags(sm_model *m, const Border *border) {
-    u32 right = 1u << (char_length(border->b[0]) - 1);
+    const u8 *a = border->a, *b = border->b;
+    u32 whole = char_length(b[0]), missing = whole - border->lb, n, code;
+    int parts = (a[0] & 0xC0) == 0x80 || missing;
+    u16 right = (u16)(1u << (whole - 1) | (parts ? 256 : 0));
     /* A part of a character may belong to one of any length. */
-    u32 left = (border->a[0] & 0xC0) == 0x80 ? 0xE0 : 16u << (char_length(border->a[0]) - 1);
-    if (border->la == 1 && border->a[0] < 0x80) m->ascii_flags[border->a[0]] |= (u8)right;
-    if (border->b[0] < 0x80) m->ascii_flags[border->b[0]] |= (u8)left;
-    /* All characters that end with a, and all that begin with b. */
-    if (border->la == 1 && border->a[0] < 0x80) {
-    } else if ((border->a[0] & 0xC0) != 0x80) {
-        u32 n, code = decode(border->a, border->a + border->la, &n);
-        if (code < 0x10000) m->char_flags[code] |= (u8)right;
+    u16 left = (u16)(((a[0] & 0xC0) == 0x80 ? 0xE0 : 16u << (char_length(a[0]) - 1)) | (parts ? 512 : 0));
+    /* All characters that end with a. Those of four bytes have all flags. */
+    if ((a[0] & 0xC0) != 0x80) {
+        code = decode(a, a + border->la, &n);
+        if (n == border->la && code < 0x10000) m->char_flags[code] |= right;
     } else if (border->la <= 2) {
-        u32 bits = 6 * border->la, low = 0;
-        for (u32 i = 0; i < border->la; i++) low = low << 6 | (border->a[i] & 63u);
-        for (u32 code = low; code < 0x10000; code += 1u << bits) m->char_flags[code] |= (u8)right;
-    } /* three bytes of the end of a character: it has four, and those have all flags */
-    if (border->b[0] >= 0x80) {
-        u32 whole = char_length(border->b[0]), missing = whole - border->lb, code = border->b[0] & (whole == 2 ? 31u : 15u);
-        if (whole == 4) return;
-        for (u32 i = 1; i < border->lb; i++) code = code << 6 | (border->b[i] & 63u);
-        for (u32 i = 0; i < 1u << 6 * missing; i++) m->char_flags[(code << 6 * missing | i) & 0xFFFF] |= (u8)left;
+        for (code = 0, n = 0; n < border->la; n++) code = code << 6 | (a[n] & 63u);
+        for (; code < 0x10000; code += 1u << 6 * border->la) m->char_flags[code] |= right;
     }
+    /* All characters that begin with b. */
+    if (whole == 1) m->char_flags[b[0]] |= left;
+    if (whole == 1 || whole == 4) return;
+    code = b[0] & (whole == 2 ? 31u : 15u);
+    for (u32 i = 1; i < border->lb; i++) code = code << 6 | (b[i] & 63u);
+    for (u32 i = 0; i < 1u << 6 * missing; i++) m->char_flags[(code << 6 * missing | i) & 0xFFFF] |= left;
 }
 
 /* ---- building */
@@ -329,7 +364,8 @@ static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 me
     m->bit_mask = bits - 1;
     m->byte_pair = take(arena, 65536 * 4);
     m->char_ids = take(arena, 65536 * (i64)sizeof(CharIds));
-    m->char_flags = take(arena, 65536);
+    m->char_flags = take(arena, 65536 * 2);
+    m->neighbours = take(arena, 65536 / 8);
     m->crossings = take(arena, (i64)crossings * 4);
     m->crossing_mask = crossings - 1;
 }
@@ -354,7 +390,7 @@ int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t coun
     Arena arena = {NULL, 0};
     take(&arena, sizeof m);
     lay_out(&m, &arena, offsets[count], count, merge_count, borders);
-    *scratch = (i64)sizeof(Scratch) + 64;
+    *scratch = (i64)sizeof(Scratch) + 4 * count;
     return arena.used + 64;
 }
 
@@ -423,7 +459,8 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
         if ((m->byte_id[i] = sm_token_id(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
     }
 
-    /* The merges. */
+    /* The merges, and whether every token is made of such as are made before it. */
+    m->in_order = 1;
     memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 1));
     fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
     if (merges) {
@@ -446,9 +483,18 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
             if (n < 2 || sm_token_id(m, text + offsets[i], n) != i) continue;
             if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
             pair_insert(m, PAIR(left, right), i);
+            m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
         }
     }
     for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255], 0);
+
+    if (merges) { /* the same for these */
+        u32 *rank_of = (u32 *)(working + 1);
+        fill(rank_of, m->count, 0);
+        for (i64 i = 0; i < merge_count; i++) rank_of[merges[3 * i + 2]] = (u32)i + 1; /* the last that makes it */
+        for (i64 i = 0; i < merge_count; i++)
+            m->in_order &= rank_of[merges[3 * i]] <= i && rank_of[merges[3 * i + 1]] <= i;
+    }
 
     /* Tokens that merging does not make of their own bytes. */
     for (u32 i = 0; i < m->count; i++) {
@@ -465,9 +511,12 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
         }
     }
 
-    /* The borders between characters. */
+    /* The borders between bytes, and between characters. */
+    memset(m->neighbours, 0, 65536 / 8);
+    for (u32 i = 0; i < m->count; i++)
+        for (u32 k = m->begin[i] + 1; k < m->begin[i + 1]; k++) m->neighbours[m->text[k - 1] << 5 | m->text[k] >> 3] |= (u8)(1 << (m->text[k] & 7));
     fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
-    memset(m->char_flags, 0, 65536);
+    memset(m->char_flags, 0, 65536 * 2);
     for (u32 i = 0; i < m->count; i++) {
         Border border;
         for (u32 k = 1; (k = next_border(m->text + m->begin[i], m->begin[i + 1] - m->begin[i], k, &border));) {

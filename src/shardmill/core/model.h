@@ -35,7 +35,7 @@ enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWL
 enum {
     NONE = 0xFFFFF,      /* no rank and no id; both have 20 bits */
     LONGEST = 512,       /* bytes of a token, at most */
-    WINDOW = 2048        /* bytes that are merged at once; more is stitched together */
+    WINDOW = 4096        /* bytes that are merged at once, at most; more is stitched together */
 };
 
 typedef struct {
@@ -48,6 +48,7 @@ struct sm_model {
     int scheme, whole_first;
     u32 count;           /* ids */
     u32 longest;         /* bytes of the longest token */
+    int in_order;        /* a token's parts are made by merges of a lower rank, so ranks come in ascending order */
     u64 odd_lengths[LONGEST / 64 + 1]; /* bit n: some token of n bytes is found only when it is a whole piece */
     const u8 *text;      /* the bytes of all tokens */
     const u32 *begin;    /* where those of each begin; count + 1 */
@@ -61,8 +62,8 @@ struct sm_model {
     u32 byte_id[256];
     u32 *byte_pair;      /* two bytes → rank */
     CharIds *char_ids;       /* ids of each character below U+10000, taken alone */
-    u8 *char_flags;      /* may a token go on from it, or come into it; see may_cross() */
-    u8 ascii_flags[128];
+    u16 *char_flags;     /* may a token go on from it, or come into it; see crossing_flags() */
+    u8 *neighbours;      /* a bit for each two bytes that stand beside each other in some token */
     u32 *crossings;      /* hash set of the pairs of forms at a border inside of some token */
     u32 crossing_mask;
 };
@@ -86,21 +87,33 @@ INLINE u64 load_some(const u8 *p, u32 n) { /* up to eight bytes */
 }
 INLINE u32 char_length(u8 lead) { return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
 
-/* The character at p, and its length; at a broken end of the text whatever is left is one character. */
+/* The character at p, and its length. Where that is not UTF-8 the byte counts alone, with a number beyond all characters:
+ * text should be valid, but what is not must not lead to other ids for what is. */
+enum { BROKEN = 0x110000 };
 INLINE u32 decode(const u8 *p, const u8 *end, u32 *length) {
-    u32 n = char_length(*p);
-    if ((i64)n > end - p) {
-        *length = (u32)(end - p);
-        return 0xFFFD;
+    u32 n = char_length(*p), code;
+    *length = 1;
+    if (*p < 0x80) return *p;
+    if ((i64)n > end - p || n == 1 || (p[1] & 0xC0) != 0x80) return BROKEN + *p;
+    if (n == 2) {
+        code = (p[0] & 31u) << 6 | (p[1] & 63u);
+        if (code < 0x80) return BROKEN + *p;
+    } else if ((p[2] & 0xC0) != 0x80) {
+        return BROKEN + *p;
+    } else if (n == 3) {
+        code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        if (code < 0x800) return BROKEN + *p;
+    } else {
+        code = (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
+        if ((p[3] & 0xC0) != 0x80 || p[0] > 0xF4 || code < 0x10000 || code >= BROKEN) return BROKEN + *p;
     }
     *length = n;
-    switch (n) {
-    case 1: return *p;
-    case 2: return (p[0] & 31u) << 6 | (p[1] & 63u);
-    case 3: return (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-    default: return (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-    }
+    return code;
 }
+
+INLINE u32 length_of(const sm_model *m, u32 id) { return m->begin[id + 1] - m->begin[id]; }
+/* Whether a token may cover the border between these bytes. */
+INLINE int are_neighbours(const sm_model *m, u8 a, u8 b) { return m->neighbours[a << 5 | b >> 3] >> (b & 7) & 1; }
 
 /* ---- pieces.c */
 u32 sm_class(u32 code);
@@ -113,6 +126,9 @@ enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, an
 u32 sm_token_id(const sm_model *m, const u8 *p, u32 n);
 /* The ids of n ≤ WINDOW bytes by merging alone, never looked up whole; returns how many. */
 u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids);
-int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb);
+/* The same of ids that are merged further, in place. */
+u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids);
+enum { CROSSED = 1, IN_PARTS = 2 };
+int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts);
 
 #endif

@@ -8,7 +8,7 @@
 
 /* ---- one piece after the other */
 
-u32 sm_class(u32 code) { return code < 0x110000 ? CLASSES[CLASS_BLOCK[code >> 7]][code & 127] : 0; }
+u32 sm_class(u32 code) { return code < BROKEN ? CLASSES[CLASS_BLOCK[code >> 7]][code & 127] : 0; }
 
 typedef struct {
     u32 class, length;
@@ -272,6 +272,7 @@ KERNEL Masks masks_of(Bytes v, int family) {
 KERNEL int join_high(Masks *m, Bytes v, const u8 *p, u32 *valid, int more, const Rules *rules) {
     u64 known = *valid < 64 ? ((u64)1 << *valid) - 1 : ~(u64)0;
     if (__builtin_popcountll(m->high & known) > 32) return 0;
+    u64 inner = 0;
     m->inner = below_lead(v);
     for (u64 leads = m->high & ~m->inner & known; leads; leads &= leads - 1) {
         u32 at = (u32)__builtin_ctzll(leads), n = char_length(p[at]), length;
@@ -282,12 +283,15 @@ KERNEL int join_high(Masks *m, Bytes v, const u8 *p, u32 *valid, int more, const
         }
         u32 class = sm_class(decode(p + at, p + at + n, &length));
         u64 here = (((u64)1 << n) - 1) << at;
+        if (length != n) return 0;
+        inner |= here & here << 1;
         if (class & (NUMBER | WHITE)) return 0;
         if (rules->family == BY_O200K && (class & (EITHER | MARK))) return 0;
         if (class & rules->letter) m->letter |= here;
         if (rules->family == BY_O200K && (class & UPPER)) m->upper |= here;
     }
-    return 1;
+    if (*valid < 64) known &= ((u64)1 << *valid) - 1;
+    return (m->inner & known) == inner; /* else it is not UTF-8 */
 }
 /* From the bits in `from` on, which are in `set`, all that follow in it; at most one in each run of the set. */
 #define FLOOD(from, set) ((set) & ~((set) + (from)))
