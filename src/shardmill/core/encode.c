@@ -272,24 +272,28 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, 
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
 }
 static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
-    if (n > LONG) return put_new(e, p, n, limit, out, wide);
+    /* A short piece has seldom more ids than a slot, except of 32 bits: to look in vain costs a miss of all caches. */
+    int may_be_long = n <= LONG && n > (wide ? SHORT / 2 : SHORT);
+    LongSlot *slot = NULL;
     u64 words[4] = {key[0], key[1], 0, 0};
-    if (n > SHORT) {
-        words[0] = load64(p), words[1] = load64(p + 8);
-        words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
-        words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
-    }
-    u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
-    LongSlot *slot = e->longs + place(hash_key(mixed), e->longs_count);
-    if (!memcmp(slot->key, words, sizeof words)) {
-        memcpy(out, slot->ids, MORE);
-        return forward(out, wide, slot->count);
+    if (may_be_long) {
+        if (n > SHORT) {
+            words[0] = load64(p), words[1] = load64(p + 8);
+            words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
+            words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
+        }
+        u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
+        slot = e->longs + place(hash_key(mixed), e->longs_count);
+        if (!memcmp(slot->key, words, sizeof words)) {
+            memcpy(out, slot->ids, MORE);
+            return forward(out, wide, slot->count);
+        }
     }
     u8 *end = put_new(e, p, n, limit, out, wide);
     size_t size = (size_t)(end - out);
     if (n <= SHORT && size <= FEW) {
         keep(set, key, out, (u32)(size >> (1 + wide)), wide, 0);
-    } else if (size <= MORE) {
+    } else if (slot && size <= MORE) {
         memcpy(slot->key, words, sizeof words);
         memcpy(slot->ids, out, size);
         slot->count = (u32)(size >> (1 + wide));
