@@ -56,7 +56,7 @@ static u8 *put_all(u8 *out, int wide, const u32 *ids, u32 count) {
 }
 /* All of it is copied whatever the number of ids is: SM_ROOM has room for that. */
 INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
-    memcpy(out, slot->ids, 16);
+    memcpy(out, (const u8 *)slot + offsetof(Slot, ids), sizeof(Slot) - offsetof(Slot, ids));
     return forward(out, wide, slot->count);
 }
 
@@ -406,12 +406,13 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
 
 int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const int64_t *offsets, int64_t rows, int64_t gap,
                   int64_t eot, int32_t before, void *ids, int64_t capacity, int64_t *counts, int64_t *done) {
-    if (!e || !data || !offsets || !ids || !counts || !done || rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0)
+    if (!e || (!data && data_bytes) || !offsets || !ids || !counts || !done || rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0)
         return SM_ERROR_ARGUMENT;
     if (eot > (e->wide ? (i64)0xFFFFFFFF : 0xFFFF)) return SM_ERROR_ARGUMENT;
     for (i64 i = 0; i < rows; i++) {
-        i64 size = offsets[i + 1] - gap - offsets[i];
-        if (offsets[i] < 0 || size < 0 || size >> 31 || offsets[i] + size > data_bytes) return SM_ERROR_ARGUMENT;
+        if (offsets[i] < 0 || offsets[i] > data_bytes || offsets[i + 1] < offsets[i]) return SM_ERROR_ARGUMENT;
+        i64 size = offsets[i + 1] - offsets[i] - gap;
+        if (size < 0 || size >> 31 || size > data_bytes - offsets[i]) return SM_ERROR_ARGUMENT;
     }
     e->error = 0;
     return (e->wide ? encode_wide : encode_narrow)(e, data, data + data_bytes, offsets, rows, gap, eot, before, ids, capacity,
