@@ -26,6 +26,7 @@ SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=
 BUILDS = {
     "gcc": (["gcc", "-O3"], []),
     "gcc with sanitizers": (["gcc", *SANITIZE], []),
+    "plain C": (["gcc", "-O2", "-DSM_PLAIN"], []),
     "clang": (["clang", "-O3"], []),
     "clang with sanitizers": (["clang", *SANITIZE], []),
     "aarch64": (["aarch64-linux-gnu-gcc", "-O2", "-static"], ["qemu-aarch64"]),

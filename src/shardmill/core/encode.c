@@ -6,7 +6,7 @@
  */
 #include "model.h"
 
-#if defined(__SSE2__)
+#if defined(GNU) && defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
@@ -68,7 +68,7 @@ INLINE size_t place(u32 hash, u32 count) { return (size_t)((u64)hash * count >> 
 INLINE u32 hash_key(const u64 *key) {
     return (u32)((key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u) >> 32);
 }
-/* What counts of the 16 bytes at the beginning of a piece, by its length; the key of more than 15 is none that a slot has. */
+/* What counts of the 16 bytes at the beginning of a piece, by its length. No slot has the key of more than 15. */
 #define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
 #define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
 static const u64 PARTS[17][4] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
@@ -86,7 +86,7 @@ INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
 }
 /* Whether one of the two slots of a set has the key, and in *at which. Without a branch for that: it cannot be foreseen. */
 INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
-#if defined(__SSE2__)
+#if defined(GNU) && defined(__SSE2__)
     __m128i k = _mm_loadu_si128((const __m128i *)key);
     u32 first = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[0].key))) + 1;
     u32 second = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[1].key))) + 1;
@@ -380,7 +380,8 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     e->wide = wide != 0;
     e->simd = 0;
 #if defined(HAVE_AVX2)
-    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+              __builtin_cpu_supports("popcnt");
 #elif defined(HAVE_NEON)
     e->simd = simd;
 #else
@@ -406,8 +407,8 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
 
 int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const int64_t *offsets, int64_t rows, int64_t gap,
                   int64_t eot, int32_t before, void *ids, int64_t capacity, int64_t *counts, int64_t *done) {
-    if (!e || (!data && data_bytes) || !offsets || !ids || !counts || !done || rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0)
-        return SM_ERROR_ARGUMENT;
+    if (!e || (!data && data_bytes) || !offsets || !ids || !counts || !done) return SM_ERROR_ARGUMENT;
+    if (rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0) return SM_ERROR_ARGUMENT;
     if (eot > (e->wide ? (i64)0xFFFFFFFF : 0xFFFF)) return SM_ERROR_ARGUMENT;
     for (i64 i = 0; i < rows; i++) {
         if (offsets[i] < 0 || offsets[i] > data_bytes || offsets[i + 1] < offsets[i]) return SM_ERROR_ARGUMENT;
