@@ -13,7 +13,9 @@ FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 pyt
 # As pip does for what it copies: where Python may not write bytecode, every start would compile the package anew.
 COMPILE = $(BIN)/python -m compileall -q src
 
-.PHONY: help demo test lint soak bench lowest clean
+FUZZ_SECONDS ?= 600
+
+.PHONY: help demo test lint soak bench lowest core core-check fuzz-reading clean
 
 help:
 	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
@@ -22,6 +24,9 @@ help:
 	@echo "make soak    the slow tests: minutes, gigabytes"
 	@echo "make bench   shardmill beside what people use instead (INPUT=file or folder for text of your own)"
 	@echo "make lowest  the tests again with every dependency at its lower bound"
+	@echo "make core    compile src/shardmill/core in place"
+	@echo "make fuzz-reading    the core's JSON, UTF-8 and separators under clang's fuzzer (FUZZ_SECONDS=600)"
+	@echo "make core-check  the compiled core by every compiler that is here, with sanitizers, for ARM, under a fuzzer"
 	@echo "make clean   remove what these made"
 	@echo "PYTHON=… chooses the interpreter, when .venv is made."
 
@@ -79,5 +84,20 @@ lowest: .venv/made pyproject.toml
 	.venv/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/lowest/lowest.txt --editable '.[test]'
 	.venv/lowest/bin/python -m pytest -n auto --dist worksteal -m 'not slow'
 
+core: .venv/made
+	$(BIN)/python hatch_build.py
+
+# Vectors against scalar under the sanitizers, on inputs that clang's fuzzer thinks of. What it finds stays in build/fuzz.
+fuzz-reading:
+	mkdir -p build/fuzz/reading
+	clang -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Isrc/shardmill/core \
+		src/shardmill/core/json.c src/shardmill/core/utf8.c src/shardmill/core/scan.c tests/core/fuzz_reading.c \
+		-o build/fuzz-reading
+	build/fuzz-reading -max_total_time=$(FUZZ_SECONDS) -max_len=600 -dict=tests/core/json.dict build/fuzz/reading
+# Uses gcc, clang, aarch64-linux-gnu-gcc and qemu-aarch64; what is not installed is skipped, and said.
+core-check: .venv/tools core
+	FUZZ_SECONDS=60 $(BIN)/python -m pytest tests/core
+
 clean:
+	rm -f src/shardmill/core/_core.so
 	rm -rf .venv demo build dist benchmarks/.cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

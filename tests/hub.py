@@ -6,6 +6,7 @@
         run_the_client(env={**os.environ, **hub.environment})
         sum(request.sent for request in hub.requests)
 
+Objects under `hub.objects` are served as S3, Google's and Azure's stores would, with lists in pages.
 Files under `hub.web` are served below `{hub.url}/web/`, as any web server would, with an index for each folder.
 `python -m tests.hub FOLDER [--latency SECONDS]` serves a folder as the dataset `local/files` in a process of its own.
 """
@@ -90,6 +91,10 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.web: dict[str, Content] = {}
         """Path below /web/ → content."""
+        self.index: dict[str, bytes] = {}
+        """Folder below /web/ → its index page, in place of one that is made."""
+        self.objects: dict[str, dict[str, Content]] = {}
+        """Bucket → key → content, of an object store below /s3/, /gs/ and /az/."""
         self.web_password: str | None = None
         """`user:password` that /web/ asks for."""
         self.faults: list[Fault] = []
@@ -116,6 +121,21 @@ class Hub:
     def environment(self) -> dict[str, str]:
         """For a client in a process of its own: huggingface_hub reads these when it is imported."""
         return {"HF_ENDPOINT": self.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+    @property
+    def store_environment(self) -> dict[str, str]:
+        """For clients of the object store, in its three dialects."""
+        return {
+            "AWS_ENDPOINT_URL": f"{self.url}/s3",
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "never-to-be-written",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "GOOGLE_BASE_URL": f"{self.url}/gs",
+            "GOOGLE_SKIP_SIGNATURE": "true",
+            "AZURE_STORAGE_ACCOUNT_NAME": "testing",
+            "AZURE_STORAGE_ENDPOINT": f"{self.url}/az",
+            "AZURE_SKIP_SIGNATURE": "true",
+        }
 
     def add(self, repo: str, files: Mapping[str, Content] | Path, *, gated: bool = False, private: bool = False) -> str:
         """A dataset with one commit on its branch `main`; gives the commit."""

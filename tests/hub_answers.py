@@ -85,6 +85,8 @@ class Answers(BaseHTTPRequestHandler):
             self._cdn(hub, parts[1], url.query)
         elif parts[0] == "web":
             self._web(hub, "/".join(parts[1:]), url.path.endswith("/"))
+        elif parts[0] in ("s3", "gs", "az"):
+            self._object(hub, parts[0], parts[1], "/".join(parts[2:]))
         else:
             self._answer(404, b"not found")
 
@@ -185,6 +187,9 @@ class Answers(BaseHTTPRequestHandler):
         if path in hub.web:
             self._file(hub.web[path], {})
             return
+        if folder and path + "/" * (not path.endswith("/")) in hub.index:
+            self._answer(200, hub.index[path.rstrip("/") + "/"], {"Content-Type": "text/html"})
+            return
         below = path.rstrip("/") + "/" if path.strip("/") else ""
         names = sorted({name[len(below) :].split("/")[0] + "/" * ("/" in name[len(below) :]) for name in hub.web
                         if name.startswith(below)})  # fmt: skip
@@ -195,6 +200,18 @@ class Answers(BaseHTTPRequestHandler):
             self._answer(200, f"<html><body>{links}</body></html>".encode(), {"Content-Type": "text/html"})
         else:
             self._answer(404, b"not found")
+
+    def _object(self, hub: Hub, dialect: str, bucket: str, key: str) -> None:
+        """An object store: objects by ranges, and lists of them in pages."""
+        objects = hub.objects.get(bucket)
+        if objects is None:
+            self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        elif not key:
+            self._answer(200, _listed(hub, dialect, objects, parse_qs(self._request.query)).encode())
+        elif key in objects:
+            self._file(objects[key], {"x-ms-blob-type": "BlockBlob"})
+        else:
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
 
     def _json(self, data: Any, headers: dict[str, str] | None = None) -> None:
         self._answer(200, json.dumps(data).encode(), {"Content-Type": "application/json", **(headers or {})})
@@ -275,3 +292,40 @@ def _entries(files: dict[str, Content]) -> list[dict[str, Any]]:
             entry["lfs"] = {"oid": etag, "size": size, "pointerSize": 134}
         listed.append(entry)
     return sorted(listed, key=lambda entry: entry["path"])
+
+
+def _listed(hub: Hub, dialect: str, objects: dict[str, Content], query: dict[str, list[str]]) -> str:
+    """A page of a list as XML; Google's is Amazon's."""
+    asked = {name: values[0] for name, values in query.items()}
+    prefix, delimiter = asked.get("prefix", ""), asked.get("delimiter", "")
+    after = asked.get("continuation-token") or asked.get("marker") or asked.get("start-after", "")
+    entries: dict[str, Content | None] = {}
+    for key in sorted(objects):
+        inside, slash, _ = key[len(prefix) :].partition(delimiter) if delimiter else (key, "", "")
+        if key.startswith(prefix):
+            name = prefix + inside + slash if slash else key
+            entries[name] = None if slash else objects[key]
+    following = [name for name in entries if name > after]
+    page = {name: entries[name] for name in following[: hub.page]}
+    more = max(page) if len(following) > hub.page else ""
+    files = {html.escape(name): content for name, content in page.items() if content is not None}
+    folders = [html.escape(name) for name, content in page.items() if content is None]
+    date = formatdate(0, usegmt=True)
+    if dialect == "az":
+        made = "".join(
+            f"<Blob><Name>{name}</Name><Properties><Creation-Time>{date}</Creation-Time><Last-Modified>{date}"
+            f"</Last-Modified><Content-Length>{_size(content)}</Content-Length><Content-Type>x/x</Content-Type>"
+            f"<Etag>&quot;{etag_of(content)}&quot;</Etag></Properties></Blob>"
+            for name, content in files.items()
+        )
+        made += "".join(f"<BlobPrefix><Name>{name}</Name></BlobPrefix>" for name in folders)
+        rest = f"<NextMarker>{html.escape(more)}</NextMarker>"
+        return f"<EnumerationResults><Blobs>{made}</Blobs>{rest}</EnumerationResults>"
+    made = "".join(
+        f"<Contents><Key>{name}</Key><Size>{_size(content)}</Size><LastModified>1970-01-01T00:00:00.000Z</LastModified>"
+        f"<ETag>&quot;{etag_of(content)}&quot;</ETag></Contents>"
+        for name, content in files.items()
+    )
+    made += "".join(f"<CommonPrefixes><Prefix>{name}</Prefix></CommonPrefixes>" for name in folders)
+    token = f"<NextContinuationToken>{html.escape(more)}</NextContinuationToken>" if more else ""
+    return f"<ListBucketResult>{made}<IsTruncated>{'true' if more else 'false'}</IsTruncated>{token}</ListBucketResult>"

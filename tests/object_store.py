@@ -129,7 +129,7 @@ def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         time.sleep(0.05)
 
 
-LOSE = -1
+LOSE, HALF, STALL = -1, -2, -3
 
 
 class Fault(BaseException):
@@ -139,9 +139,12 @@ class Fault(BaseException):
 class FaultyWay:
     """A server before the server: every request goes through `rule`, which may answer it in the server's place.
 
-    `rule(method, path)` gives None (pass it on), a status to answer with, or LOSE (do it and cut the line before the
-    answer); or it raises Fault (cut the line at once).
+    `rule(method, path)` gives None (pass it on), a status to answer with, LOSE (do it and cut the line before the
+    answer), HALF (do it and cut the line within the answer) or STALL (do it, and say nothing for `stall` seconds); or
+    it raises Fault (cut the line at once).
     """
+
+    stall = 3.0
 
     def __init__(self, server: Server, rule: Callable[[str, str], int | None]) -> None:
         self._server, self.rule = server, rule
@@ -175,7 +178,7 @@ class FaultyWay:
             length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
             left = int(length[1]) if length else 0
             answer = self.rule(method.decode(), path.decode())
-            if answer not in (None, LOSE):
+            if answer not in (None, LOSE, HALF, STALL):
                 _exactly(near, left, lambda data: None)
                 near.sendall(b"HTTP/1.1 %d Fault\r\nContent-Length: 0\r\n\r\n" % answer)
                 continue
@@ -184,9 +187,17 @@ class FaultyWay:
                 if b"100-continue" in head:
                     near.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
                 _exactly(near, left, far.sendall)
+                said = b""
                 while data := far.recv(1 << 16):
-                    if answer != LOSE:
+                    if answer is None:
                         near.sendall(data)
+                    else:
+                        said += data
+            if answer == HALF:
+                head, _, body = said.partition(b"\r\n\r\n")
+                near.sendall(head + b"\r\n\r\n" + body[: len(body) // 2] if body else head[: len(head) // 2])
+            elif answer == STALL:
+                time.sleep(self.stall)
             return
 
 
@@ -229,4 +240,4 @@ def often(monkeypatch):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr("shardmill.storage.object_store._RETRIES", 2)
+    monkeypatch.setenv("SHARDMILL_TRIES", "3")

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardmill
+from shardmill.run.budget import Budget
 from tests.corpus import documents, write_jsonl
 from tests.reference import check, dealt, gpt2, twin
 
@@ -128,9 +129,16 @@ def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(tmp_path, m
 def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path, monkeypatch):
     monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
     monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
-    words, stretch = "some words " * 20_000, "a" * 60_000_000
+
+    class Small(Budget):
+        def __init__(self, *arguments, **more):
+            super().__init__(*arguments, **more)
+            self.largest = 1 << 17
+
+    monkeypatch.setattr("shardmill.run.main.Budget", Small)
+    words, stretch = "some words " * 20_000, "a" * 1_000_000
     (tmp_path / "a.txt").write_text(words + stretch)
-    shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="tail:0.998", memory="600MB")
+    shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="tail:0.9")
     found = {split: np.fromfile(tmp_path / "out" / f"{split}.bin", np.uint16) for split in ("train", "val")}
     data = shardmill.open(tmp_path / "out")
     assert set(data.decode(found["train"][:-1])) <= set("some words ")

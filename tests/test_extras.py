@@ -15,7 +15,10 @@ from tests.tokens.vocabularies import gpt2_rules, write_json
     ("library", "extra", "source", "out", "options"),
     [
         ("huggingface_hub", "hub", "hf://datasets/some/set", "out", {}),
-        ("s3fs", "s3", "s3://bucket/a.jsonl", "out", {}),
+        ("obstore", "s3", "s3://bucket/a.jsonl", "out", {}),
+        ("obstore", "gcs", "gs://bucket/a.jsonl", "out", {}),
+        ("obstore", "azure", "abfss://bucket@account.dfs.core.windows.net/a.jsonl", "out", {}),
+        ("botocore", "s3", "s3://bucket/a.jsonl", "out", {}),
         ("obstore", "s3", "a.txt", "s3://bucket/folder", {}),
         ("obstore", "gcs", "a.txt", "gs://bucket/folder", {}),
         ("obstore", "azure", "a.txt", "az://bucket/folder", {}),

@@ -12,7 +12,8 @@ import pytest
 
 import shardmill
 from shardmill.errors import MismatchError, OutputError
-from tests.corpus import documents, random_words, write_jsonl
+from shardmill.tokens import Tokenizer, load_tokenizer
+from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.meter import SHARDMILL
 from tests.reference import check, twin
 from tests.watching import interrupt_after, paused_run
@@ -112,3 +113,28 @@ shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
         assert not verify(out).damage
     assert getattr(shardmill, command)(*arguments).already
     assert [path.name for path in (out / ".shardmill").iterdir()] == ["plan.json"]
+
+
+def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
+    whole = contents(shardmill.prepare(source, tmp_path / "whole").out)
+    for name, differs in (("same", False), ("other", True)):
+        out = tmp_path / name
+        with monkeypatch.context() as patch:
+            patch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
+            patch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
+            interrupt_after(3, source, out)
+        with monkeypatch.context() as patch:
+            now = {"libraries": "gigatoken 99.0", "sha256": "0" * 64}
+            if not differs:
+                made = load_tokenizer("gpt2")
+                now["sha256"] = made.provenance(made.engine())["sha256"]
+            patch.setattr(Tokenizer, "provenance", lambda self, engine, now=now: now)
+            if differs:
+                with pytest.raises(MismatchError, match=r"gigatoken 99\.0 gives other tokens"):
+                    shardmill.prepare(source, out)
+            else:
+                assert shardmill.prepare(source, out).resumed
+        if differs:
+            assert shardmill.prepare(source, out).resumed
+        assert contents(out) == whole

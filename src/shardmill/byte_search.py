@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardmill import core
+from shardmill.core.reading import find
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -25,6 +28,13 @@ def occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64] | N
 
     None where that cannot be told by the array: occurrences overlap, and are not of one byte repeated.
     """
+    if core.available():
+        return find(data, sought)
+    return numpy_occurrences(data, sought)
+
+
+def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64] | None:
+    """The same where there is no core."""
     size = len(sought)
     rarest = min(range(size), key=lambda i: _frequency(sought[i]))
     last = len(data) - size

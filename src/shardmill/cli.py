@@ -77,6 +77,9 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
     .toml file. A path that exists counts before a recipe of that name. Kill it at any moment: the same command goes on
     from there.
     """
+    from shardmill.run.machine import own_process
+
+    own_process()
     with _importing():
         from shardmill.run.main import prepare as run
         from shardmill.run.progress import choose_progress

@@ -5,9 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.documents.away import point_at
+from tests.documents.json_ways import WAYS, take_way
 
 
 @pytest.fixture
 def hub(hub, monkeypatch):
     point_at(hub, monkeypatch)
     return hub
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    take_way(request.param, monkeypatch)
+    return str(request.param)

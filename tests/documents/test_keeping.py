@@ -20,8 +20,8 @@ from tests.meter import SHARDMILL, metered
 LINES = jsonl(documents(20000))
 
 
-def command(*arguments: object, hub: Hub) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **hub.environment, **QUICK}
+def command(*arguments: object, hub: Hub, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **hub.environment, **QUICK, **more}
     return subprocess.run(
         [*SHARDMILL, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=100
     )
@@ -69,13 +69,53 @@ def test_a_cache_is_filled_once_and_read_from_then_on(hub, tmp_path):
     hub.add(REPO, {"x.jsonl": LINES, "y.parquet": data})
     source, cache = f"hf://datasets/{REPO}", str(tmp_path / "cache")
     assert prepared(source, tmp_path / "one", cache=cache) == expected
-    kept = sorted(path.name for path in (tmp_path / "cache").rglob("*") if path.is_file())
-    assert kept == ["x.jsonl", "y.parquet"]
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert sorted(path.name for path in files if path.parent.name != "listings") == ["x.jsonl", "y.parquet"]
     fetched = hub.sent()
     assert fetched >= len(LINES) + len(data)
     assert prepared(source, tmp_path / "two", cache=cache) == expected
     assert hub.sent() == fetched
     assert (tmp_path / "one" / "manifest.json").read_bytes() == (tmp_path / "two" / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("way", "shape"), [("offline", "x.jsonl"), ("no connection", ""), ("503", "*.jsonl"), ("a commit", "")]
+)
+def test_with_a_full_cache_a_run_needs_no_hub(way, shape, hub, tmp_path):
+    commit = hub.add(REPO, {"x.jsonl": LINES[:5000], "y.jsonl": jsonl(documents(20, seed=1)), "README.md": b"card"})
+    at = f"@{commit}" if way == "a commit" else ""
+    call = ("prepare", f"hf://datasets/{REPO}{at}/{shape}", "--cache", tmp_path / "cache", "--name", "web")
+    assert command(*call, "-o", tmp_path / "first", hub=hub).returncode == 0
+    hub.requests.clear()
+    hub.faults.append(Fault(times=1000, status=503))
+    more = {"offline": {"HF_HUB_OFFLINE": "1"}, "no connection": {"HF_ENDPOINT": "http://127.0.0.1:9"}}.get(way, {})
+    done = command(*call, "-o", tmp_path / "second", hub=hub, **more)
+    assert done.returncode == 0, done.stderr
+    assert made_of(tmp_path / "second") == made_of(tmp_path / "first")
+    assert (tmp_path / "second" / "manifest.json").read_text() == (tmp_path / "first" / "manifest.json").read_text()
+    if way == "a commit":
+        assert hub.requests == [], "what a commit holds does not change"
+    else:
+        assert f"the commit {commit} is taken" in done.stderr
+    assert_no_secret(tmp_path)
+
+
+def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub, tmp_path):
+    hub.add(REPO, {"x.jsonl": LINES[:5000]})
+    cache = str(tmp_path / "cache")
+    prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
+    commit = hub.commit(REPO, {"y.jsonl": LINES[:9000]})
+    prepared(f"hf://datasets/{REPO}", tmp_path / "second", cache=cache)
+    assert commit in (tmp_path / "second" / "manifest.json").read_text()
+
+
+def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub, tmp_path):
+    hub.add(REPO, {"x.jsonl": LINES[:5000]})
+    cache = str(tmp_path / "cache")
+    expected = prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
+    for path in (tmp_path / "cache" / "listings").iterdir():
+        path.write_bytes(b'{"commit": "x", "files": [[')
+    assert prepared(f"hf://datasets/{REPO}", tmp_path / "second", cache=cache) == expected
 
 
 def test_a_run_without_a_cache_is_gone_on_with_one(hub, tmp_path):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from urllib.parse import urlsplit
+
+import botocore.session
 import pytest
-import s3fs
 from moto.server import ThreadedMotoServer
 
 from shardmill.errors import SourceError, UsageError
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
 from tests.documents.away import QUICK, every_format, prepared
+from tests.object_store import FaultyWay
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +36,13 @@ def s3(server, monkeypatch):
     }
     for name, value in {**settings, **QUICK, "SHARDMILL_TIMEOUT": "10"}.items():
         monkeypatch.setenv(name, value)
-    return s3fs.S3FileSystem(skip_instance_cache=True)
+    return botocore.session.get_session().create_client("s3", endpoint_url=server)
 
 
 def fill(s3, bucket, files):
-    s3.mkdir(bucket)
+    s3.create_bucket(Bucket=bucket)
     for name, data in files.items():
-        s3.pipe_file(f"{bucket}/{name}", data)
+        s3.put_object(Bucket=bucket, Key=name, Body=data)
 
 
 def test_a_folder_in_s3_gives_the_same_bytes_as_the_folder_on_disk(s3, tmp_path):
@@ -57,16 +61,16 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(s3):
     (source,) = find_sources(["s3://moving/x.txt"])
     with Fetcher([source]) as fetcher:
         assert bytes(fetcher.read(source, 10, 20)) == b"a" * 10
-        s3.pipe_file("moving/x.txt", b"b" * 100_000)
+        s3.put_object(Bucket="moving", Key="x.txt", Body=b"b" * 100_000)
         with pytest.raises(SourceError, match="changed while it was read"):
             fetcher.read(source, 20, 30)
 
 
 @pytest.mark.parametrize("name", ["s3://no-such-bucket/x.txt", "s3://plain/none.txt", "s3://plain/*.parquet"])
 def test_what_is_not_in_s3_is_an_error_at_once(name, s3):
-    if not s3.exists("plain"):
+    if "plain" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
         fill(s3, "plain", {"x.txt": b"text"})
-    with pytest.raises((SourceError, UsageError), match=r"not there|nothing matches"):
+    with pytest.raises((SourceError, UsageError), match=r"no bucket|not there|nothing matches"):
         find_sources([name])
 
 
@@ -79,3 +83,45 @@ def test_missing_credentials_are_an_error_that_says_where_they_are_looked_for(s3
     with pytest.raises(SourceError) as caught:
         find_sources(["s3://plain/x.txt"])
     assert "AWS_PROFILE" in caught.value.hint
+
+
+NAMES = [*"ü.txt 100%.txt %41.txt a+b#c.txt q?.txt [x].txt st*r.txt a@b:c.txt ~^{}|.txt".split(), "a b.txt"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_object_with_an_odd_name_is_found_and_read(name, s3, request):
+    bucket = f"odd-{NAMES.index(name)}"
+    fill(s3, bucket, {f"d/{name}": b"its text", "d/other.txt": b"another"})
+    source = next(one for one in find_sources([f"s3://{bucket}/d"]) if one.name.endswith(f"/{name}"))
+    with Fetcher([source]) as fetcher:
+        assert bytes(fetcher.read(source, 0, 8)) == b"its text"
+    if not set(name) & set("*?["):
+        assert find_sources([f"s3://{bucket}/d/{name}"]) == [source]
+
+
+def test_objects_that_only_stand_for_folders_are_no_sources(s3):
+    files = {"d/": b"", "d/e/": b"", "d/e/x.txt": b"text", "d/empty/": b"", "d/nothing": b"", "d/y.txt": b"text"}
+    fill(s3, "marked", files)
+    found = {source.name for source in find_sources(["s3://marked/d"])}
+    assert found == {f"s3://marked/d/{name}" for name in ("e/x.txt", "nothing", "y.txt")}
+
+
+def test_a_name_that_no_file_can_have_is_an_error_and_nothing_is_left_out(s3):
+    fill(s3, "slashes", {"d/a.txt": b"text", "d//b.txt": b"text"})
+    with pytest.raises(SourceError, match="not one of a file"):
+        find_sources(["s3://slashes/d"])
+
+
+@pytest.mark.parametrize("status", [500, 503, 403])
+def test_a_folder_whose_list_fails_is_never_left_out(status, s3, server, monkeypatch):
+    """Whichever requests a client lists with: the same one fails again and again."""
+    bucket = f"lost-{status}"
+    names = [f"d/{folder}/{i}.txt" for folder in "abc" for i in range(3)]
+    fill(s3, bucket, dict.fromkeys(names, b"text"))
+    with FaultyWay(SimpleNamespace(port=urlsplit(server).port), lambda method, path: None) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        assert len(find_sources([f"s3://{bucket}/d/*/*.txt"])) == 9
+        for request in list(dict.fromkeys(way.requests)):
+            way.rule = lambda method, path, request=request: status if (method, path) == request else None
+            with pytest.raises((SourceError, UsageError)):
+                find_sources([f"s3://{bucket}/d/*/*.txt"])

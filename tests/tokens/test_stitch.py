@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.tokens import Tokenizer, load_tokenizer, stitch, tape
+from shardmill.tokens import Tokenizer, load_tokenizer, look_ahead, stitch
 from shardmill.tokens.numerals import NUMBERS, begins_group
 from shardmill.tokens.unicode_mismatch import ranges
 from tests.tokens.hard import RUNS, in_pieces, run
@@ -27,8 +27,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stitch, "STEP", 3_000)
     monkeypatch.setattr(stitch, "WINDOW", 2_500)
     monkeypatch.setattr(stitch, "OVERLAP", 64)
-    monkeypatch.setattr(tape, "SLICE", 700)
-    monkeypatch.setattr(tape, "SPOOL", 100)
+    monkeypatch.setattr(look_ahead, "SLICE", 700)
+    monkeypatch.setattr(look_ahead, "SPOOL", 100)
 
 
 @pytest.mark.usefixtures("small")
@@ -100,7 +100,7 @@ def test_a_group_of_digits_begins_where_three_have_gone_before(characters: list[
 
 def test_white_space_ahead_is_told_without_being_held() -> None:
     tracemalloc.start()
-    made = tape.Tape([b"x", b"\n", *[b" " * 1_000_000] * 50, b"\n y"])
+    made = look_ahead.LookAhead([b"x", b"\n", *[b" " * 1_000_000] * 50, b"\n y"])
     made.fill(10)
     tracemalloc.reset_peak()
     assert made.white_after(1) == (True, False)

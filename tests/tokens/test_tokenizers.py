@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from shardmill.errors import UsageError
-from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, vocabulary
+from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, self_check, unicode_mismatch, vocabulary
 from shardmill.tokens.loading import PUBLISHED
 from tests.tokens.hard import lists, rows, run
 from tests.tokens.vocabularies import added, gpt2_rules, package, rank_file, split, tokenizer, write_json
@@ -230,3 +231,32 @@ def test_any_tokens_decode_to_the_text_that_they_came_from() -> None:
     tokens = made.engine().encode(*rows([text])).tokens[:-1]
     assert made.decode(tokens) == text.encode()
     assert made.decode(np.array([50256, 0], np.uint16)) == b"<|endoftext|>!"
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k", "gpt2-json"])
+def test_releases_that_no_test_has_seen_are_compared_in_every_character(name, monkeypatch):
+    monkeypatch.setattr(self_check, "TESTED", dict.fromkeys(self_check.TESTED, "99."))
+    tokenizer.cache_clear()
+    assert tokenizer(name).engine_name == "gigatoken"
+    # A release with another Unicode: then the library encodes everything itself.
+    monkeypatch.setattr(unicode_mismatch, "ANY_CASE", unicode_mismatch.Characters("2FF0-2FFF"))
+    tokenizer.cache_clear()
+    made = tokenizer(name)
+    assert made.engine_name == made.library_name != "gigatoken"
+    tokenizer.cache_clear()
+
+
+@pytest.mark.parametrize("library", ["tiktoken", "tokenizers", "gigatoken", "sentencepiece", "numpy", "nosuchlibrary"])
+def test_the_version_of_a_library_is_that_of_its_package(library):
+    try:
+        expected = metadata.version(library)
+    except metadata.PackageNotFoundError:
+        expected = ""
+    assert self_check.version(library) == expected
+
+
+def test_provenance_is_the_same_for_two_engines_and_changes_with_the_tokens():
+    made, other = tokenizer("gpt2"), tokenizer("p50k")
+    assert made.provenance(made.engine()) == made.provenance(made.engine())
+    assert "gigatoken 0." in made.provenance(made.engine())["libraries"]
+    assert made.provenance(made.engine())["sha256"] != other.provenance(other.engine())["sha256"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.tokens import load_tokenizer, unicode_drift
+from shardmill.tokens import load_tokenizer, unicode_mismatch
 from shardmill.tokens.schemes import DEEPSEEK, SCHEMES
 from tests.tokens.hard import lists, rows
 from tests.tokens.vocabularies import tokenizer
@@ -39,7 +39,7 @@ def check_all(made, before: str, after: str) -> None:
         for start in range(0, len(CHARACTERS), 500)
     ]
     encoded = engine.encode(*rows(documents))
-    listed = sum(len(made.drift.places(np.frombuffer(document.encode(), np.uint8))) > 0 for document in documents)
+    listed = sum(len(made.mismatch.places(np.frombuffer(document.encode(), np.uint8))) > 0 for document in documents)
     assert encoded.fallbacks == listed < len(documents) / 40
     for document, tokens in zip(documents, lists(encoded), strict=True):
         assert tokens == reference(document)
@@ -78,14 +78,14 @@ def test_no_character_is_split_otherwise_but_those_on_the_list(tmp_path: Path, s
 @pytest.mark.parametrize(
     ("patterns", "text"),
     [
-        (SCHEMES["gpt2"].patterns, unicode_drift.LETTERS),
-        (SCHEMES["o200k"].patterns, f"{unicode_drift.LETTERS} {unicode_drift.CASES}"),
-        (DEEPSEEK.patterns, f"{unicode_drift.LETTERS} {unicode_drift.CASES} {unicode_drift.SYMBOLS}"),
+        (SCHEMES["gpt2"].patterns, unicode_mismatch.LETTERS),
+        (SCHEMES["o200k"].patterns, f"{unicode_mismatch.LETTERS} {unicode_mismatch.CASES}"),
+        (DEEPSEEK.patterns, f"{unicode_mismatch.LETTERS} {unicode_mismatch.CASES} {unicode_mismatch.SYMBOLS}"),
     ],
 )
 def test_listed_characters_are_found_wherever_they_stand(patterns: tuple[str, ...], text: str) -> None:
-    places = unicode_drift.drift_of(patterns).places
-    listed = {chr(code) for first, last in unicode_drift.ranges(text) for code in range(first, last + 1)}
+    places = unicode_mismatch.mismatch_of(patterns).places
+    listed = {chr(code) for first, last in unicode_mismatch.ranges(text) for code in range(first, last + 1)}
     rng = random.Random(1)
     shuffled = [*CHARACTERS]
     rng.shuffle(shuffled)

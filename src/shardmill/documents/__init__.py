@@ -1,7 +1,7 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
 from shardmill.documents.chunks import Chunk, Documents, Position, Reject
-from shardmill.documents.formats import FORMATS, Reader, chunks_of, reader_for
+from shardmill.documents.formats import FORMATS, Reader, chunks_of, load_libraries, reader_for
 from shardmill.documents.reading import SPAN, Reading
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "Reading",
     "Reject",
     "chunks_of",
+    "load_libraries",
     "reader_for",
 ]

@@ -105,3 +105,8 @@ class Documents:
     def record(self, row: int) -> int:
         """The line or row of the source that a document came from, counted from 0 within the chunk."""
         return row if self.records is None else int(self.records[row])
+
+
+def excerpt(raw: bytes) -> str:
+    """The beginning of a record, as valid text of at most 80 characters."""
+    return raw[:320].decode("utf-8", "replace")[:80]

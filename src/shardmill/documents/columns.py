@@ -10,13 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import Documents, Reject
+from shardmill.documents.chunks import Documents, Reject, excerpt
 from shardmill.errors import SourceError
-
-
-def excerpt(raw: bytes) -> str:
-    """The beginning of a record, as valid text of at most 80 characters."""
-    return raw[:320].decode("utf-8", "replace")[:80]
 
 
 def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:

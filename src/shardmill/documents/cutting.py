@@ -147,14 +147,16 @@ def overlaps_itself(separator: bytes) -> bool:
     return any(separator.endswith(separator[:k]) for k in range(1, len(separator)))
 
 
-def thinned(peek: Peek, start: int, size: int, separator: bytes) -> int:
+def thinned(peek: Peek, start: int, size: int, separator: bytes, rows: int = NO_LIMIT) -> int:
     """A chunk's size, made smaller where documents are tiny: what is kept for each outweighs its text.
+
+    Also where more than about so many `rows` would be in it.
 
     Told from samples, the densest of them; a chunk's size never changes what its documents are.
     """
-    most = max(1, size // ROW_BYTES)
+    most = max(1, min(rows, size // ROW_BYTES))
     if size < _SAMPLE * _SAMPLES:
         return size
     densest = max(peek(start + i * (size // _SAMPLES), _SAMPLE).count(separator) for i in range(_SAMPLES))
-    rows = densest * size // _SAMPLE
-    return size if rows <= most else max(_SAMPLE * _SAMPLES, size * most // rows)
+    found = densest * size // _SAMPLE
+    return size if found <= most else max(_SAMPLE * _SAMPLES, size * most // found)

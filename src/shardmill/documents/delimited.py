@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
-from shardmill.documents.chunks import Chunk, Position, Reject
-from shardmill.documents.columns import excerpt, find_column, text_bytes
+from shardmill.documents.chunks import Chunk, Position, Reject, excerpt
+from shardmill.documents.columns import find_column, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
 from shardmill.storage.feeds import Feed, FeedFile

@@ -10,12 +10,12 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from shardmill import core
 from shardmill.documents.chunks import Chunk, Documents, Position
 from shardmill.documents.reading import Reading
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
-from shardmill.storage.fetching import shared_fetcher
 from shardmill.storage.names import format_of
 from shardmill.storage.opening import open_source
 from shardmill.storage.source import Source, Sources
@@ -109,6 +109,12 @@ def chunks_of(
         first, start = first + 1, Position()
 
 
+def load_libraries(sources: Sources) -> None:
+    """Import now what the readers of these sources will import, so that a budget sees what it takes."""
+    if not (sources.light and core.available()):
+        import_module("shardmill.documents.parquet")
+
+
 @cache
 def _class_of(format: str) -> Callable[..., FormatReader]:
     module, name, _ = FORMATS[format]
@@ -166,9 +172,8 @@ class _SourceReader:
         return cast("TextReader", self._opened()).pieces(chunk, size)
 
     def check(self) -> None:
-        if self._source.remote:
-            (self._reading.fetcher or shared_fetcher()).check(self._source)
-        elif not self._whole:
+        # Of a remote source every answer was compared with what was found.
+        if not self._source.remote and not self._whole:
             check_unchanged(self._source)
 
     def place(self, record: int, byte: int) -> str:

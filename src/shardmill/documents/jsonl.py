@@ -6,31 +6,29 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import Chunk, Documents, Position, Reject
-from shardmill.documents.columns import excerpt, layout
+from shardmill import core
+from shardmill.core.reading import LEFT, TAKEN, JsonLines, json_lines
+from shardmill.documents.chunks import Chunk, Documents, Position, Reject, excerpt
 from shardmill.documents.cutting import last_separator, next_stop, thinned
-from shardmill.documents.lines import Lines, find_lines
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
-from shardmill.documents.records import NESTED, Verdict, judge
+from shardmill.documents.records import judge
 from shardmill.errors import BudgetError, SourceError
 from shardmill.storage.feeds import Feed, read_range
 from shardmill.storage.source import Source
-from shardmill.storage.unicode import BOM, is_valid
+from shardmill.storage.unicode import BOM
 
-# Below these a block is judged line by line: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.
-FEW = 16
-LITTLE = 1 << 14
 HEAD = 1 << 16
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
+# About so many lines in a chunk at the most. A bad line costs 5 µs with the interpreter's lock held, and a run that has
+# too many of them stops only after whole chunks.
+LINES = 1 << 16
+_WHITE = b" \t\r\n"
 
 
 class JsonLinesReader:
@@ -45,7 +43,6 @@ class JsonLinesReader:
         self._field = reading.text_field
         self._path = tuple(reading.text_field.split("."))
         self._text_start = len(BOM) if head.startswith(BOM) else 0
-        self._parse: pj.ParseOptions | None = None
 
     def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
         position = start.offset
@@ -58,7 +55,7 @@ class JsonLinesReader:
             return
         while True:
             size = max(1, size)
-            room = thinned(feed.peek, position, size, b"\n")
+            room = thinned(feed.peek, position, size, b"\n", LINES)
             chunk = self._chunk(feed, position, room)
             if room < size:  # many tiny lines weigh more than their text
                 chunk = chunk._replace(cost=chunk.cost * size // room)
@@ -140,10 +137,7 @@ class JsonLinesReader:
             # Spaces keep every offset, and stand before a record without meaning.
             raw = b" " * self._text_start + raw[self._text_start :]
         try:
-            lines = find_lines(raw)
-            found = _Found(lines, self._field)
-            self._judge_all(raw, lines, found)
-            return found.documents()
+            return self._documents(raw, _parse(raw, self._path))
         except MemoryError as error:
             # No reject: another machine would have had room for the line.
             raise BudgetError(
@@ -152,134 +146,55 @@ class JsonLinesReader:
                 hint="end other programs, or lift the limit that binds this one",
             ) from error
 
-    def _judge_all(self, raw: bytes, lines: Lines, found: _Found) -> None:
-        """Runs of lines that look like objects go to the fast parser, the rest is judged one by one."""
-        plain = lines.plain
-        # The fast parser takes a NUL for the end of its input, and lets some invalid UTF-8 pass.
-        if not is_valid(raw) or b"\0" in raw:
-            for i in np.flatnonzero(plain):
-                line = raw[lines.starts[i] : lines.ends[i]]
-                plain[i] = is_valid(line) and b"\0" not in line
-        borders = np.flatnonzero(np.diff(plain.astype(np.int8))) + 1
-        for a, b in zip([0, *borders], [*borders, len(plain)], strict=True):
-            if a < b and plain[a]:
-                self._block(raw, lines, int(a), int(b), found)
-            else:
-                self._one_by_one(raw, lines, int(a), int(b), found)
-
-    def _block(self, raw: bytes, lines: Lines, first: int, last: int, found: _Found) -> None:
-        """Lines that look like objects, parsed at once; where that fails, by halves."""
-        waiting = [(first, last)]
-        while waiting:
-            a, b = waiting.pop()
-            if a >= b:
-                continue
-            start, end = int(lines.starts[a]), int(lines.ends[b - 1])
-            column = self._fast(raw, start, end, b - a) if end - start >= LITTLE else None
-            if column is not None:
-                found.add(column, a, b)
-                for i in found.nulls(column, a):
-                    found.reject(i, raw, self._judge(raw[lines.starts[i] : lines.ends[i]]))
-            elif b - a <= FEW or end - start < LITTLE:
-                self._one_by_one(raw, lines, a, b, found)
-            else:
-                half = (a + b) // 2
-                waiting += [(half, b), (a, half)]
-
-    def _fast(self, raw: bytes, start: int, end: int, count: int) -> pa.Array | None:
-        view = pa.py_buffer(raw).slice(start, end - start)
-        if len(view) > 1 << 30:
-            return None
-        if self._parse is None:
-            self._parse = _parse_options(self._path)
-        options = pj.ReadOptions(use_threads=False, block_size=len(view) + 16)
-        try:
-            table = pj.read_json(pa.BufferReader(view), read_options=options, parse_options=self._parse)
-        except pa.ArrowInvalid:
-            # What it says of all text that it cannot parse; any other error is no verdict on a line.
-            return None
-        if table.num_rows != count:
-            return None
-        batches = table.combine_chunks().to_batches()
-        array = batches[0].column(0)
-        for step in self._path[1:]:
-            array = pc.struct_field(array, [step])
-        return array
-
-    def _one_by_one(self, raw: bytes, lines: Lines, first: int, last: int, found: _Found) -> None:
-        texts: list[str] = []
+    def _documents(self, raw: bytes, lines: JsonLines) -> Documents:
+        """What was taken, and Python's verdict on every line that was left."""
+        rejects: list[Reject] = []
         rows: list[int] = []
-        for i in range(first, last):
-            verdict = self._judge(raw[lines.starts[i] : lines.ends[i]])
+        texts: list[bytes] = []
+        left = np.flatnonzero(lines.verdicts == LEFT)
+        starts, ends = lines.starts[left].tolist(), lines.starts[left + 1].tolist()
+        for row, start, end in zip(left.tolist(), starts, ends, strict=True):
+            line = raw[start:end].rstrip(_WHITE)
+            stripped = line.lstrip(_WHITE)
+            if not stripped:
+                continue
+            verdict = judge(stripped, self._path)
             if verdict.text is None:
-                found.reject(i, raw, verdict)
+                reason = verdict.reason.replace("{field}", f"field `{self._field}`")
+                rejects.append(Reject(row, start + len(line) - len(stripped), reason, excerpt(stripped)))
             else:
-                texts.append(verdict.text)
-                rows.append(i)
+                rows.append(row)
+                texts.append(verdict.text.encode())
+        data, offsets, taken = lines.text, lines.offsets, lines.verdicts == TAKEN
         if rows:
-            found.add(pa.array(texts, pa.large_string()), rows[0], rows[-1] + 1, np.array(rows))
-
-    def _judge(self, line: bytes) -> Verdict:
-        """The standard library's verdict, except where its recursion ends: pyarrow's parser has no such limit."""
-        verdict = judge(line, self._path)
-        if verdict.reason != NESTED or line[:1] + line[-1:] != b"{}" or b"\0" in line:
-            return verdict
-        column = self._fast(line, 0, len(line), 1)
-        if column is None:
-            return verdict
-        text = column[0].as_py()
-        return Verdict(reason="{field} is missing or null") if text is None else Verdict(text=text)
+            data, offsets = _with(lines, rows, texts)
+            taken[rows] = True
+        if taken.all():
+            return Documents(data, offsets, lines=len(taken), rejects=rejects)
+        # The other rows are empty, so that each of those that are left ends where the next begins.
+        records = np.flatnonzero(taken)
+        return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
 
     def place(self, record: int, byte: int) -> str:
         return f"line {record + 1:,}"
 
 
-def _parse_options(path: tuple[str, ...]) -> pj.ParseOptions:
-    kind: pa.DataType = pa.string()
-    for step in reversed(path[1:]):
-        kind = pa.struct([(step, kind)])
-    return pj.ParseOptions(explicit_schema=pa.schema([(path[0], kind)]), unexpected_field_behavior="ignore")
+def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The text and offsets of the lines with other texts put into some rows, which have none."""
+    pieces: list[bytes | memoryview] = []
+    view, done = lines.text.data, 0
+    for at, text in zip(lines.offsets[rows].tolist(), texts, strict=True):
+        pieces += [view[done:at], text]
+        done = at
+    pieces.append(view[done:])
+    sizes = np.diff(lines.offsets)
+    sizes[rows] = [len(text) for text in texts]
+    return np.frombuffer(b"".join(pieces), np.uint8), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
-class _Found:
-    """What was found so far in a chunk, in the order of its lines."""
+def _parse(raw: bytes, path: tuple[str, ...]) -> JsonLines:
+    if core.available():
+        return json_lines(raw, path)
+    from shardmill.documents import json_blocks  # with pyarrow, a tenth of a second that the core does without
 
-    def __init__(self, lines: Lines, field: str) -> None:
-        self._lines = lines
-        self._field = field
-        self._columns: list[pa.Array] = []
-        self._rows: list[NDArray[np.int64]] = []
-        self._rejects: list[Reject] = []
-
-    def nulls(self, column: pa.Array, first: int) -> list[int]:
-        if not column.null_count:
-            return []
-        return [first + int(i) for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))]
-
-    def add(self, column: pa.Array, first: int, last: int, rows: NDArray[np.int64] | None = None) -> None:
-        numbers = np.arange(first, last) if rows is None else rows
-        if column.null_count:
-            numbers = numbers[column.is_valid().to_numpy(zero_copy_only=False)]
-            column = column.drop_null()
-        self._columns.append(column)
-        self._rows.append(numbers)
-
-    def reject(self, i: int, raw: bytes, verdict: Verdict) -> None:
-        start = int(self._lines.starts[i])
-        line = raw[start : min(start + 320, int(self._lines.ends[i]))]
-        reason = verdict.reason.replace("{field}", f"field `{self._field}`")
-        self._rejects.append(Reject(int(self._lines.numbers[i]), start, reason, excerpt(line)))
-
-    def documents(self) -> Documents:
-        count = self._lines.total
-        if not self._columns:
-            none = np.empty(0, np.int64)
-            return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), none, lines=count, rejects=self._rejects)
-        if len(self._columns) == 1:
-            column = self._columns[0]
-        else:
-            column = pa.concat_arrays([part.cast(pa.large_string()) for part in self._columns])
-        data, offsets = layout(column)
-        records = self._lines.numbers[np.concatenate(self._rows)]
-        whole = len(records) == count
-        return Documents(data, offsets, None if whole else records, lines=count, rejects=self._rejects)
+    return json_blocks.json_lines(raw, path)

@@ -6,7 +6,8 @@ memory that has those pages and nothing else; they are copied as they stand, che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ _COMPRESSORS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "
 # A header is short, but may hold the page's smallest and largest text.
 _FIRST_LOOK, _LONGEST_HEADER = 1 << 10, 16 << 20
 _DEEPEST = 16
+_BLOCK = 1 << 20
 
 
 class Page(NamedTuple):
@@ -118,43 +120,125 @@ def _page(read: Callable[[int, int], Any], start: int, file_size: int) -> Page:
     return Page(kind, encoding, start, body, body + stored, size, values, nulls, header.get(4))
 
 
+class Column(NamedTuple):
+    """A column chunk, as the footer describes it."""
+
+    rows: int
+    codec: int
+    start: int
+    end: int
+
+
+class Footer:
+    """A footer that is too large to be parsed whole, read forward block by block: pyarrow takes nine times its size."""
+
+    def __init__(self, read: Callable[[int, int], Any], start: int, end: int) -> None:
+        self._read, self._start, self._end = read, start, end
+        (before, self.groups, self.rows), _ = self._at(start, _before_groups)
+        empty = bytes(read(start, start + before)) + bytes([(4 << 4 | 9) - (3 << 4), 12]) + b"\0"
+        small = MARK + empty + len(empty).to_bytes(4, "little") + MARK
+        self.schema = pq.read_metadata(pa.BufferReader(small)).schema
+        """What the columns are; not where."""
+        self._start += before
+
+    def columns(self, path: Sequence[str]) -> Iterator[Column]:
+        """Of each row group the column at this path. Raises Damaged where that cannot be told without parsing all.
+
+        A column's path is looked for by its bytes. They may stand elsewhere too, within a value's statistics: then
+        there are more of them than row groups, or what follows is nothing that a column has.
+        """
+        names = [name.encode() for name in path]
+        wanted = bytes([3 - 2 << 4 | 9, len(names) << 4 | 8]) + b"".join(_bytes_of(len(name)) + name for name in names)
+        found = rows = 0
+        for at in self._places(wanted):
+            about, _ = self._at(at + len(wanted), lambda raw: (parsed(raw, number=3)[0], 0))
+            try:
+                start = min(about.get(11) or about[9], about[9])
+                column = Column(about[5], about[4], start, start + about[7])
+                if not all(isinstance(number, int) and number >= 0 for number in column) or column.end < column.start:
+                    raise Damaged("a column cannot be where the footer says")
+            except (KeyError, TypeError) as error:
+                raise Damaged("a column lacks what it must have") from error
+            found, rows = found + 1, rows + column.rows
+            yield column
+        if found != self.groups or rows != self.rows:
+            raise Damaged("its row groups do not add up")
+
+    def _places(self, wanted: bytes) -> Iterator[int]:
+        for start in range(self._start, self._end, _BLOCK):
+            block = bytes(self._read(start, min(self._end, start + _BLOCK + len(wanted) - 1)))
+            at = block.find(wanted)
+            while at >= 0:
+                yield start + at
+                at = block.find(wanted, at + 1)
+
+    def _at(self, start: int, parse: Callable[[bytes], tuple[Any, int]]) -> tuple[Any, int]:
+        look = _FIRST_LOOK
+        while True:
+            end = min(start + look, self._end)
+            try:
+                return parse(bytes(self._read(start, end)))
+            except IndexError:
+                if end == self._end or look >= _LONGEST_HEADER:
+                    raise Damaged("the footer ends too soon") from None
+                look *= 16
+
+
+def _before_groups(raw: bytes) -> tuple[tuple[int, int, int], int]:
+    """Where the list of row groups begins, how many there are, and how many rows."""
+    fields: dict[int, Any] = {}
+    at = number = 0
+    while raw[at]:
+        before, kind = at, raw[at] & 15
+        number, at = (number + (raw[at] >> 4), at + 1) if raw[at] >> 4 else _whole(raw, at + 1)
+        if number == 4:
+            count, at = (raw[at] >> 4, at + 1) if raw[at] >> 4 < 15 else _varint(raw, at + 1)
+            return (before, count, fields[3]), at
+        fields[number], at = _value(raw, at, kind, 0)
+    raise Damaged("the footer has no row groups")
+
+
 class Small(NamedTuple):
     """A parquet file in memory that has some pages of one column and nothing else."""
 
-    raw: bytes
+    raw: bytearray
     rows: int
     leaf: Leaf
 
     def columns(self, rows: int) -> Iterator[pa.Array]:
         """The column in batches of so many rows; what pyarrow raises for damaged pages."""
         names = [f"c{level}" for level in range(max(1, self.leaf.levels))]
-        with pq.ParquetFile(pa.BufferReader(self.raw), pre_buffer=False, page_checksum_verification=True) as file:
+        with pq.ParquetFile(
+            pa.BufferReader(pa.py_buffer(self.raw)), pre_buffer=False, page_checksum_verification=True
+        ) as file:
             for batch in file.iter_batches(batch_size=max(1, rows), use_threads=False):
                 yield column_of(batch, names)
 
 
-def small_file(stored: Sequence[Any], rows: int, leaf: Leaf, codec: int, dictionary: bytes = b"") -> Small:
-    """The file that has these pages; `stored`: their bytes, in order."""
-    length = len(MARK) + len(dictionary) + sum(map(len, stored))
-    footer = _footer(leaf, codec, rows, length, len(dictionary))
-    return Small(b"".join([MARK, dictionary, *stored, footer]), rows, leaf)
+def small_file(stored: Iterable[Any], rows: int, leaf: Leaf, codec: int, dictionary: bytes = b"") -> Small:
+    """The file that has these pages; `stored`: their bytes in order, in parts, so that they are held only once."""
+    raw = bytearray(MARK + dictionary)
+    for part in stored:
+        raw += part
+    raw += _footer(leaf, codec, rows, len(raw), len(dictionary))
+    return Small(raw, rows, leaf)
 
 
-def dictionary_values(page: Page, body: Any, leaf: Leaf, codec: int) -> Small:
+def dictionary_values(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> Small:
     """The file whose rows are the entries of a dictionary: its page is that of a column without nulls."""
     about = _struct([(1, 5, page.values), (2, 5, PLAIN), (3, 5, 3), (4, 5, 3)])
     head = _header(DATA, page.size, page.end - page.body, page.checksum, 5, about)
-    return small_file([head, body], page.values, leaf._replace(levels=0), codec)
+    return small_file(chain([head], body), page.values, leaf._replace(levels=0), codec)
 
 
-def dictionary_numbers(page: Page, stored: Any, entries: int, leaf: Leaf, codec: int) -> Small:
+def dictionary_numbers(page: Page, stored: Iterable[Any], entries: int, leaf: Leaf, codec: int) -> Small:
     """The file whose rows are numbers into a dictionary: the page with the numbers themselves as its dictionary."""
     numbers = np.arange(entries, dtype="<i4").tobytes()
     name = _COMPRESSORS[codec]
     small = pa.Codec(name).compress(numbers, asbytes=True) if name else numbers
     about = _struct([(1, 5, entries), (2, 5, PLAIN)])
     head = _header(DICTIONARY, len(numbers), len(small), None, 7, about) + small
-    return small_file([stored], page.values, Leaf(INT32, 0, leaf.levels), codec, head)
+    return small_file(stored, page.values, Leaf(INT32, 0, leaf.levels), codec, head)
 
 
 def _header(kind: int, size: int, stored: int, checksum: int | None, field: int, about: bytes) -> bytes:
@@ -184,10 +268,12 @@ def _footer(leaf: Leaf, codec: int, rows: int, end: int, dictionary: int) -> byt
 # 2 true and false, 3 a byte, 4-6 whole numbers, 7 a double, 8 bytes, 9 and 10 lists, 11 a map, 12 a struct.
 
 
-def parsed(raw: bytes, at: int = 0, depth: int = 0) -> tuple[dict[int, Any], int]:
-    """The struct at `at`, and where it ends; IndexError where the bytes end before that."""
+def parsed(raw: bytes, at: int = 0, depth: int = 0, number: int = 0) -> tuple[dict[int, Any], int]:
+    """The struct at `at`, and where it ends; IndexError where the bytes end before that.
+
+    `number`: of the field before, where a struct is entered in the middle.
+    """
     fields: dict[int, Any] = {}
-    number = 0
     while raw[at]:
         step, kind = raw[at] >> 4, raw[at] & 15
         at += 1
@@ -256,12 +342,13 @@ def _written(kind: int, value: Any) -> bytes:
     if kind in (5, 6):
         return _bytes_of(value << 1 if value >= 0 else ~(value << 1))
     if kind == 8:
-        return _bytes_of(len(value.encode())) + value.encode()
+        name: bytes = value.encode()
+        return _bytes_of(len(name)) + name
     if kind == 9:
         inner, values = value
         return bytes([15 << 4 | inner]) + _bytes_of(len(values)) + b"".join(_written(inner, one) for one in values)
-    assert kind == 12 and isinstance(value, bytes)
-    return value
+    struct: bytes = value
+    return struct
 
 
 def _bytes_of(number: int) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,6 +25,9 @@ from shardmill.documents.pages import (
     DELTA_LENGTH,
     DICTIONARY,
     TYPES,
+    Column,
+    Damaged,
+    Footer,
     Leaf,
     Page,
     Small,
@@ -33,15 +37,19 @@ from shardmill.documents.pages import (
     small_file,
 )
 from shardmill.documents.reading import Reading
-from shardmill.errors import SourceError
+from shardmill.errors import BudgetError, SourceError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
 from shardmill.storage.fetching import Bytes
 from shardmill.storage.opening import PARQUET_MARK
 from shardmill.storage.ranges import RangeFile, Ranges, RemoteFeed
 from shardmill.storage.source import Source
 
+# Bytes that are read at once.
+PART = 1 << 20
 # Rows of a dictionary that are looked up at once.
 NUMBERS_AT_ONCE = 1 << 16
+# Bytes of memory that pyarrow takes for each byte of a footer. Measured: 9.0 for 3,000 row groups of 301 columns.
+PARSED = 10
 ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, EOFError, KeyError)
 
 
@@ -151,10 +159,10 @@ class ParquetReader(RowsReader):
 
     def _values(self, page: Page, codec: int, row: int, held: ExitStack) -> pa.Array:
         """The entries of a dictionary, for as long as the memory for them is held."""
-        # Stored twice while it is put into a file, then decompressed and decoded; offsets, lengths, numbers.
-        held.enter_context(self._hold(2 * page.stored + 2 * page.size + 48 * page.values, page, row))
+        # As it is stored, decompressed, and decoded; offsets, lengths, numbers.
+        held.enter_context(self._hold(page.stored + 2 * page.size + 48 * page.values, page, row))
         with self._errors(row):
-            file = dictionary_values(page, self._read(page.body, page.end), self._leaf, codec)
+            file = dictionary_values(page, self._parts(page.body, page.end), self._leaf, codec)
             parts = [as_binary(part) for part in file.columns(page.values)]
             values = parts[0] if len(parts) == 1 else pa.concat_arrays([*parts, pa.nulls(0, pa.large_binary())])
         if len(values) != page.values:
@@ -164,10 +172,10 @@ class ParquetReader(RowsReader):
     def _looked_up(self, page: Page, values: pa.Array, codec: int, row: int, skip: int, size: int) -> Iterator[_Piece]:
         """The rows of a page of numbers, made out slice by slice."""
         with (
-            self._hold(2 * page.stored + page.size + 12 * len(values) + (4 << 20), page, row),
+            self._hold(page.stored + page.size + 12 * len(values) + (4 << 20), page, row),
             self._errors(row),
         ):
-            file = dictionary_numbers(page, self._read(page.start, page.end), len(values), self._leaf, codec)
+            file = dictionary_numbers(page, self._parts(page.start, page.end), len(values), self._leaf, codec)
             for numbers in _after(file.columns(NUMBERS_AT_ONCE), skip):
                 for part in slices([pa.DictionaryArray.from_arrays(numbers, values)], size):
                     yield self._piece(part)
@@ -181,15 +189,16 @@ class ParquetReader(RowsReader):
             yield _Piece(1, text, 0, Oversize("row", text))
             return
         rows = max(1, min(size // (ROW_TEXT + NULL_TEXT), size * page.values // max(1, page.size)))
-        batch = min(page.size, 4 * size + largest)
+        # Rows may differ in length, but one that is larger than `largest` ends the run in any case.
+        batch = min(page.size, 2 * size + largest)
         if page.encoding == DELTA_BYTES:
             # A row repeats the beginning of the one before, so it may be as long as all that the page holds.
             rows = max(1, min(rows, 4 * size // max(1, page.size)))
             batch = rows * page.size
         if page.encoding in (DELTA_BYTES, DELTA_LENGTH):
             batch += 8 * page.values  # all lengths are decoded first
-        with self._hold(2 * page.stored + page.size + batch + (1 << 20), page, row), self._errors(row):
-            file = small_file([self._read(page.start, page.end)], page.values, self._leaf, codec)
+        with self._hold(page.stored + page.size + batch + (1 << 20), page, row), self._errors(row):
+            file = small_file(self._parts(page.start, page.end), page.values, self._leaf, codec)
             for column in _after(file.columns(rows), skip):
                 for part in slices([column], size):
                     yield self._piece(part)
@@ -197,8 +206,10 @@ class ParquetReader(RowsReader):
     def _piece(self, part: Rows) -> _Piece:
         if part.total == 1 and part.cost > self._reading.largest:
             return _Piece(1, part.cost, 0, Oversize("row", part.cost))
-        # A copy, so that a slice does not keep all that it was cut from.
-        column = pa.concat_arrays([as_binary(part.column), pa.nulls(0, pa.large_binary())])
+        column = as_binary(part.column)
+        if not pa.types.is_dictionary(part.column.type):
+            # A copy, so that a slice does not keep all that it was cut from.
+            column = pa.concat_arrays([column, pa.nulls(0, pa.large_binary())])
         return _Piece(part.total, part.cost, part.beside, part._replace(column=column))
 
     def _hold(self, amount: int, page: Page, row: int) -> AbstractContextManager[None]:
@@ -220,6 +231,10 @@ class ParquetReader(RowsReader):
         assert self._feed is not None
         return self._feed.peek(start, end - start)
 
+    def _parts(self, start: int, end: int) -> Iterator[Bytes]:
+        for at in range(start, end, PART):
+            yield self._read(at, min(end, at + PART))
+
     def _open(self, feed: Feed) -> list[RowGroup]:
         if isinstance(feed, RemoteFeed):
             self._ranges = feed.ranges()
@@ -234,12 +249,13 @@ class ParquetReader(RowsReader):
         if feed.size < 12 or feed.peek(0, 4) != PARQUET_MARK or end[4:] != PARQUET_MARK:
             whole = "the file is not parquet, or was cut short"
             raise SourceError(whole, place=self._source.name, hint="is the download complete?")
+        footer = int.from_bytes(end[:4], "little")
+        if footer > feed.size - 12:
+            raise self._damaged("the footer is larger than the file", 0)
         try:
-            metadata = self._metadata()
-            path = find_column(metadata.schema.to_arrow_schema(), self._field, self._source.name)
+            return list(self._row_groups(footer))
         except ERRORS as error:
             raise SourceError(f"the parquet file is damaged: {first_line(error)}", place=self._source.name) from error
-        return self._row_groups(metadata, ".".join(path))
 
     def _metadata(self) -> pq.FileMetaData:
         if self._ranges is None:
@@ -248,40 +264,53 @@ class ParquetReader(RowsReader):
         with RangeFile(self._ranges) as file:
             return pq.read_metadata(file)
 
-    def _row_groups(self, metadata: pq.FileMetaData, path: str) -> list[RowGroup]:
+    def _row_groups(self, footer: int) -> Iterator[RowGroup]:
         """The row groups as the footer describes them; what cannot be true is an error before anything is allocated."""
-        groups: list[RowGroup] = []
         start = 0
-        try:
-            schema = metadata.schema
-            index = next((i for i in range(len(schema)) if schema.column(i).path == path), -1)
-            if index < 0:
-                raise self._damaged("the text column is not in the footer", start)
-            leaf = schema.column(index)
-            self._leaf = Leaf(TYPES[leaf.physical_type], leaf.length, leaf.max_definition_level)
-            for number in range(metadata.num_row_groups):
-                group = metadata.row_group(number)
-                column = group.column(index)
-                begin = column.dictionary_page_offset or column.data_page_offset
-                begin = min(begin, column.data_page_offset)
-                end = begin + column.total_compressed_size
-                possible = group.num_rows == 0 or (
-                    group.num_rows > 0
-                    and column.num_values == group.num_rows
-                    and column.path_in_schema == path
-                    and 0 < begin <= end <= self._size
-                )
-                if not possible:
+        with ExitStack() as held:
+            for number, (column, nulls) in enumerate(self._columns(footer, held)):
+                if column.rows and not 0 < column.start <= column.end <= self._size:
                     raise self._damaged(f"row group {number:,} cannot be where the footer says", start)
-                known = column.is_stats_set and column.statistics.has_null_count
-                nulls = column.statistics.null_count if known else group.num_rows
-                groups.append(RowGroup(start, group.num_rows, nulls, CODECS[column.compression], (begin, end)))
-                start += group.num_rows
-        except ERRORS as error:
-            raise self._damaged(first_line(error), start) from error
-        if start != metadata.num_rows:
+                if column.rows:
+                    yield RowGroup(start, column.rows, nulls, column.codec, (column.start, column.end))
+                start += column.rows
+
+    def _columns(self, footer: int, held: ExitStack) -> Iterator[tuple[Column, int]]:
+        """The text column in each row group, and how many nulls there are at the most."""
+        try:
+            held.enter_context(self._reading.hold(PARSED * footer, "the footer", self._source.name))
+        except BudgetError as error:
+            large = Footer(partial(self._read, look=True), self._size - 8 - footer, self._size - 8)
+            path = self._find(large.schema)
+            try:
+                yield from ((column, column.rows) for column in large.columns(path))
+            except Damaged:
+                raise error from None
+            return
+        metadata = self._metadata()
+        path = self._find(metadata.schema)
+        names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+        index, rows = names.index(".".join(path)), 0
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            about = group.column(index)
+            if about.num_values != group.num_rows or group.num_rows < 0:
+                raise self._damaged(f"row group {number:,} has {about.num_values:,} values", rows)
+            begin = min(about.dictionary_page_offset or about.data_page_offset, about.data_page_offset)
+            column = Column(group.num_rows, CODECS[about.compression], begin, begin + about.total_compressed_size)
+            known = about.is_stats_set and about.statistics.has_null_count
+            yield column, about.statistics.null_count if known else column.rows
+            rows += group.num_rows
+        if rows != metadata.num_rows:
             raise self._damaged("the footer's row counts do not add up", 0)
-        return groups
+
+    def _find(self, schema: pq.ParquetSchema) -> tuple[str, ...]:
+        """The path of the text column."""
+        path = find_column(schema.to_arrow_schema(), self._field, self._source.name)
+        leaves = {leaf.path: leaf for leaf in map(schema.column, range(len(schema)))}
+        leaf = leaves[".".join(path)]
+        self._leaf = Leaf(TYPES[leaf.physical_type], leaf.length, leaf.max_definition_level)
+        return path
 
     @contextmanager
     def _errors(self, row: int) -> Iterator[None]:

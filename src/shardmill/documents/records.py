@@ -6,7 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-NESTED = "not valid JSON: nested too deeply"
+from shardmill.documents.nesting import is_deep, shallow
+
+_NO_VALUE = "not valid JSON: expecting value (column 1)"
+_VALUES = frozenset('{["-0123456789tfnNI')  # what a value begins with: true, false, null, NaN and Infinity too
 
 
 class Verdict(NamedTuple):
@@ -43,12 +46,17 @@ def judge(line: bytes, path: Sequence[str]) -> Verdict:
         text = line.decode("utf-8").strip(" \t\r\n")
     except UnicodeDecodeError as error:
         return Verdict(reason=f"invalid UTF-8 (column {error.start + 1})")
+    if text[:1] not in _VALUES:  # what `json` would say, in a fifth of its time: whole files are so
+        return Verdict(reason=_NO_VALUE)
+    if is_deep(text):
+        try:
+            text = shallow(text, _DECODER, len(path))
+        except ValueError:
+            return Verdict(reason="not valid JSON, and nested too deeply to say where")
     try:
         value, end = _DECODER.raw_decode(text)
     except json.JSONDecodeError as error:
         return Verdict(reason=f"not valid JSON: {_plain(error.msg)} (column {error.pos + 1})")
-    except RecursionError:
-        return Verdict(reason=NESTED)
     if end < len(text):
         end = len(text) - len(text[end:].lstrip(" \t\r\n"))
         return Verdict(reason=f"not valid JSON: more text after the end of the record (column {end + 1})")

@@ -1,7 +1,8 @@
 """The memory of a run: how much there is, and who holds how much of it.
 
 A chunk is worked on only while it holds a lease for its worst case. Besides the leases there is what the program itself
-takes, and the engines, whose caches grow with the text: `crowded` says when an engine has to be replaced.
+takes, and the engines. The core's engines never grow; the caches of others do: `crowded` says when one has to be
+replaced.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
-from shardmill.run.machine import hand_back, resident, usable_cpus, usable_memory
+from shardmill.run.machine import hand_back, most_resident, resident, usable_cpus, usable_memory
 from shardmill.units import show_bytes
 
 MB = 1_000_000
@@ -26,10 +27,11 @@ _VARIES = 8 * MB
 _FEEDER = 12 * MB
 # Of that, what one step may take without asking.
 _STEP_FREE = 8 * MB
-# What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s. Where memory is tight it is
+# What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s, and with 200 ms 22 MB are what
+# two workers encode at 512 MB. Where memory is tight it is
 # worth more as room for the engines' caches: with 25 of 400 MB set aside, engines were made anew 24 times, not 3.
 _AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
-# What the clients of eight connections take.
+# What the clients of sixteen connections take.
 _CLIENT = 12 * MB
 # A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
 _ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
@@ -58,31 +60,34 @@ class Budget:
         vocab_size: int = 50257,
         token_bytes: int = 2,
         *,
+        engine_bytes: int | None = None,
         library_bytes: int = 0,
         remote: bool = False,
         beside: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `library_bytes`: what the tokenizer's library takes for each byte of text besides. `remote`: bytes are read
-        ahead. `beside`: bytes that are buffered on the way out, whatever the chunks are.
+        `engine_bytes`: what an engine takes that never grows. `library_bytes`: what the tokenizer's library takes for
+        each byte of text besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out,
+        whatever the chunks are.
         """
         self._closed = False
         self._held = 0
         self._feeding = 0
         self._freed = threading.Condition()
-        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size
+        self._grows = engine_bytes is None
+        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
-        self.peak = resident()
-        self._base = base = self.peak + beside
+        self._sampled, self._before = resident(), most_resident()
+        self._base = base = self._sampled + beside
         self._remote = remote
         cpus = usable_cpus()
         self._most_workers = self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
-        self.memory = memory or default_memory(self.workers) + max(0, self.peak - _FRESH)
-        self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 16 - 16 * MB)) if remote else 0
+        self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
+        self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)
         least = int((base + feeder + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
@@ -100,16 +105,21 @@ class Budget:
         # than workers, for what is read ahead or written: without it they wait a tenth of the time. The least memory
         # has no room for that.
         for_text = room - self.workers * self._worker_needs(0) - _TASK
-        fitting = for_text // (self.workers * (_GROWTH_PER_BYTE + 2 * self._per_byte) + self._per_byte)
+        growth_per_byte = _GROWTH_PER_BYTE if self._grows else 0
+        fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
-        ceiling, fixed = int(self.memory * _CEILING), base + feeder + self.workers * self._engine
-        calm = ceiling - self.workers * (_GROWTH + _GROWTH_PER_BYTE * self.chunk_bytes)
-        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING))
+        self.ceiling = ceiling = int(self.memory * _CEILING)
+        """What the program, the engines and the leases take together at the most."""
+        fixed = base + feeder + self.workers * self._engine
+        calm = ceiling - self.workers * self._growth(self.chunk_bytes)
+        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self._grows else calm
         spare = calm - fixed
         leases = self.workers + (self.chunk_bytes > SMALLEST)
         self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
-        # What a step of the feeder may take leaves a lease for what comes out of it.
-        self.largest_step = self.capacity - self.lease_for(self.chunk_bytes) + _STEP_FREE
+        # A large step of the feeder leaves room for one worker's chunk at a time: the others wait, and engines that
+        # have grown are replaced.
+        self._alone = ceiling - self._growth(self.chunk_bytes)
+        self.largest_step = self._alone - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def lease_for(self, text_bytes: int, beside: int = 0) -> int:
@@ -121,8 +131,11 @@ class Budget:
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
-        growth = _GROWTH + _GROWTH_PER_BYTE * chunk_bytes
-        return self._engine + growth + 2 * self.lease_for(chunk_bytes)
+        return self._engine + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
+
+    def _growth(self, chunk_bytes: int) -> int:
+        """What an engine's caches may grow by while it encodes one chunk."""
+        return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self._grows else 0
 
     def too_small(self, message: str, record: int, place: str) -> BudgetError:
         """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
@@ -135,25 +148,40 @@ class Budget:
     def _needs(self, message: str, capacity: int, place: str) -> BudgetError:
         """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
-        engines = self._most_workers * (self._engine + _GROWTH + _GROWTH_PER_BYTE * LARGEST)
+        engines = self._most_workers * (self._engine + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
         hint = f"with {_option(enough)} there is room for it"
         if enough > usable_memory():
             hint += f"; this machine allows {show_bytes(usable_memory())}"
         return BudgetError(message, place=place, hint=hint)
 
+    def exhausted(self, place: str) -> BudgetError:
+        """The error for memory that ran out though nothing that was reckoned with takes so much."""
+        return BudgetError(
+            f"the data takes more than {show_bytes(self.memory)} of memory",
+            place=place,
+            hint=f"try {_option(2 * self.memory)}; how much it takes is not known",
+        )
+
     def sample(self) -> int:
         """Bytes that this process holds in memory now, remembering the largest."""
         now = resident()
-        self.peak = max(self.peak, now)
+        self._sampled = max(self._sampled, now)
         return now
+
+    @property
+    def peak(self) -> int:
+        """The most bytes that this process has held since the budget was made, also between two samples."""
+        ever = most_resident()
+        return max(self._sampled, ever) if ever > self._before else self._sampled
 
     def crowded(self) -> bool:
         """Whether an engine has to be replaced before the next chunk; not if handing back what is unused will do."""
-        if self.sample() <= self._soft:
+        soft = self._alone if self._feeding + self.lease_for(self.chunk_bytes) > self.capacity else self._soft
+        if self.sample() <= soft:
             return False
         hand_back()
-        return self.sample() > self._soft - _RELIEF
+        return self._grows and self.sample() > soft - _RELIEF
 
     def lease(self, amount: int) -> bool:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
@@ -172,8 +200,8 @@ class Budget:
         come out of it.
         """
         if amount > self.largest_step:
-            room = max(amount + self.lease_for(LARGEST), self.lease_for(record))
-            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", 2 * room, place)
+            room = max(amount + self.lease_for(LARGEST), 2 * self.lease_for(record))
+            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
         amount = max(0, amount - _STEP_FREE)
         full = self.lease_for(self.chunk_bytes)
         with self._freed:

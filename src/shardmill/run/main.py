@@ -7,19 +7,20 @@ import itertools
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from shardmill import __version__, arguments
-from shardmill.documents import Reading, chunks_of
+from shardmill.documents import Reading, chunks_of, load_libraries
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
 from shardmill.run.budget import Budget
 from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.dealing import Most
 from shardmill.run.journal import Journal, read_plan, refuse, tidy
-from shardmill.run.machine import most_resident, settle_allocator
+from shardmill.run.machine import capped, hand_back, most_resident, settle_allocator
 from shardmill.run.manifest import NAME, dataset_files, manifest_json, read_manifest
 from shardmill.run.mirror import Mirror, at_work
 from shardmill.run.pipeline import Pipeline
@@ -38,6 +39,8 @@ from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import load_tokenizer
 
 _LEFT = REJECTS + PARTIAL
+# Besides the workers: a feeder, a keeper, progress, and what libraries start; and those of the fetcher.
+_THREADS, _FETCHING = 6, 8
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,10 @@ class Result:
     """The dataset was complete before; nothing was done."""
     resumed: bool = False
     retries: int = 0
-    """Requests for remote sources that had to be made again."""
+    """Requests to remote sources and to the output's store that were retried. Those that the store's library retries
+    within an upload of many parts are not counted."""
+    engine: str = ""
+    """What encoded, and the library that it was compared with, with their versions."""
 
 
 def prepare(
@@ -82,7 +88,7 @@ def prepare(
     folder = mirror.staging if mirror else Path(out)
     known = None if chosen.overwrite else mirror.recorded() if mirror else recorded(folder)
     plan = Plan(
-        find_sources(specs, chosen.input_format, known, out=folder, owned=dataset_files),
+        find_sources(specs, chosen.input_format, known, chosen.cache, out=folder, owned=dataset_files),
         load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials).with_delimiter(
             chosen.delimiter
         ),
@@ -131,14 +137,17 @@ class Run:
         settle_allocator()
         separator = options.separator_bytes or b""
         gaps = plan.tokenizer.takes(separator)
-        warm = plan.tokenizer.engine(
-            separator if gaps else b""
-        )  # so that the budget sees what the libraries take once they are at work
+        load_libraries(plan.sources)
+        # At work already, so that the budget sees what the libraries take.
+        warm = plan.tokenizer.engine(separator if gaps else b"")
+        self._engine = plan.tokenizer.provenance(warm)
+        hand_back()
         self._budget = Budget(
             options.memory_bytes,
             options.workers,
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
+            engine_bytes=plan.tokenizer.engine_bytes,
             library_bytes=plan.tokenizer.library_bytes,
             remote=plan.sources.remote,
             beside=ROOM if mirror else 0,
@@ -184,9 +193,9 @@ class Run:
             writer = Writer(
                 self._plan, self._out, journal, self._outputs, self._val, self._budget, keeper, self._mirror
             )
-            writer.begin(self._facts, begun)
+            writer.begin(self._facts, begun, self._engine)
             try:
-                self._progress.trouble = lambda: self._fetcher.retries.words() or waiting_words()
+                self._progress.trouble = self._retrying
                 self._progress.begin(self._plan.total_bytes, writer.done(), self._budget)
                 self._mill(writer, own)
                 manifest = self._complete(writer, journal)
@@ -207,13 +216,26 @@ class Run:
             totals["fallbacks"],
             warn(self._outputs, manifest),
             resumed=begun is not None,
-            retries=self._fetcher.retries.count,
+            retries=self._fetcher.retries.count + (self._mirror.retries.count if self._mirror else 0),
+            engine=self._engine["libraries"],
         )
+
+    def _retrying(self) -> str:
+        """What the progress line says of what is being retried, or waited for."""
+        stored = self._mirror.retries.words() if self._mirror else ""
+        return self._fetcher.retries.words() or stored or waiting_words()
 
     def _mill(self, writer: Writer, own: Worker) -> None:
         """The main loop: chunks in plan order go out to the workers, and come back in plan order to be written."""
+        budget = self._budget
+        threads = budget.workers + _THREADS + (_FETCHING if budget.ahead else 0)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
-        with Pipeline(self._milling) as pipeline, self._fetcher:
+        with (
+            self._memory_errors(writer),
+            capped(budget.memory, budget.ceiling, budget.workers, threads),
+            Pipeline(self._milling) as pipeline,
+            self._fetcher,
+        ):
             for milled in pipeline.run(self._entries(writer), own):
                 most = _left(self._plan.options.limits, writer)
                 if most is not None and (most.nothing or milled.reaches(most)):
@@ -223,6 +245,14 @@ class Run:
                     return
                 writer.take(milled)
                 self._progress.update(writer.done())
+
+    @contextmanager
+    def _memory_errors(self, writer: Writer) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            source = self._plan.sources[min(writer.state.source, len(self._plan.sources) - 1)]
+            raise self._budget.exhausted(source.name) from error
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""

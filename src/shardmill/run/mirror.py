@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,10 @@ from shardmill.run.manifest import NAME
 from shardmill.run.parts import Parts, blocks
 from shardmill.run.plan import same_facts
 from shardmill.shards import SPLITS, Output
-from shardmill.storage import PARTIAL, ObjectStore, PartialFile, Unanswered, Version, Written, is_url, writing_to
+from shardmill.storage import PARTIAL, ObjectStore, PartialFile, Version, Written, is_url, writing_to
 
 _JOURNAL, _PLAN = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json"
 _EVERY = 5.0  # seconds between pushes: what a killed run costs at the most, beside what it had in hand
-_ATTEMPTS = 2  # to replace the journal: a request that may have been done is not tried again by the store's library
 
 
 class Mirror:
@@ -53,9 +53,11 @@ class Mirror:
         self._record: dict[str, Any] | None = None
         self._version: Version | None = None
         self._serial = 0
+        self.retries = self._store.retries
         self._parts = Parts(self._store, self.staging, self._run)
         self._pushed = time.monotonic()
         self._sealed = False
+        self._owned: Callable[[str], bool] = lambda name: False
 
     @staticmethod
     def of(out: str | os.PathLike[str], cache: Path | None = None) -> Mirror | None:
@@ -133,7 +135,8 @@ class Mirror:
         done = {written.name for written in complete}
         mine = {name for output in outputs for name in output.foreign(there)}
         self._store.delete(mine - done)
-        self._store.abort_uploads(_owned_by(outputs))
+        self._owned = _owned_by(outputs)
+        self._store.abort_uploads(self._owned)
         self._parts.fetch()
 
     def adopt(self) -> None:
@@ -148,7 +151,7 @@ class Mirror:
         for written in files:
             self._check_owner()
             path = self.staging / written.name
-            self._store.upload(written.name, blocks(path, 0, written.bytes), written.bytes)
+            self._store.upload(written.name, partial(blocks, path, 0, written.bytes), written.bytes)
             path.unlink()
 
     def push(self, files: Callable[[], list[Any]], state: dict[str, Any], *, now: bool) -> None:
@@ -168,7 +171,7 @@ class Mirror:
         """Put unfinished files where people find them, as they are when a run ends early."""
         for file in files if not self._sealed else ():
             path = file.path.with_name(file.path.name + PARTIAL)
-            self._store.upload(path.name, blocks(path, 0, file.length), file.length)
+            self._store.upload(path.name, partial(blocks, path, 0, file.length), file.length)
 
     def complete(self, left: Iterable[str]) -> None:
         """Bring what stands beside the outputs to the store, then the manifest; then end what was for the work only."""
@@ -177,11 +180,13 @@ class Mirror:
         for path in sorted(self.staging.iterdir()):
             if path.is_file() and path.name != NAME and not path.name.endswith(PARTIAL):
                 size = path.stat().st_size
-                self._store.upload(path.name, blocks(path, 0, size), size)
+                self._store.upload(path.name, partial(blocks, path, 0, size), size)
         self._store.put(_PLAN, (self.staging / _PLAN).read_bytes())
         self._check_owner()
         self._store.put(NAME, (self.staging / NAME).read_bytes())
         self._store.delete(left)
+        # One whose beginning was not answered is still open, though all that it was for has been sent anew.
+        self._store.abort_uploads(self._owned)
         self.tidy()
 
     def tidy(self, facts: dict[str, Any] | None = None) -> None:
@@ -204,27 +209,10 @@ class Mirror:
         self._serial += 1
         self._record = {**record, "run": self._run, "serial": self._serial}
         data = json.dumps(self._record, separators=(",", ":")).encode()
-        for attempt in range(_ATTEMPTS):
-            failed, version = None, None
-            try:
-                version = self._store.exchange(_JOURNAL, data, self._version)
-            except Unanswered as why:
-                failed = why
-            if version is None:
-                # It may have been done and only the answer lost: what stands there now tells.
-                found = self._store.read(_JOURNAL)
-                if found and found[0] == data:
-                    version = found[1]
-                elif (found[1] if found else None) != self._version:
-                    raise self._taken_over() from None
-                elif failed and attempt == _ATTEMPTS - 1:
-                    raise failed
-            if version is not None:
-                self._version = version
-                return
-        raise OutputError(
-            "the store does not replace an object by its version, which two runs need to keep apart", place=self.url
-        )
+        version = self._store.exchange(_JOURNAL, data, self._version)
+        if version is None:
+            raise self._taken_over()
+        self._version = version
 
     def _check_owner(self) -> None:
         """OutputError when the journal is another run's by now."""

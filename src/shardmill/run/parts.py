@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Parts:
             start, end = chain[-1][1] if chain else 0, path.stat().st_size
             if end > start:
                 part = f"{_folder(self._run, name)}/{start:016x}"
-                self._store.upload(part, blocks(path, start, end), end - start)
+                self._store.upload(part, partial(blocks, path, start, end), end - start)
                 if not chain or chain[-1][0] != self._run:
                     chain.append([self._run, end])
                 chain[-1][1] = end

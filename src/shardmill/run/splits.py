@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardmill import core
+from shardmill.core.reading import content_hash as core_hash
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -36,6 +39,11 @@ def in_val(
 
 def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
     """A 64-bit hash of each row."""
+    return core_hash(data, offsets, seed, gap) if core.available() else numpy_hash(data, offsets, seed, gap)
+
+
+def numpy_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
+    """The same where there is no core."""
     starts = offsets[:-1]
     lengths = np.minimum(np.diff(offsets) - gap, PREFIX)
     hashes = np.full(len(starts), np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF), dtype=np.uint64)

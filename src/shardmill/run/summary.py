@@ -33,6 +33,7 @@ def as_data(result: Result) -> dict[str, Any]:
         "already": result.already,
         "resumed": result.resumed,
         "retries": result.retries,
+        "engine": result.engine,
     }
 
 
@@ -48,7 +49,7 @@ def as_text(result: Result) -> str:
     lines = [
         ", ".join(counts),
         f"{tokens:,} tokens from {show_bytes(text)} of text"
-        + (f", {text / tokens:.2f} bytes a token ({result.manifest['tokenizer']['name']})" if tokens else ""),
+        + (f", {text / tokens:.2f} bytes a token ({_tokenizer(result)})" if tokens else ""),
     ]
     for described in (result.manifest, *result.manifest.get("also", ())):
         for name, split in described["splits"].items():
@@ -73,3 +74,9 @@ def as_text(result: Result) -> str:
         f"{show_seconds(result.seconds)}{speed}, at most {show_bytes(result.peak_memory)} of memory → {result.out}"
     )
     return "\n".join(lines)
+
+
+def _tokenizer(result: Result) -> str:
+    """Its name, and what encoded: the core, gigatoken, or its own library."""
+    name, engine = result.manifest["tokenizer"]["name"], result.engine.partition(" ")[0]
+    return f"{name}, by {engine}" if engine else str(name)

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.documents.chunks import Position
 from shardmill.documents.oversize import TooLarge
-from shardmill.errors import BudgetError
+from shardmill.errors import BudgetError, MismatchError
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.dealing import Counted, Stream
 from shardmill.run.manifest import SourceLines, as_bytes, json_line
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shardmill.storage import Source
 
 REJECTS = "rejects.jsonl"
+_TOGETHER = 1024  # lines of it that are written at once
 
 
 @dataclass
@@ -52,6 +53,8 @@ class State:
     )
     rejects_bytes: int = 0
     sources_bytes: int = 0
+    engine: dict[str, str] = field(default_factory=dict)
+    """Which libraries have encoded so far, and a hash of what they give for a hard text."""
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> State:
@@ -84,11 +87,17 @@ class Writer:
         self._before = self._through = 0
         self._left: list[bytes] = []
 
-    def begin(self, facts: dict[str, Any], begun: Begun | None) -> None:
-        """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way."""
+    def begin(self, facts: dict[str, Any], begun: Begun | None, engine: dict[str, str]) -> None:
+        """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way.
+
+        `engine`: what encodes now. MismatchError if what has been written was encoded by one that gives other tokens.
+        """
+        if begun and begun.state:
+            _check_engine(begun.state.get("engine") or engine, engine)
         if saved := self.checkpoints.begin(facts, begun):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
             self._before = self._plan.sources.bytes_before(self.state.source)
+        self.state.engine = engine
         self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
@@ -193,12 +202,15 @@ class Writer:
             amounts["empty"] += counted.empty
             amounts["rejected"] += len(counted.rejects)
         state.totals["replaced"] += counted.replaced
-        for reject in counted.rejects:
-            number = first + reject.record + 1 if reject.record >= 0 else 0
-            byte = chunk.start + reject.byte if reject.byte >= 0 else -1
-            line = reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
-            self._rejects.append(line)
-            state.rejects_bytes += len(line)
+        # No call of the system for each: it lets go of the interpreter, and workers who judge bad lines hold that long.
+        for some in range(0, len(counted.rejects), _TOGETHER):
+            lines = bytearray()
+            for reject in counted.rejects[some : some + _TOGETHER]:
+                number = first + reject.record + 1 if reject.record >= 0 else 0
+                byte = chunk.start + reject.byte if reject.byte >= 0 else -1
+                lines += reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
+            self._rejects.append(bytes(lines))
+            state.rejects_bytes += len(lines)
         self._through = chunk.through if chunk.through >= 0 else chunk.end
         state.source = entry.source
         state.position = Position(chunk.end, first + counted.lines, not chunk.ends)
@@ -275,3 +287,12 @@ def _line(source: Source, filled: bool) -> str:
     """What `_leave` writes of a source that is one document or none: the same bytes, in an eighth of the time."""
     counts = '"documents": 1, "empty": 0' if filled else '"documents": 0, "empty": 1'
     return f'{{"name": {encode_basestring(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0}}\n'
+
+
+def _check_engine(before: dict[str, str], now: dict[str, str]) -> None:
+    """MismatchError where another release of a library gives other tokens than the run was begun with."""
+    if before["sha256"] != now["sha256"]:
+        raise MismatchError(
+            f"the run was begun with {before['libraries']}, and {now['libraries']} gives other tokens",
+            hint="install the former release again, or start anew with `--overwrite`",
+        )

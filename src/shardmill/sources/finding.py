@@ -18,7 +18,6 @@ from shardmill.storage.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
 from shardmill.storage.source import STDIN, Source, Sources, in_order
 
 _FOLDER, _STREAM = -1, -2  # in place of a size
-_PLAIN = 0o444  # everybody may read it
 Owned = Callable[[str], Iterable[str]]
 """The names of the files of the dataset in a folder, from there on; they are no sources."""
 
@@ -30,14 +29,16 @@ def find_sources(
     specs: Iterable[str],
     input_format: str = "auto",
     pinned: Mapping[str, str] | None = None,
+    cache: str | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
     owned: Owned = lambda folder: (),
 ) -> Sources:
     """Return the sources in the order of `specs`, each folder and glob sorted.
 
-    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `out`: the folder of the
-    output, which is not read where it lies in a folder that is; of other folders what is `owned` by a dataset is not.
+    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `cache`: where lists of the
+    hub are kept. `out`: the folder of the output, which is not read where it lies in a folder that is; of other folders
+    what is `owned` by a dataset is not.
     Raises UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
     found = Sources()
@@ -53,7 +54,7 @@ def find_sources(
         elif scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
-            found.extend(find_remote(spec, input_format, pinned or {}))
+            found.extend(find_remote(spec, input_format, pinned or {}, cache))
         else:
             found.extend(local.find(spec))
     if not named:
@@ -72,6 +73,7 @@ class _LocalFiles:
         self._out = os.path.realpath(out) if out is not None and os.path.isdir(out) else None
         self._out_status = os.stat(self._out) if self._out else None
         self._owned_by = lru_cache(64)(self._files_of)  # asked for a folder and then for those in it
+        self._user = os.geteuid() if hasattr(os, "geteuid") else -1
         self._others = 0
         self._special = 0
         self._first_special = ""
@@ -141,8 +143,9 @@ class _LocalFiles:
                         self._others += 1
                     elif not (owned and _is_owned(prefix + name, owned)):
                         status = _status_in(entry, prefix + name, link)
-                        plain = status.st_mode & _PLAIN == _PLAIN and stat.S_ISREG(status.st_mode) and not link
-                        if plain or self._is_taken(prefix + name, status, link):
+                        # What the owner may do no access list changes, so that `access` need not be asked.
+                        mine = status.st_uid == self._user and status.st_mode & stat.S_IRUSR and not link
+                        if (mine and stat.S_ISREG(status.st_mode)) or self._is_taken(prefix + name, status, link):
                             yield name, status.st_size, status.st_mtime_ns
         except PermissionError as error:
             raise UsageError("no permission to list the folder", place=folder) from error

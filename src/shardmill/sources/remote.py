@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from shardmill.errors import SourceError, UsageError
-from shardmill.extras import needs
 from shardmill.sources.finding import is_readable_name, nothing_in
-from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, path_in, scheme_of, shown
-from shardmill.storage.buckets import BucketStore
-from shardmill.storage.retrying import Patience, Retries, Transient, patiently
+from shardmill.storage import write_whole, writing_to
+from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, host_of, path_in, scheme_of, shown
+from shardmill.storage.buckets import BucketStore, Listed
+from shardmill.storage.objects import check_address
+from shardmill.storage.retrying import Patience, Retries, Unreachable, patiently
 from shardmill.storage.source import Source
-from shardmill.storage.web import WebStore, refused
+from shardmill.storage.web import WebStore
 
 T = TypeVar("T")
 _MAGIC = re.compile(r"[*?[]")
+_DEEPEST = 64  # folders in each other: more than that is a link that leads round in a circle
 
 
-class _Found(NamedTuple):
-    path: str
-    """Below what was listed, with slashes."""
-    size: int
-    version: str
+def find_remote(spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None = None) -> list[Source]:
+    """The sources that a URL names; UsageError when there is none, SourceError when a server refuses it.
 
-
-def find_remote(spec: str, input_format: str, pinned: Mapping[str, str]) -> list[Source]:
-    """The sources that a URL names; UsageError when there is none, SourceError when a server refuses it."""
+    With a `cache`, what the hub has listed once is found there when the hub cannot be reached.
+    """
     scheme = scheme_of(spec)
     if scheme == "hf":
-        return list(_at_hub(spec, input_format, pinned))
+        return list(_at_hub(spec, input_format, pinned, Path(cache) if cache else None))
     if scheme in WEB:
         return list(_on_web(spec, input_format))
     if scheme in BUCKETS:
@@ -42,72 +44,85 @@ def find_remote(spec: str, input_format: str, pinned: Mapping[str, str]) -> list
     raise UsageError(f"there is no kind of source `{scheme}://`", hint=f"there are {known}, and files of this machine")
 
 
-def _at_hub(spec: str, input_format: str, pinned: Mapping[str, str]) -> Iterator[Source]:
-    hub = needs("huggingface_hub", "hub", "hf:// sources")
-    address, api = HubAddress.parse(spec), hub.HfApi()
-    timeout = Patience.from_environment().timeout
-
-    def commit() -> str:
-        info = api.repo_info(address.repo, repo_type="dataset", revision=address.revision or None, timeout=timeout)
-        return str(info.sha)
-
-    if address.is_commit:
-        sha = address.revision
-    else:
-        sha = pinned.get(address.asked) or _asked(lambda: _hub_call(spec, commit), spec)
-    root, _ = _parted(address.path)
-    recursive = "**" in address.path or not _MAGIC.search(address.path)
-
-    def listed(folder: str, below: bool) -> list[Any]:
-        tree = api.list_repo_tree(
-            address.repo, folder or None, repo_type="dataset", revision=sha, recursive=below, expand=False
-        )
-        return [entry for entry in tree if hasattr(entry, "blob_id")]
-
-    def at(paths: list[str]) -> list[Any]:
-        infos = api.get_paths_info(address.repo, paths, repo_type="dataset", revision=sha)
-        return [entry for entry in infos if hasattr(entry, "blob_id")]
-
-    def version(entry: Any) -> str:
-        return str(entry.lfs.sha256 if entry.lfs else entry.blob_id)
-
-    entries = []
-    if address.path and not _MAGIC.search(address.path):
-        entries = _asked(lambda: _hub_call(spec, lambda: at([address.path])), spec)
-    single = bool(entries)
-    if not single:
-        deep = recursive or address.path[len(root) :].strip("/").count("/") > 0
-        entries = _asked(lambda: _hub_call(spec, lambda: listed(root, deep)), spec)
-    found = [_Found(entry.path, int(entry.size), version(entry)) for entry in entries]
+def _at_hub(spec: str, input_format: str, pinned: Mapping[str, str], cache: Path | None) -> Iterator[Source]:
+    address = HubAddress.parse(spec)
+    commit: str | None = address.revision if address.is_commit else pinned.get(address.asked)
+    kept = _Kept(cache, address)
+    if commit is None or (found := kept.files(commit)) is None:
+        try:
+            commit, found = _hub_files(spec, address, commit, 3 if kept.commit else None)
+            kept.write(commit, found)
+        except Unreachable as why:
+            if commit is not None or not kept.commit:
+                raise
+            commit, found = kept.commit, kept.files(kept.commit) or []
+            logging.getLogger("shardmill").warning(
+                "%s: %s; the commit %s is taken, as it was listed before", address.asked, why.message, commit
+            )
+    single = [one.path for one in found] == [address.path]
     if not _MAGIC.search(address.path):
         # The card at the root of a dataset is about the text, not part of it.
         found = [one for one in found if single or one.path != "README.md"]
     for one in _chosen(found, address.path, spec, input_format, single):
-        name = address.named(sha, one.path)
+        name = address.named(commit, one.path)
         yield Source(name, name, one.size, one.version, input_format, address.asked)
 
 
-def _hub_call(spec: str, call: Callable[[], T]) -> T:
-    """One call of the hub's client, its errors told apart. Where the client tries again itself, that is one try."""
-    errors = import_module("huggingface_hub.errors")
-    try:
-        return call()
-    except errors.HFValidationError:
-        raise UsageError("the address names no dataset", place=spec, hint="a dataset is OWNER/NAME") from None
-    except errors.HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else 0
-        if isinstance(error, errors.GatedRepoError):
-            refused(spec, 403, "GatedRepo")
-        if status in (401, 403, 404):
-            refused(spec, status, error.response.headers.get("x-error-code", ""))
-        raise Transient(f"{status} from the hub" if status else "no connection to the hub") from None
-    except OSError as error:
-        raise Transient(f"no connection to the hub ({type(error).__name__})") from None
-    except Exception as error:
-        # httpx's errors share no base with Python's own.
-        if not type(error).__module__.startswith("httpx"):
-            raise
-        raise Transient(f"no connection to the hub ({type(error).__name__})") from None
+class _Kept:
+    """What the hub has listed for an address, kept in the cache."""
+
+    def __init__(self, cache: Path | None, address: HubAddress) -> None:
+        key = hashlib.sha256(f"{address.asked}\n{address.path}".encode()).hexdigest()[:24]
+        self._path = cache / "listings" / f"{key}.json" if cache else None
+        self.commit = ""
+        """Of the last list; empty: there is none."""
+        self._files: list[Listed] = []
+        try:
+            record: dict[str, Any] = json.loads(self._path.read_bytes()) if self._path else {"commit": "", "files": []}
+            self._files = [Listed(*one) for one in record["files"]]
+            self.commit = record["commit"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError):
+            # As if there were none: it is written anew when the hub answers.
+            logging.getLogger("shardmill").warning("a list in the cache cannot be read: %s", self._path)
+
+    def files(self, commit: str) -> list[Listed] | None:
+        return self._files if commit == self.commit else None
+
+    def write(self, commit: str, files: list[Listed]) -> None:
+        if self._path is not None:
+            with writing_to(self._path):
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self._path, json.dumps({"commit": commit, "files": files}).encode())
+
+
+def _hub_files(spec: str, address: HubAddress, commit: str | None, tries: int | None) -> tuple[str, list[Listed]]:
+    """The commit, and the files that the address may mean; Unreachable when the hub does not say."""
+    store = WebStore(Patience.from_environment())
+    repo = f"datasets/{quote(address.repo)}"
+
+    def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+        return _asked(lambda: store.ask_hub(spec, path, form), spec, tries)
+
+    if commit is None:
+        commit = str(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
+    entries: list[Any] = []
+    if address.path and not _MAGIC.search(address.path):
+        entries, _ = ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})
+    if not any(entry["type"] == "file" for entry in entries):
+        root, pattern = _parted(address.path)
+        deep = not pattern or "**" in pattern or "/" in pattern
+        page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
+        entries = []
+        while page:
+            some, page = ask(page)
+            entries += some
+    return commit, [
+        Listed(entry["path"], int(entry["size"]), str(entry["lfs"]["oid"] if entry.get("lfs") else entry["oid"]))
+        for entry in entries
+        if entry["type"] == "file"
+    ]
 
 
 def _on_web(spec: str, input_format: str) -> Iterator[Source]:
@@ -120,50 +135,68 @@ def _on_web(spec: str, input_format: str) -> Iterator[Source]:
         return
     if "?" in spec:
         raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
-    needs("aiohttp", "hub", "folders and patterns on the web")
-    fsspec = needs("fsspec", "hub", "folders and patterns on the web")
-    web = fsspec.filesystem("http", skip_instance_cache=True, use_listings_cache=False)
     host = spec[: spec.index("/", spec.index("://") + 3)]
     root, pattern = _parted(spec[len(host) :])
-    deep = pattern.count("/") + 1 if pattern and "**" not in pattern else None
-    listed = _asked(lambda: _web_list(web, f"{host}{root}/", deep, spec), spec)
-    below = f"{host}{root}/"
-    found = [_Found(f"{root}/{url[len(below) :]}", 0, "") for url in listed if url.startswith(below) and "?" not in url]
+    found = [Listed(f"{root}/{link}", 0, "") for link in _web_list(store, f"{host}{root}/", pattern)]
     for one in _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format, False):
         url = host + one.path
         size, version = _asked(lambda url=url: store.find(url), url)  # type: ignore[misc]
         yield Source(shown(url), url, size, version, input_format)
 
 
-def _web_list(web: Any, folder: str, depth: int | None, spec: str) -> list[str]:
-    try:
-        return list(web.find(folder, maxdepth=depth))
-    except FileNotFoundError:
-        raise SourceError("the source is not there", place=shown(spec)) from None
-    except Exception as error:  # noqa: BLE001 - aiohttp's errors share no base with Python's own
-        status = getattr(error, "status", 0)
-        if 400 <= status < 500 and status not in (408, 425, 429):
-            refused(spec, status)
-        raise Transient(f"the folder cannot be listed ({status or type(error).__name__})") from None
+def _web_list(store: WebStore, root: str, pattern: str) -> Iterator[str]:
+    """The files below a folder on the web that may be meant, from its URL on: every index page is read, or an error."""
+    levels = [re.compile(_translated(segment)).fullmatch for segment in pattern.split("/")]
+    if "**" in pattern or not pattern:
+        hidden = "." if pattern else "._"
+
+        def entered(folder: list[str]) -> bool:
+            return folder[-1][0] not in hidden
+    else:
+
+        def entered(folder: list[str]) -> bool:
+            return len(folder) < len(levels) and bool(levels[len(folder) - 1](folder[-1]))
+
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        if folder.count("/") > _DEEPEST:
+            raise SourceError(f"folders lie more than {_DEEPEST} deep in each other", place=shown(root + folder))
+        url = root + folder
+        for link in _asked(lambda url=url: store.links(url), url):  # type: ignore[misc]
+            if not link.endswith("/"):
+                yield folder + link
+            elif all(link.rstrip("/").split("/")) and entered((folder + link).rstrip("/").split("/")):
+                waiting.append(folder + link)
 
 
 def _in_bucket(spec: str, input_format: str) -> Iterator[Source]:
-    scheme = scheme_of(spec)
-    store = BucketStore(scheme, Patience.from_environment())
-    rest = spec.partition("://")[2]
+    scheme, bucket = scheme_of(spec), host_of(spec)
+    check_address(spec)
+    store = BucketStore(Patience.from_environment())
+    rest = spec.partition("://")[2].partition("/")[2].strip("/")
     root, pattern = _parted(rest)
-    if not root.strip("/"):
+    if _MAGIC.search(bucket):
         raise UsageError("the address names no bucket", place=spec, hint=f"write `{scheme}://BUCKET/PATH`")
-    deep = pattern.count("/") + 1 if pattern and "**" not in pattern else None
-    listed = _asked(lambda: store.list(f"{scheme}://{root.rstrip('/')}", deep), spec)
-    found = [_Found(name, *store.size_and_version(info)) for name, info in listed.items() if not name.endswith("/")]
-    single = not pattern and [one.path for one in found] == [rest]
-    for one in _chosen(found, rest.rstrip("/"), spec, input_format, single):
-        name = f"{scheme}://{one.path}"
+    single = None
+    if rest and not pattern and not spec.endswith("/"):
+        single = _asked(lambda: store.find(f"{scheme}://{bucket}/{rest}"), spec)
+    found = [single] if single else []
+    if not single:
+        # A list of everything below is a request for each thousand objects; folder by folder it is one for each.
+        deep = not pattern or "/" in pattern
+        wanted = re.compile(_translated(rest)).fullmatch if pattern else _anything
+        found = _asked(lambda: store.list(f"{scheme}://{bucket}/{root}", wanted, deep=deep), spec)
+    for one in _chosen(found, rest, spec, input_format, single is not None):
+        name = f"{scheme}://{bucket}/{one.path}"
         yield Source(name, name, one.size, one.version, input_format)
 
 
-def _chosen(found: list[_Found], path: str, spec: str, input_format: str, single: bool) -> list[_Found]:
+def _anything(_: str) -> bool:
+    return True
+
+
+def _chosen(found: list[Listed], path: str, spec: str, input_format: str, single: bool) -> list[Listed]:
     """Those of the files that the path names, by the rules for files of this machine, in their order."""
     if single:
         return found
@@ -225,9 +258,10 @@ class _ToldRetries(Retries):
         logging.getLogger("shardmill").warning("retrying: %s", words)
 
 
-def _asked(call: Callable[[], T], spec: str) -> T:
-    """What a call gives, tried again where that may help, within a time: clients wait for ever where they may."""
+def _asked(call: Callable[[], T], spec: str, tries: int | None = None) -> T:
+    """What a call gives, retried where that may help, within a time: clients wait for ever where they may."""
     patience = Patience.from_environment()
+    patience = replace(patience, tries=min(patience.tries, tries or patience.tries))
     over = threading.Event()
     answers: list[T] = []
     errors: list[BaseException] = []

@@ -12,7 +12,7 @@ from shardmill.storage.files import (
     writing_temporary_files,
     writing_to,
 )
-from shardmill.storage.object_store import LARGEST, ROOM, ObjectStore, Unanswered, Version, check_size, is_url
+from shardmill.storage.object_store import LARGEST, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.source import Source, Sources
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "PartialFile",
     "Source",
     "Sources",
-    "Unanswered",
     "Version",
     "Written",
     "as_file",

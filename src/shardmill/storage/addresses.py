@@ -21,12 +21,21 @@ def scheme_of(spec: str) -> str:
     return scheme.lower() if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme) else ""
 
 
+def host_of(url: str) -> str:
+    """What stands between the scheme and the first slash: a host, a bucket."""
+    return url.partition("://")[2].partition("/")[0]
+
+
 def shown(url: str) -> str:
-    """A URL without what may be a secret: the user's name and password, the query, the fragment."""
-    if scheme_of(url) not in WEB:
-        return url
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    """A URL without what may be a secret: the user's name and password, and on the web the query and the fragment."""
+    scheme, host = scheme_of(url), host_of(url)
+    if scheme in WEB:
+        parts = urlsplit(url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    # A key may hold slashes: then the host ends before the `@`.
+    if scheme and (":" in host or ("@" in host and not scheme.startswith("abfs"))):
+        return f"{scheme}://{url.rpartition('@')[2] if '@' in url else '…'}"
+    return url
 
 
 def path_in(url: str) -> str:
@@ -62,14 +71,14 @@ class HubAddress(NamedTuple):
         rest = url.partition("://")[2].strip("/")
         kind, _, rest = rest.partition("/")
         if kind != "datasets":
-            raise UsageError("only datasets are read from the hub", place=url, hint=_HINT)
+            raise UsageError("only datasets are read from the hub", place=shown(url), hint=_HINT)
         owner, _, rest = rest.partition("/")
         name, slash, path = rest.partition("/")
         name, at, revision = name.partition("@")
         if at and slash and (special := _SPECIAL_REF.match(f"{revision}/{path}")):
             revision, path = special[0], f"{revision}/{path}"[special.end() :].lstrip("/")
         if not owner or not name or "@" in owner or (at and not revision):
-            raise UsageError("the address names no dataset", place=url, hint=_HINT)
+            raise UsageError("the address names no dataset", place=shown(url), hint=_HINT)
         return cls(f"{owner}/{name}", unquote(revision), path.strip("/"))
 
 

@@ -1,61 +1,74 @@
-"""Files in object stores, through the fsspec filesystem of each. Nothing is tried again here."""
+"""Sources in object stores, by ranges, each answer checked to be of the object that was found. One call is one try."""
 
 from __future__ import annotations
 
-import asyncio
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from shardmill.errors import SourceError
-from shardmill.extras import needs
-from shardmill.storage.addresses import BUCKETS, scheme_of
+from shardmill.storage.addresses import host_of, scheme_of
 from shardmill.storage.feeds import changed
-from shardmill.storage.retrying import Patience, Transient
+from shardmill.storage.objects import Conflict, Objects, check_address
+from shardmill.storage.retrying import Patience, Refused, Transient
 from shardmill.storage.source import Source
 
-_LOOK = {
-    "s3": "credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID …), bucket, region and AWS_ENDPOINT_URL",
-    "gcs": "credentials (`gcloud auth application-default login`, GOOGLE_APPLICATION_CREDENTIALS) and bucket",
-    "azure": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_CONNECTION_STRING …) and container",
-}
 
+class Listed(NamedTuple):
+    """One object of a list."""
 
-_FRESH = {"skip_instance_cache": True, "use_listings_cache": False}
+    path: str
+    """In its bucket."""
+    size: int
+    version: str
 
 
 class BucketStore:
-    """One kind of object store. Any thread may call it."""
+    """The buckets of one kind of object store. Any thread may call it."""
 
-    def __init__(self, scheme: str, patience: Patience) -> None:
-        self._kind = BUCKETS[scheme]
+    def __init__(self, patience: Patience) -> None:
         self._patience = patience
-        timeout, what = patience.timeout, f"{scheme}:// sources"
-        if self._kind == "s3":
-            # The client's own retries would multiply with ours.
-            config = {"connect_timeout": timeout, "read_timeout": timeout, "retries": {"total_max_attempts": 1}}
-            self._fs: Any = needs("s3fs", "s3", what).S3FileSystem(config_kwargs=config, **_FRESH)
-            self._fs.retries = 1
-        elif self._kind == "gcs":
-            self._fs = needs("gcsfs", "gcs", what).GCSFileSystem(requests_timeout=timeout, **_FRESH)
-        else:
-            self._fs = needs("adlfs", "azure", what).AzureBlobFileSystem(read_timeout=timeout, **_FRESH)
+        self._buckets: dict[str, Objects] = {}
+        self._lock = threading.Lock()
 
-    def list(self, url: str, depth: int | None) -> dict[str, dict[str, Any]]:
-        """Every file below a URL, or the one that it names, as fsspec describes them; by name."""
-        found: dict[str, dict[str, Any]] = self._call(url, lambda: self._fs.find(url, maxdepth=depth, detail=True))
-        return found
+    def find(self, url: str) -> Listed | None:
+        """The object that a URL names; None when there is none."""
+        with self._asking(url) as (objects, path):
+            try:
+                with objects.asking():
+                    return _listed(objects.library.head(objects.store(), path))
+            except FileNotFoundError:
+                return None
 
-    def size_and_version(self, info: dict[str, Any]) -> tuple[int, str]:
-        """As a listing or a look at one object tells; the version is whatever the store tells versions apart by."""
-        names = ("generation", "ETag", "etag", "last_modified", "LastModified")
-        version = next((info[name] for name in names if info.get(name)), "")
-        return int(info["size"]), str(version).strip('"')
+    def list(self, url: str, wanted: Callable[[str], Any], *, deep: bool) -> list[Listed]:
+        """The wanted objects in a folder, or anywhere below it; read to the end of the list, or an error."""
+        with self._asking(url) as (objects, folder), objects.asking():
+            store = objects.store(many=True)
+            if deep:
+                some: Any = objects.library.list(store, folder or None, chunk_size=1000)
+            else:
+                some = [objects.library.list_with_delimiter(store, folder or None)["objects"]]
+            below = f"{folder}/" if folder else ""
+            found = [_listed(entry) for entries in some for entry in entries if entry["path"].startswith(below)]
+        folders = {one.path.rpartition("/")[0] for one in found}
+        return [one for one in found if wanted(one.path) and not self._is_marker(one, folders, url)]
 
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytes:
         """The bytes of a range; Transient when it may go better another time."""
-        read = self._s3_range if self._kind == "s3" else self._any_range
-        data: bytes = self._call(source.path, lambda: read(source, start, end), source)
+        with self._asking(source.path) as (objects, path):
+            options: dict[str, Any] = {"range": (start, end)}
+            if source.version and not source.version.startswith("W/"):
+                options["if_match"] = f'"{source.version}"'
+            try:
+                with objects.asking():
+                    got = objects.library.get(objects.store(), path, options=options)
+                    if _listed(got.meta)[1:] != (source.size, source.version):
+                        raise changed(source)
+                    data = bytes(got.bytes())
+            except Conflict:
+                raise changed(source) from None
         if len(data) < end - start:
             raise Transient(f"{scheme_of(source.path)} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
@@ -67,69 +80,33 @@ class BucketStore:
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
         raise SourceError("the store gives no parts of the file", place=source.name)
 
-    def check(self, source: Source) -> None:
-        """SourceError when the object is not the one that was found; S3 has compared with each range."""
-        if self._kind != "s3":
-            info = self._call(source.path, lambda: self._fs.info(source.path, refresh=True), source)
-            if self.size_and_version(info) != (source.size, source.version):
-                raise changed(source)
+    def _is_marker(self, one: Listed, folders: set[str], url: str) -> bool:
+        """Whether it only stands for a folder: an empty object `NAME/`, which the library shows as `NAME`."""
+        if one.size or "." in one.path.rpartition("/")[2]:
+            return False
+        return one.path in folders or self.find(f"{scheme_of(url)}://{host_of(url)}/{one.path}") is None
 
-    def _any_range(self, source: Source, start: int, end: int) -> bytes:
-        data: bytes = self._fs.cat_file(source.path, start=start, end=end)
-        return data
-
-    def _s3_range(self, source: Source, start: int, end: int) -> bytes:
-        import fsspec.asyn
-
-        bucket, key, _ = self._fs.split_path(source.path)
-        matching = {"IfMatch": f'"{source.version}"'} if source.version else {}
-        answer = self._fs.call_s3("get_object", Bucket=bucket, Key=key, Range=f"bytes={start}-{end - 1}", **matching)
-        body = answer["Body"]
+    @contextmanager
+    def _asking(self, url: str) -> Iterator[tuple[Objects, str]]:
+        """The client for a URL and the path in its bucket; what the store refuses becomes a SourceError."""
         try:
-            data: bytes = fsspec.asyn.sync(self._fs.loop, body.read, timeout=self._patience.retry_seconds)
-        finally:
-            body.close()
-        return data
-
-    def _call(self, url: str, call: Callable[[], Any], source: Source | None = None) -> Any:
-        """What the filesystem answers, with its errors told apart: what may pass, and what will not."""
-        try:
-            return call()
-        except (SourceError, Transient):
+            bucket = f"{scheme_of(url)}://{host_of(url)}"
+            with self._lock:
+                if bucket not in self._buckets:
+                    check_address(url)
+                    self._buckets[bucket] = Objects(bucket, self._patience, writing=False)
+            yield self._buckets[bucket], url.partition("://")[2].partition("/")[2].strip("/")
+        except Transient as why:
+            why.reason = f"{why.reason} from {scheme_of(url)}"
+            if isinstance(why.error, Refused):
+                why.error = SourceError(why.error.message, place=url, hint=why.error.hint)
             raise
-        except Exception as error:  # noqa: BLE001 - each library has its own classes, and they share no base
-            self._refuse(url, error, source)
-
-    def _refuse(self, url: str, error: Exception, source: Source | None) -> NoReturn:
-        status = _status(error)
-        name = type(error).__name__
-        store = scheme_of(url)
-        if status == 412 or "pre-conditions" in str(error):
-            raise changed(source or Source(url, url, None, "")) from None
-        hint = f"check {_LOOK[self._kind]}"
-        if isinstance(error, FileNotFoundError) or status == 404:
-            raise SourceError("the source is not there", place=url, hint=hint) from None
-        if isinstance(error, PermissionError) or status in (400, 401, 403) or "Credential" in name:
-            reason = f"{status}" if status else name
-            raise SourceError(f"the store refuses to give the source ({reason})", place=url, hint=hint) from None
-        if isinstance(error, (TimeoutError, asyncio.TimeoutError)) or "Timeout" in name:
-            raise Transient(f"no answer from {store} for {self._patience.timeout:g} s") from None
-        if status is not None and status < 500 and status not in (408, 425, 429):
-            raise SourceError(f"the store answers {status}", place=url, hint=hint) from None
-        raise Transient(f"{status} from {store}" if status else f"the connection to {store} failed ({name})") from None
+        except Refused as why:
+            raise SourceError(why.message, place=url, hint=why.hint) from None
+        except FileNotFoundError:
+            raise SourceError("the source is not there", place=url, hint="check its name") from None
 
 
-def _status(error: BaseException | None) -> int | None:
-    """The status of the answer that an error tells of, wherever its library keeps it."""
-    seen = 0
-    while error is not None and seen < 8:
-        response = getattr(error, "response", None)
-        if isinstance(response, dict):
-            found = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        else:
-            told = (getattr(error, name, None) for name in ("status", "status_code", "code"))
-            found = next((one for one in told if isinstance(one, int)), None)
-        if isinstance(found, int) and 100 <= found < 600:
-            return found
-        error, seen = error.__cause__ or error.__context__, seen + 1
-    return None
+def _listed(meta: Any) -> Listed:
+    version = (meta.get("e_tag") or "").strip('"') or meta["last_modified"].isoformat()
+    return Listed(meta["path"], int(meta["size"]), version)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import threading
 from collections import deque
 from typing import Protocol
@@ -258,8 +259,8 @@ class RawFile:
         self._source = source
         self._stopped = stopped
         self._offset = 0
-        # To open a pipe that nobody writes to would wait for ever.
-        flags = FLAGS | (getattr(os, "O_NONBLOCK", 0) if source.size is None else 0)
+        # To open a pipe that nobody writes to would wait for ever. Only Linux can tell such a one from one at its end.
+        flags = FLAGS | (os.O_NONBLOCK if source.size is None and sys.platform == "linux" else 0)
         self._descriptor = -1 if source.path == STDIN else open_raw(source, flags)
 
     def read(self, n: int) -> bytes:

@@ -41,6 +41,17 @@ COMPRESSION_ENDINGS: dict[str, str] = {
 }
 
 
+_LIGHT = frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in ("text", "jsonl"))
+
+
+def is_light(path: str) -> bool:
+    """Whether the name promises text or JSON Lines, in no compression that Arrow is needed for."""
+    if path[path.rfind(".") + 1 :] in _LIGHT:
+        return True
+    ending, compression = endings(path)
+    return ending in _LIGHT and COMPRESSION_ENDINGS.get(compression) != "zstd"
+
+
 @lru_cache(4)  # a source's name is asked about three times in a row
 def endings(path: str) -> tuple[str, str]:
     """The ending that says the format and the one that says the compression; empty where there is none."""

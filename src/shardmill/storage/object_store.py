@@ -1,22 +1,24 @@
-"""Objects below a URL of S3, Google's or Azure's store: each there whole or not at all."""
+"""Outputs in S3, Google's or Azure's store: each object is there whole or not at all. Every request is retried."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from shardmill.errors import OutputError, UsageError
-from shardmill.extras import needs
-from shardmill.storage.s3 import S3Account
+from shardmill.storage.addresses import scheme_of, shown
+from shardmill.storage.objects import Conflict, Objects, check_address
+from shardmill.storage.retrying import Patience, Refused, Retries, Transient, patiently
 
-SCHEMES = {"s3": "s3", "gs": "gcs", "az": "azure"}
-"""Of URLs, and the extra that each needs."""
+T = TypeVar("T")
+
+SCHEMES = ("s3", "gs", "az")
 
 ROOM = 48 << 20
 """Bytes of memory that an upload or a download takes at the most."""
@@ -26,26 +28,21 @@ _PARTS = 10_000  # in one upload, at the most; S3's own limit
 LARGEST = _PARTS * ROOM // 2
 """Bytes of an object: so large that two of its parts fit in ROOM."""
 
-# What a request may take, and for how long one that failed is tried again.
-_SECONDS, _CONNECT_SECONDS = 120, 10
-_RETRIES, _RETRY_SECONDS = 8, 120
+# An output is not lost because a store is away for two minutes: so many tries that the time is what ends them.
+_PATIENCE = {"tries": 16, "retry_seconds": 120.0, "pause": 0.2, "longest_pause": 20.0, "timeout": 30.0}
 
 Version = dict[str, str]
 """What tells one state of an object from the next."""
 
 
-class Unanswered(OutputError):
-    """The store may have done it, or not: it did not say."""
-
-
 def is_url(out: object) -> bool:
     """Whether an output is an object store's; UsageError for a URL that is none."""
-    scheme = re.match(r"([A-Za-z][\w+.-]+)://", str(out))
-    if scheme and scheme[1].lower() not in SCHEMES:
-        raise UsageError(
-            f"nothing can be written to `{scheme[1]}://`", hint="a folder, or a URL of s3://, gs:// or az://"
-        )
-    return scheme is not None
+    scheme = scheme_of(str(out))
+    if scheme and scheme not in SCHEMES:
+        raise UsageError(f"nothing can be written to `{scheme}://`", hint="a folder, or a URL of s3://, gs:// or az://")
+    if scheme:
+        check_address(str(out))
+    return bool(scheme)
 
 
 class ObjectStore:
@@ -53,149 +50,204 @@ class ObjectStore:
 
     def __init__(self, url: str) -> None:
         """UsageError when the URL or the library is missing, OutputError when there are no credentials."""
+        check_address(url)
         scheme, _, path = url.partition("://")
-        self._bucket, _, prefix = path.partition("/")
+        bucket, _, prefix = path.partition("/")
         prefix = prefix.strip("/")
-        if not self._bucket or re.search(r"[?#]|//", path):
-            raise UsageError(f"`{url}` is not the URL of a folder", hint=f"write {scheme}://BUCKET/FOLDER")
-        self.url = f"{scheme.lower()}://{self._bucket}" + (f"/{prefix}" if prefix else "")
+        if re.search(r"[?#]|//", path):
+            raise UsageError(f"`{shown(url)}` is not the URL of a folder", hint=f"write {scheme}://BUCKET/FOLDER")
+        self.url = f"{scheme.lower()}://{bucket}" + (f"/{prefix}" if prefix else "")
         self._prefix = f"{prefix}/" if prefix else ""
-        extra, who = SCHEMES[scheme.lower()], f"writing to {scheme.lower()}://"
-        self._library = needs("obstore", extra, who)
-        self._errors = needs("obstore.exceptions", extra, who)
-        self._account = S3Account(self._bucket) if extra == "s3" else None
         self.progressed = time.monotonic()
         """When the store last did something for us."""
-        with self._asking(""):
-            self._store = needs("obstore.store", extra, who).from_url(
-                self.url,
-                client_options={
-                    "timeout": timedelta(seconds=_SECONDS),
-                    "connect_timeout": timedelta(seconds=_CONNECT_SECONDS),
-                    # An endpoint of http:// is used only when somebody has set one.
-                    "allow_http": True,
-                },
-                retry_config={
-                    "max_retries": _RETRIES,
-                    "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
-                    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=20)},
-                },
-                **(self._account.settings() if self._account else {}),
-            )
+        self.retries = Retries()
+        self._patience = Patience.from_environment(**_PATIENCE)
+        try:
+            self._objects = Objects(self.url, self._patience, writing=True)
+        except Refused as why:
+            raise OutputError(why.message, place=self.url, hint=why.hint) from None
+        self._library = self._objects.library
 
     def read(self, name: str) -> tuple[bytes, Version] | None:
         """A small object and its version; None when there is none."""
-        with self._asking(name):
-            try:
-                got = self._library.get(self._store, name)
-                return bytes(got.bytes()), _version(got.meta)
-            except FileNotFoundError as why:
-                if "NoSuchBucket" in str(why) or "ContainerNotFound" in str(why):
-                    raise
-                return None
+
+        def get() -> tuple[bytes, Version]:
+            got = self._library.get(self._objects.store(), name)
+            return bytes(got.bytes()), _version(got.meta)
+
+        return self._found(name, get)
 
     def version(self, name: str) -> Version | None:
         """That of an object; None when there is none."""
-        with self._asking(name):
-            try:
-                return _version(self._library.head(self._store, name))
-            except FileNotFoundError:
-                return None
+        return self._found(name, lambda: _version(self._library.head(self._objects.store(), name)))
 
     def size(self, name: str) -> int:
         """Bytes of an object; FileNotFoundError when there is none."""
-        with self._asking(name):
-            try:
-                return int(self._library.head(self._store, name)["size"])
-            except FileNotFoundError:
-                missing = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-        raise missing
+        size = self._found(name, lambda: int(self._library.head(self._objects.store(), name)["size"]))
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+        return size
 
     def put(self, name: str, data: bytes) -> None:
         """A small object, whatever stood there."""
-        with self._asking(name):
-            self._library.put(self._store, name, data, use_multipart=False)
+        store = self._objects.store(sending=True)
+        self._ask(name, lambda: self._library.put(store, name, data, use_multipart=False))
 
     def exchange(self, name: str, data: bytes, before: Version | None) -> Version | None:
         """A small object in the place of the version `before` (None: of nothing); None when another one stands there.
 
-        One that stands there may also be this one: an answer may be lost on its way.
+        `data` must differ from all that others may write: when it stands there, it was this call that wrote it, and
+        only the answer was lost.
         """
-        with self._asking(name):
-            try:
-                return _version(self._library.put(self._store, name, data, mode=before or "create"))
-            except (self._errors.PreconditionError, self._errors.AlreadyExistsError, FileNotFoundError) as why:
-                if "NoSuchBucket" in str(why):
-                    raise
-                return None
 
-    def upload(self, name: str, blocks: Iterable[bytes], size: int) -> None:
+        def put() -> Version | None:
+            failed: Exception
+            try:
+                with self._objects.asking():
+                    return _version(self._library.put(self._objects.store(), name, data, mode=before or "create"))
+            except Transient as why:
+                failed = why
+            except (Conflict, FileNotFoundError):
+                # Also said by a store that is busy with another request for the same object.
+                failed = Transient(
+                    "the store does not replace an object by its version", tries=3, error=_unable(self.url)
+                )
+            found = self.read(name)
+            if found and found[0] == data:
+                return found[1]
+            if (found[1] if found else None) != before:
+                return None
+            raise failed
+
+        return self._ask(name, put)
+
+    def upload(self, name: str, blocks: Callable[[], Iterable[bytes]], size: int) -> None:
         """An object of any size, which is there when all of it is: nothing remains of an upload that fails."""
         if size <= _PART:
-            self.put(name, b"".join(blocks))
+            self.put(name, b"".join(blocks()))
             return
         part = max(_PART, -(-size // _PARTS))
         check_size(name, size, self.url)
-        with self._asking(name):
-            self._library.put(
-                self._store,
-                name,
-                self._counted(blocks),
-                use_multipart=True,
-                chunk_size=part,
-                max_concurrency=max(1, ROOM // part - 1),
-            )
+        store = self._objects.store(many=True, sending=True)
+
+        def send() -> None:
+            try:
+                self._library.put(
+                    store,
+                    name,
+                    self._counted(blocks()),
+                    use_multipart=True,
+                    chunk_size=part,
+                    max_concurrency=max(1, ROOM // part - 1),
+                )
+            except FileNotFoundError as why:
+                # Said when its end was asked for twice, since the first answer was lost; or when somebody aborted it.
+                if "NoSuchUpload" not in str(why):
+                    raise
+                raise Transient("the store does not know the upload") from None
+
+        self._ask(name, send)
 
     def download(self, name: str) -> Iterator[bytes]:
-        """An object in blocks of about a megabyte; OutputError when it is not there."""
-        with self._asking(name):
-            yield from self._counted(
-                bytes(block) for block in self._library.get(self._store, name).stream(min_chunk_size=1 << 20)
-            )
+        """An object in blocks of about a megabyte; OutputError when it is not there, or was replaced meanwhile."""
+        at, size = 0, None
+        version: Version = {}
+        stream: Iterator[Any] | None = None
+
+        def block() -> bytes:
+            nonlocal stream, size, version
+            try:
+                if stream is None:
+                    options: dict[str, Any] = {"range": {"offset": at}} if at else {}
+                    if at and "e_tag" in version:
+                        options["if_match"] = version["e_tag"]
+                    got = self._library.get(self._objects.store(), name, options=options)
+                    if at == 0:
+                        size, version = int(got.meta["size"]), _version(got.meta)
+                    elif _version(got.meta) != version:
+                        raise Conflict
+                    stream = iter(got.stream(min_chunk_size=1 << 20))
+                return bytes(next(stream, b""))
+            except BaseException:
+                stream = None
+                raise
+
+        while size is None or at < size:
+            got = self._ask(name, block)
+            if not got and size:
+                raise OutputError("the object is shorter than it should be", place=f"{self.url}/{name}")
+            at += len(got)
+            yield got
 
     def beside(self, folders: Iterable[str]) -> dict[str, int]:
         """The objects directly in these folders (the URL's own is ``""``), with their sizes."""
         found = {}
+        store = self._objects.store(many=True)
         for folder in folders:
-            with self._asking(folder):
-                listed = self._library.list_with_delimiter(self._store, folder or None)
+            listed = self._ask(folder, partial(self._library.list_with_delimiter, store, folder or None))
             found.update({entry["path"]: entry["size"] for entry in listed["objects"]})
         return found
 
-    def below(self, folder: str) -> Iterator[tuple[str, int]]:
+    def below(self, folder: str) -> list[tuple[str, int]]:
         """The objects anywhere below a folder, with their sizes."""
-        with self._asking(folder):
-            for some in self._library.list(self._store, f"{folder}/", chunk_size=1000):
-                yield from ((entry["path"], entry["size"]) for entry in some)
+        store = self._objects.store(many=True)
+
+        def listed() -> list[tuple[str, int]]:
+            pages = self._library.list(store, f"{folder}/", chunk_size=1000)
+            return [(entry["path"], entry["size"]) for page in pages for entry in page]
+
+        return self._ask(folder, listed)
 
     def delete(self, names: Iterable[str]) -> None:
         """As if they had never been; one that is not there is no error."""
         names = list(names)
+        store = self._objects.store()
         for start in range(0, len(names), 1000):
-            with self._asking(names[start]):
-                try:
-                    self._library.delete(self._store, names[start : start + 1000])
-                except FileNotFoundError:  # said by stores that know no other answer
-                    continue
+            some = names[start : start + 1000]
+            try:
+                self._ask(some[0], partial(self._library.delete, store, some))
+            except FileNotFoundError:
+                # Said by stores that know no other answer, which leave the rest undone.
+                for name in some:
+                    self._found(name, partial(self._library.delete, store, name))
 
     def abort_uploads(self, ours: Callable[[str], bool]) -> None:
         """End uploads that a killed run has left open. Only S3 lets us list them; elsewhere they end by themselves."""
-        if self._account is not None:
-            self._account.abort_uploads(self._prefix, ours, self.url)
+        account = self._objects.account
+        if account is not None:
+            self._ask("", lambda: account.abort_uploads(self._prefix, ours, self._patience.timeout))
 
     def _counted(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         for block in blocks:
             self.progressed = time.monotonic()
             yield block
 
-    @contextmanager
-    def _asking(self, name: str) -> Iterator[None]:
-        """Turns what the store refuses into an OutputError that names the object."""
+    def _found(self, name: str, call: Callable[[], T]) -> T | None:
+        """What a call gives; None when the object is not there."""
         try:
-            yield
-        except (self._errors.BaseError, OSError) as why:
-            raise refusal(str(why), self._bucket, f"{self.url}/{name}".rstrip("/")) from None
+            return self._ask(name, call)
+        except FileNotFoundError:
+            return None
+
+    def _ask(self, name: str, call: Callable[[], T]) -> T:
+        """What a call gives, retried; OutputError that names the object when the store refuses it.
+
+        FileNotFoundError when the object is not there.
+        """
+        place = f"{self.url}/{name}".rstrip("/")
+
+        def ask(_: float) -> T:
+            with self._objects.asking():
+                return call()
+
+        try:
+            answer = patiently(ask, place, self._patience, self.retries, threading.Event(), _not_done)
+        except Refused as why:
+            raise OutputError(why.message, place=place, hint=why.hint) from None
+        except Conflict:
+            raise OutputError("the object was replaced while it was read", place=place) from None
         self.progressed = time.monotonic()
+        return answer
 
 
 def check_size(name: str, size: int, url: str) -> None:
@@ -208,41 +260,17 @@ def check_size(name: str, size: int, url: str) -> None:
         )
 
 
-def refusal(said: str, bucket: str, place: str) -> OutputError:
-    """What a person is told. The library's own words are left out: they may hold keys and signed requests."""
-    code = (re.findall(r"<Code>(\w+)</Code>", said) or re.findall(r"status code: (\d{3} [A-Z][\w ]+)", said) or [""])[0]
-    told = f" ({code})" if code else ""
-    lower = said.lower()
-    if code in ("NoSuchBucket", "ContainerNotFound") or ("404" in code and "<Code>" not in said):
-        return OutputError(f"there is no bucket `{bucket}`", place=place, hint="create it, or correct its name")
-    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed"):
-        return _unknown(f"the store does not accept the credentials{told}", place)
-    if code == "AccessDenied" or "403" in code:
-        return OutputError(
-            f"the store does not allow it{told}",
-            place=place,
-            hint="the credentials must allow to list, read, write and delete below the URL",
-        )
-    if "401" in code or "credential" in lower or "metadata.google" in lower or "169.254" in lower:
-        return _unknown(f"the store wants credentials{told}", place)
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or "301" in code:
-        return OutputError(
-            f"the bucket `{bucket}` is in another region{told}", place=place, hint="set AWS_REGION to the bucket's own"
-        )
-    tried = re.search(r"after (\d+) retries", said)
-    reason = code or ("no answer in time" if "timed out" in lower or "timeout" in lower else "no connection")
-    return Unanswered(
-        f"the store did not do it: {reason}" + (f", tried {int(tried[1]) + 1} times" if tried else ""),
+def _not_done(trouble: Transient, tries: int, place: str) -> OutputError:
+    return OutputError(
+        f"the store did not do it: {trouble.reason}, tried {tries} times",
         place=place,
         hint="run the same command again when the store can be reached",
     )
 
 
-def _unknown(message: str, place: str) -> OutputError:
+def _unable(url: str) -> OutputError:
     return OutputError(
-        message,
-        place=place,
-        hint="set them where the store's own tools look: environment variables, or profile files (AWS_PROFILE)",
+        "the store does not replace an object by its version, which two runs need to keep apart", place=url
     )
 
 

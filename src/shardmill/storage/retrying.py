@@ -1,4 +1,4 @@
-"""Trying again: what may pass is tried a bounded number of times, for a bounded time, with growing pauses."""
+"""Retries: transient errors are retried a bounded number of times, for a bounded time, with growing pauses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,33 @@ T = TypeVar("T")
 class Transient(Exception):
     """A request failed in a way that may pass: a time-out, too many requests, a connection that was cut."""
 
-    def __init__(self, reason: str, after: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        after: float | None = None,
+        tries: int | None = None,
+        error: Exception | None = None,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.after = after
         """Seconds that the server asks to wait."""
+        self.tries = tries
+        """At the most, where more would hardly help."""
+        self.error = error
+        """What to raise after the last try, in place of a report about tries."""
+
+
+class Unreachable(SourceError):
+    """A server gave no answer that counts, however often it was asked."""
+
+
+class Refused(Exception):
+    """A server's answer that will not change by itself: what to tell, and what to do."""
+
+    def __init__(self, message: str, hint: str | None) -> None:
+        super().__init__(message)
+        self.message, self.hint = message, hint
 
 
 class Stopped(Exception):
@@ -43,8 +65,9 @@ class Patience:
     """Seconds without a byte."""
 
     @classmethod
-    def from_environment(cls) -> Patience:
-        given = {}
+    def from_environment(cls, **usual: float) -> Patience:
+        """`usual`: in place of the defaults above, where a variable is not set."""
+        given: dict[str, float] = dict(usual)
         for field in fields(cls):
             written = os.environ.get(f"SHARDMILL_{field.name.upper()}", "")
             if written.replace(".", "", 1).isdigit():
@@ -76,11 +99,17 @@ class Retries:
 
 
 def patiently(
-    call: Callable[[float], T], place: str, patience: Patience, retries: Retries, stopped: threading.Event
+    call: Callable[[float], T],
+    place: str,
+    patience: Patience,
+    retries: Retries,
+    stopped: threading.Event,
+    failed: Callable[[Transient, int, str], Exception] | None = None,
 ) -> T:
-    """What `call(deadline)` returns, tried again while it raises Transient.
+    """What `call(deadline)` returns, retried while it raises Transient.
 
-    SourceError after the last try, Stopped when the run ended meanwhile.
+    After the last try what `failed` makes of it, the number of tries and the place, by default a SourceError. Stopped
+    when the run ended meanwhile.
     """
     deadline = time.monotonic() + patience.retry_seconds
     number = 1
@@ -95,10 +124,11 @@ def patiently(
                 pause = min(patience.longest_pause, patience.pause * 2 ** (number - 1)) * random.uniform(0.5, 1.0)
                 wait = max(pause, trouble.after or 0.0)
                 left = deadline - time.monotonic()
-                if number >= patience.tries or wait > left:
-                    raise SourceError(_gave_up(trouble, number), place=place, hint=_HINT) from None
+                tries = min(patience.tries, trouble.tries or patience.tries)
+                if number >= tries or wait > left:
+                    raise (trouble.error or (failed or _unread)(trouble, number, place)) from None
                 number += 1
-                retries.begin(f"{trouble.reason}, try {number} of {patience.tries}")
+                retries.begin(f"{trouble.reason}, try {number} of {tries}")
             stopped.wait(wait)
     finally:
         retries.end()
@@ -107,6 +137,7 @@ def patiently(
 _HINT = "the same command goes on from there when the server answers again"
 
 
-def _gave_up(trouble: Transient, tries: int) -> str:
+def _unread(trouble: Transient, tries: int, place: str) -> Unreachable:
     asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
-    return f"the source cannot be read: {trouble.reason} ({tries} {'try' if tries == 1 else 'tries'}{asked})"
+    counted = f"{tries} {'try' if tries == 1 else 'tries'}{asked}"
+    return Unreachable(f"the source cannot be read: {trouble.reason} ({counted})", place=place, hint=_HINT)

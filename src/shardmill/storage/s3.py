@@ -7,24 +7,25 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from shardmill.errors import OutputError
 from shardmill.extras import needs
+from shardmill.storage.retrying import Refused, Transient
 
 _FRESH = timedelta(minutes=5)  # for how long the store may use credentials before it asks again
-_WHO = "writing to S3"
 
 
 class S3Account:
     """Who we are for S3: the environment, AWS_PROFILE, ~/.aws, roles of a machine, single sign-on."""
 
-    def __init__(self, bucket: str) -> None:
+    def __init__(self, bucket: str, who: str) -> None:
+        """`who` needs it, should the library be missing."""
         self._bucket = bucket
-        self._trouble = needs("botocore.exceptions", "s3", _WHO).BotoCoreError
-        self._session = needs("botocore.session", "s3", _WHO).get_session()
+        self._errors = needs("botocore.exceptions", "s3", who)
+        self._config = needs("botocore.config", "s3", who).Config
+        self._session = needs("botocore.session", "s3", who).get_session()
         self._profile = self._ask(self._session.get_scoped_config)
 
     def settings(self) -> dict[str, Any]:
-        """For the store's client; OutputError when there are no credentials anywhere."""
+        """For the store's client; Refused when there are no credentials anywhere."""
         settings: dict[str, Any] = {}
         if self._region:
             settings["region"] = self._region
@@ -37,10 +38,10 @@ class S3Account:
     def _provider(self) -> Callable[[], dict[str, Any]]:
         credentials = self._ask(self._session.get_credentials)
         if credentials is None:
-            raise OutputError(
+            raise Refused(
                 "no credentials for S3 were found",
-                place=f"s3://{self._bucket}",
-                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+                "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
+                "for a public bucket AWS_SKIP_SIGNATURE=true",
             )
 
         def provide() -> dict[str, Any]:
@@ -55,14 +56,13 @@ class S3Account:
         provide()  # an error here is told as it is; the store's library would wrap it
         return provide
 
-    def abort_uploads(self, prefix: str, ours: Callable[[str], bool], url: str) -> None:
-        """End open uploads below a prefix; a name from the prefix on is passed to `ours`.
+    def abort_uploads(self, prefix: str, ours: Callable[[str], bool], timeout: float) -> None:
+        """End open uploads below a prefix; a name from the prefix on is passed to `ours`. One try.
 
         A store that does not know such lists has none to end.
         """
-        refused = needs("botocore.exceptions", "s3", _WHO).ClientError
-        config = needs("botocore.config", "s3", _WHO).Config(
-            connect_timeout=10, read_timeout=60, retries={"max_attempts": 5, "mode": "standard"}
+        config = self._config(
+            connect_timeout=min(10.0, timeout), read_timeout=timeout, retries={"total_max_attempts": 1}
         )
         client = self._ask(
             lambda: self._session.create_client(
@@ -75,11 +75,14 @@ class S3Account:
                     key, number = upload["Key"], upload["UploadId"]
                     if key.startswith(prefix) and ours(key[len(prefix) :]):
                         client.abort_multipart_upload(Bucket=self._bucket, Key=key, UploadId=number)
-        except refused:
+        except self._errors.ClientError as why:
+            status = why.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            if status >= 500 or status in (408, 429):
+                raise Transient(str(status)) from None
             # Not allowed to list uploads, or a store without them: what is left there costs space, and nothing else.
             return
-        except self._trouble as why:
-            raise OutputError(f"the store did not do it: {type(why).__name__}", place=url) from None
+        except self._errors.BotoCoreError as why:
+            raise Transient(f"no connection ({type(why).__name__})") from None
         finally:
             client.close()
 
@@ -96,6 +99,6 @@ class S3Account:
     def _ask(self, question: Callable[[], Any]) -> Any:
         try:
             return question()
-        except self._trouble as why:
+        except self._errors.BotoCoreError as why:
             # Its own words name profiles and files, never keys.
-            raise OutputError(f"no credentials for S3: {why}", place=f"s3://{self._bucket}") from None
+            raise Refused(f"no credentials for S3: {why}", "check AWS_PROFILE and the files in ~/.aws") from None

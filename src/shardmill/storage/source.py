@@ -13,6 +13,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
 from shardmill.storage.addresses import scheme_of
+from shardmill.storage.names import is_light
 
 STDIN = "-"
 # Rows that are packed together: one takes 5 to 15 bytes so, where it would take 400 as objects.
@@ -96,6 +97,8 @@ class Sources(Sequence[Source]):
         """Bytes of each; -1: a stream."""
         self.remote = False
         """Whether one of them is."""
+        self.light = True
+        """Whether all are read without Arrow, as far as their names say."""
         self.asked: dict[str, str] = {}
         """What was asked for at the hub, and the name of one source of it."""
         # The feeder, the writer and what is fetched ahead each look at a place of their own.
@@ -113,6 +116,7 @@ class Sources(Sequence[Source]):
                 self.remote = True
                 if source.asked:
                     self.asked.setdefault(source.asked, source.name)
+            self.light = self.light and all(is_light(source[1]) for source in some)
             self._rows.add(some)  # type: ignore[arg-type]
 
     def facts(self) -> Iterator[tuple[str, int | None, str]]:

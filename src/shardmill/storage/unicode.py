@@ -5,8 +5,10 @@ from __future__ import annotations
 import codecs
 
 import numpy as np
-import pyarrow as pa
+from numpy.typing import NDArray
 
+from shardmill import core
+from shardmill.core.reading import is_utf8
 from shardmill.storage.compressed import Pull
 
 BOM = codecs.BOM_UTF8
@@ -17,14 +19,18 @@ SMALL = 1 << 14
 """Bytes up to which an Arrow array costs more than what is done with it."""
 
 
-def is_valid(data: bytes) -> bool:
+def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
     """Whether the bytes are UTF-8, at several gigabytes a second and without the interpreter lock."""
     if len(data) <= SMALL:
         try:
-            data.decode()
+            bytes(data).decode()
         except UnicodeDecodeError:
             return False
         return True
+    if core.available():
+        return is_utf8(data)
+    import pyarrow as pa
+
     ends = pa.py_buffer(np.array([0, len(data)], np.int64))
     try:
         pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)

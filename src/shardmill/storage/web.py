@@ -5,9 +5,12 @@ The client is the one of huggingface_hub: it knows the machine's proxies and cer
 
 from __future__ import annotations
 
+import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from importlib import import_module
 from typing import Any, NoReturn
 from urllib.parse import urljoin, urlsplit
@@ -16,18 +19,31 @@ from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
 from shardmill.storage.addresses import HubAddress, hub_url, scheme_of, shown
 from shardmill.storage.feeds import changed
-from shardmill.storage.retrying import Patience, Transient
+from shardmill.storage.retrying import Patience, Transient, Unreachable
 from shardmill.storage.source import Source
 
-_PASSING = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
+PASSING = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
 _ELSEWHERE = (301, 302, 303, 307, 308)
 _REFUSED = (400, 401, 403, 404, 410)
 _MOST_REDIRECTS = 5
 _MOST_REMEMBERED = 64
+_LARGEST_PAGE = 64 << 20  # an index of half a million files
 
 
 class NoRanges(SourceError):
     """The server gives a file whole or not at all."""
+
+
+class _Links(HTMLParser):
+    """The links of a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.links += [value for name, value in attrs if name == "href" and value]
 
 
 class WebStore:
@@ -40,6 +56,7 @@ class WebStore:
         self._constants = import_module("huggingface_hub.constants")
         # httpx, or httpx2 with a later huggingface_hub.
         self._library = import_module(type(self._utils.get_session()).__module__.partition(".")[0])
+        self._offline = import_module("huggingface_hub.errors").OfflineModeIsEnabled
         self._hub_headers: dict[str, str] = self._utils.build_hf_headers(library_name="shardmill")
         self._patience = patience
         self._led: dict[str, str] = {}
@@ -58,19 +75,48 @@ class WebStore:
                 raise SourceError("the server does not say how large the file is", place=source.name, hint=_DOWNLOAD)
             return int(size), answer.headers.get("etag") or answer.headers.get("last-modified", "")
 
+    def links(self, url: str) -> list[str]:
+        """What the index page of a folder links to below it, from its URL on; a folder ends with a slash."""
+        source = Source(shown(url), url, None, "")
+        with self._get(source, url, {}) as answer:
+            self._refuse(source, answer)
+            page = bytearray()
+            for block in self._blocks(source, answer, time.monotonic() + self._patience.retry_seconds):
+                page += block
+                if len(page) > _LARGEST_PAGE:
+                    raise SourceError("the index of the folder is too large", place=source.name)
+            found = _Links()
+            found.feed(page.decode("utf-8", "replace"))
+            # Where a redirect led elsewhere, links may be of there.
+            roots = [shown(url), shown(str(answer.url))]
+        below = []
+        for link in found.links:
+            target = urljoin(roots[1], link)
+            root = next((root for root in roots if target.startswith(root) and target != root), None)
+            if root is not None and not re.search(r"[?#]", target):
+                below.append(target[len(root) :])
+        return list(dict.fromkeys(below))
+
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytearray:
         """The bytes of a range; Transient when it may go better another time."""
         data = bytearray(end - start)
         filled = 0
         with self._open(source, {"Range": f"bytes={start}-{end - 1}"}) as answer:
-            if answer.status_code == 200 and not (start == 0 and end == source.size):
-                raise NoRanges("the server gives no parts of the file", place=source.name, hint=_DOWNLOAD)
+            whole = answer.status_code == 200
+            if whole and start > 0:
+                # One server of several may have ignored the range. To read up to its start each time would make the
+                # traffic grow with the square of the size.
+                error = NoRanges("the server gives no parts of the file", place=source.name, hint=_DOWNLOAD)
+                raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
             self._check_range(source, answer, start)
             for block in self._blocks(source, answer, deadline):
-                if filled + len(block) > len(data):
+                if filled + len(block) > len(data) and not (whole and end < (source.size or 0)):
                     raise changed(source)
-                data[filled : filled + len(block)] = block
-                filled += len(block)
+                taken = block[: len(data) - filled]
+                data[filled : filled + len(taken)] = taken
+                filled += len(taken)
+                if whole and filled == len(data) and end < (source.size or 0):
+                    break
         if filled < len(data):
             raise Transient(f"{_host(source)} sent {filled:,} of {len(data):,} bytes")
         return data
@@ -88,8 +134,18 @@ class WebStore:
         if filled != source.size:
             raise Transient(f"{_host(source)} sent {filled:,} of {source.size or 0:,} bytes")
 
-    def check(self, source: Source) -> None:
-        """Nothing to do: every answer was checked."""
+    def ask_hub(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+        """What the hub's API says at a path, or at a URL that it gave, and the URL of the next page if there is one."""
+        source = Source(spec, spec, None, "")
+        url = path if "://" in path else f"{self._endpoint}/api/{path}"
+        with self._get(source, url, {}, form) as answer:
+            self._refuse(source, answer)
+            body = b"".join(self._blocks(source, answer, time.monotonic() + self._patience.retry_seconds))
+            following = answer.links.get("next", {}).get("url", "")
+        try:
+            return json.loads(body), following
+        except ValueError:
+            raise Transient("the hub's answer is not whole") from None
 
     @contextmanager
     def _open(self, source: Source, headers: dict[str, str]) -> Iterator[Any]:
@@ -115,26 +171,31 @@ class WebStore:
         return source.path
 
     @contextmanager
-    def _get(self, source: Source, url: str, headers: dict[str, str]) -> Iterator[Any]:
-        """An answer that is no redirect, its body not yet read."""
+    def _get(
+        self, source: Source, url: str, headers: dict[str, str], form: Mapping[str, Any] | None = None
+    ) -> Iterator[Any]:
+        """An answer that is no redirect, its body not yet read. `form`: what is posted, in place of a GET."""
         library, timeout = self._library, self._patience.timeout
         try:
             for _ in range(_MOST_REDIRECTS):
                 own = self._hub_headers if url.startswith(self._endpoint + "/") else {}
                 with self._utils.get_session().stream(
-                    "GET",
+                    "GET" if form is None else "POST",
                     url,
+                    data=form,
                     headers={**own, **headers, "Accept-Encoding": "identity"},
                     follow_redirects=False,
                     timeout=library.Timeout(timeout, connect=min(timeout, 10.0)),
                 ) as answer:
-                    if scheme_of(source.path) == "hf" and own:
+                    if scheme_of(source.path) == "hf" and own and source.version:
                         _check_hub(source, answer)
                     if answer.status_code not in _ELSEWHERE or "location" not in answer.headers:
                         yield answer
                         return
                     url = urljoin(url, answer.headers["location"])
                     self._remember(source, url)
+        except self._offline:
+            raise offline(source.name) from None
         except library.TimeoutException:
             raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
         except (library.TransportError, OSError) as error:
@@ -161,11 +222,12 @@ class WebStore:
         status = answer.status_code
         if status in (200, 206) or (status == 416 and source.size is None):
             return
-        if status in _PASSING:
+        if status in PASSING:
             raise Transient(f"{status} from {_host(source)}", _retry_after(answer.headers.get("retry-after")))
         if status in (412, 416):
             raise changed(source)
-        refused(source.path, status, answer.headers.get("x-error-code", ""))
+        # Files of the hub lie elsewhere, at a server that has words of its own.
+        refused(source.path, status, answer.headers, hub=str(answer.url).startswith(self._endpoint + "/"))
 
     def _check_range(self, source: Source, answer: Any, start: int) -> None:
         etag = answer.headers.get("etag") or answer.headers.get("last-modified", "")
@@ -187,9 +249,17 @@ def _check_hub(source: Source, answer: Any) -> None:
         raise changed(source)
 
 
-def refused(url: str, status: int, code: str = "") -> NoReturn:
-    """SourceError for an answer that will not change by itself, with what to do."""
-    place = shown(url)
+def offline(place: str) -> Unreachable:
+    return Unreachable(
+        "HF_HUB_OFFLINE is set, so that nothing is asked",
+        place=place,
+        hint="unset it; or run once with `--cache DIR`, which then suffices",
+    )
+
+
+def refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool = True) -> NoReturn:
+    """SourceError for an answer that will not change by itself, with what to do. `hub`: the hub itself gave it."""
+    place, code = shown(url), headers.get("x-error-code", "")
     if scheme_of(url) != "hf":
         if status in (401, 403):
             hint = "a signed address may have expired; a password stands in the address: https://USER:PASSWORD@HOST/…"
@@ -198,7 +268,13 @@ def refused(url: str, status: int, code: str = "") -> NoReturn:
             "the source is not there" if status in (404, 410) else f"the server answers {status}", place=place
         )
     repo = HubAddress.parse(url).repo
-    if code == "GatedRepo" or status == 403:
+    if not hub:
+        raise SourceError(
+            f"the server to which the hub sends for its files answers {status}",
+            place=place,
+            hint="it is not the dataset's owner who refuses: look whether a proxy stands between, or try again later",
+        )
+    if code == "GatedRepo":
         raise SourceError(
             "the dataset is gated: its owner wants you to accept its terms first",
             place=place,
@@ -208,13 +284,20 @@ def refused(url: str, status: int, code: str = "") -> NoReturn:
         raise SourceError("the dataset has no such revision", place=place, hint="check what stands after the `@`")
     if code == "EntryNotFound":
         raise SourceError("the dataset has no such file", place=place, hint=f"see {_files(repo)}")
-    if status in (401, 404):
+    if status == 401 and "Invalid credentials" in headers.get("x-error-message", ""):
+        raise SourceError(
+            "the hub does not accept the token (401)", place=place, hint="`hf auth login` again, or correct HF_TOKEN"
+        )
+    if code == "RepoNotFound" or status == 401:
         raise SourceError(
             "the hub has no such dataset, or does not show it to you",
             place=place,
             hint="check the name; for a private dataset `hf auth login` or set HF_TOKEN",
         )
-    raise SourceError(f"the hub answers {status}", place=place)
+    if status == 403:
+        hint = f"the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"
+        raise SourceError("the hub does not allow it (403)", place=place, hint=hint)
+    raise SourceError(f"the hub answers {status}", place=place, hint="check the address, and HF_ENDPOINT if it is set")
 
 
 def _files(repo: str) -> str:

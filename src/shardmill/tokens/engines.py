@@ -14,14 +14,18 @@ from shardmill.tokens.stitch import Stitching, encode_stream
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    EncodeBatch = Callable[[list[str]], Iterable[Sequence[int]]]
 
 CALL = 5 << 20
 """Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
 LONG = 1 << 22
 """A row beyond this is encoded in parts."""
+BATCH = 1 << 17
+"""Bytes of rows in one call of a tokenizer's own library, which takes a hundred times that in memory."""
 
 
 @dataclass
@@ -57,22 +61,29 @@ class Backend(Protocol):
 
 
 class ReferenceBackend:
-    """The tokenizer's own library, row by row."""
+    """The tokenizer's own library. Its calls take many documents, so that threads seldom wait for the GIL."""
 
-    def __init__(self, encode: Callable[[str], list[int]]) -> None:
-        self._encode = encode
+    def __init__(self, encode_batch: EncodeBatch) -> None:
+        self._encode_batch = encode_batch
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The ids of all rows, one more after each that means nothing, and where each row begins."""
-        ids = [
-            np.array([*self._encode(data[begin:end].tobytes().decode()), 0], np.uint32)
-            for begin, end in zip(offsets[:-1].tolist(), (offsets[1:] - gap).tolist(), strict=True)
-        ]
+        ends = (offsets[1:] - gap).tolist()
+        begins = offsets[:-1].tolist()
+        ids = [np.empty(0, np.uint32)]
+        first = 0
+        while first < len(begins):
+            last = first + 1
+            while last < len(ends) and ends[last] - begins[first] <= BATCH:
+                last += 1
+            texts = [data[begins[i] : ends[i]].tobytes().decode() for i in range(first, last)]
+            ids += [np.array([*row, 0], np.uint32) for row in self._encode_batch(texts)]
+            first = last
         bounds = np.zeros(len(offsets), np.int64)
-        np.cumsum([len(row) for row in ids], out=bounds[1:])
-        return np.concatenate([np.empty(0, np.uint32), *ids]), bounds
+        np.cumsum([len(row) for row in ids[1:]], out=bounds[1:])
+        return np.concatenate(ids), bounds
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,8 @@ class Recipe:
     stitching: Stitching | None
     forbidden: re.Pattern[bytes] | None = None
     """Special tokens that a row must not contain."""
-    drift: unicode_mismatch.Characters = unicode_mismatch.WITH_SYMBOLS
-    """Characters that the primary and the reference may take for different things."""
+    mismatch: unicode_mismatch.Characters | None = unicode_mismatch.WITH_SYMBOLS
+    """Characters that the primary and the reference may take for different things; None: there are none."""
 
 
 class EngineError(ShardmillError):
@@ -142,8 +153,8 @@ class Engine:
         recipe = self._recipe
         first, last = int(offsets[0]), int(offsets[-1])
         odd = [np.empty(0, np.int64)]
-        if recipe.reference:
-            odd.append(np.searchsorted(offsets, self._drift(data[first:last]) + first, side="right") - 1)
+        if recipe.reference and recipe.mismatch:
+            odd.append(np.searchsorted(offsets, recipe.mismatch.places(data[first:last]) + first, side="right") - 1)
         if recipe.stitching:
             odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if recipe.reference else self._whole)))
         if recipe.forbidden:
@@ -188,9 +199,6 @@ class Engine:
         else:
             self._odd_row(rows.text(start), start, result)
 
-    def _drift(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        return self._recipe.drift.places(data)
-
     def _text(self, text: bytes) -> NDArray[Any]:
         self._refuse_special(text)
         return self._alone(np.frombuffer(text, np.uint8))
@@ -204,7 +212,8 @@ class Engine:
         """The tokens of one text in one call. EngineError if neither library can."""
         row = _Rows(text, np.array([0, len(text)], np.int64), 0)
         outcome: tuple[NDArray[Any], NDArray[np.int64]] | str = ""
-        if not self._recipe.reference or not len(self._drift(text)):
+        mismatch = self._recipe.mismatch if self._recipe.reference else None
+        if mismatch is None or not len(mismatch.places(text)):
             outcome = self._attempt(self._primary, row)
         if isinstance(outcome, str) and self._recipe.reference:
             self._fallbacks += 1
@@ -231,6 +240,8 @@ class Engine:
             return f"a panic of the library: {error}"
         if len(ids) and int(ids.max()) > self._recipe.largest_id:
             return f"id {ids.max()} is beyond the vocabulary"
+        if ids.dtype == self._recipe.dtype and len(ids) == bounds[-1]:
+            return ids, bounds
         tokens = np.empty(bounds[-1], self._recipe.dtype)
         tokens[: len(ids)] = ids
         tokens[len(ids) :] = 0

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-import functools
 import hashlib
 import json
+import threading
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill import core
 from shardmill.errors import UsageError
 from shardmill.extras import needs
-from shardmill.tokens import gigatoken_backend, schemes, self_check
+from shardmill.tokens import core_backend, gigatoken_backend, schemes, self_check
 from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Backend, ReferenceBackend
 from shardmill.tokens.stitch import Stitching
-from shardmill.tokens.tokenizers import Reference, Tokenizer
-from shardmill.tokens.unicode_mismatch import drift_of
+from shardmill.tokens.tokenizers import Reference, Tokenizer, id_type
+from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
 END_NAMES = (
     "<|endoftext|>",
@@ -39,87 +42,135 @@ _LIBRARY_BYTES = 110  # that `tokenizers` takes for each byte of English in one 
 
 def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, place: str) -> Tokenizer:
     """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
-    rules = _parse(text, place)
-    added = [token for token in rules.get("added_tokens") or [] if isinstance(token, dict)]
-    special_tokens = {token["content"]: token["id"] for token in added if token.get("special")}
-    plain = {token["content"]: token["id"] for token in added if not token.get("special")}
-
-    @functools.cache
-    def library() -> Any:
-        factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
-        try:
-            made = factory.from_str(text.decode())
-        except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
-            raise UsageError(f"`tokenizers` cannot read this tokenizer.json: {error}", place=place) from None
-        made.no_truncation()
-        made.no_padding()
-        made.encode_special_tokens = specials != "parse"
-        return made
-
-    @functools.cache
-    def reference() -> Reference:
-        encode = library().encode
-        return lambda document: list(encode(document, add_special_tokens=False).ids)
-
-    largest = max(library().get_vocab(with_added_tokens=True).values())
-
-    @functools.cache
-    def token_bytes() -> list[bytes]:
-        return _token_bytes(library().get_vocab(with_added_tokens=True), added, largest)
-
-    @functools.cache
-    def lengths() -> NDArray[np.int64]:
-        return np.array([len(token) for token in token_bytes()], np.int64)
-
-    def by_library(separator: bytes = b"") -> Backend:
-        return ReferenceBackend(reference())
-
-    @functools.cache
-    def stripped(*more: tuple[str, int]) -> bytes:
-        return _for_gigatoken(rules, specials, dict(more))
-
-    def by_gigatoken(separator: bytes = b"") -> Backend:
-        return gigatoken_backend.of_json(lambda more: stripped(*more.items()), largest + 1)
-
-    scheme = schemes.of_pre_tokenizer(rules.get("pre_tokenizer"))
-    byte_level = scheme is not None and rules["model"].get("type") == "BPE" and not rules["model"].get("dropout")
-    fast = byte_level and self_check.trusted(by_gigatoken, reference(), list(special_tokens | plain))
+    file = _JsonFile(text, specials, place)
+    rules, scheme = file.rules, file.scheme
+    engine, make, mismatch = file.engine()
     # Where special tokens are an error they must be found, so no cut may hide one.
-    parsed = [token for token in added if specials != "text" or not token.get("special")]
-    cut = None
-    if byte_level and scheme and _normal_form(rules) in ("", "NFC") and not any(map(_reaches_out, parsed)):
+    parsed = [token for token in file.added if specials != "text" or not token.get("special")]
+    cut = stitching = None
+    normal_form = _normal_form(rules)
+    if file.byte_level and scheme and normal_form in ("", "NFC") and not any(map(_reaches_out, parsed)):
         cut = Cut(scheme.family, specials=bool(parsed) or specials == "error")
-    return Tokenizer(
-        name=name,
-        sha256=hashlib.sha256(text).hexdigest(),
-        vocab_size=largest + 1,
-        largest_id=largest,
-        eot=_end_of_text(special_tokens | plain, config, library().get_vocab(with_added_tokens=True)),
-        engine_name="gigatoken" if fast else "tokenizers",
-        specials=specials,
-        special_tokens=special_tokens,
-        pattern=scheme.name if scheme else None,
-        cut=cut,
-        make_primary=by_gigatoken if fast else by_library,
-        make_fallback=by_library if fast else None,
-        make_reference=reference,
-        decode_ids=functools.partial(_decode_bytes, token_bytes)
-        if byte_level
-        else functools.partial(_decode_text, library),
-        stitching=Stitching(
+        stitching = Stitching(
             cut,
-            lengths,
+            file.lengths,
             scheme.digit_group,
             scheme.looks_past_white,
-            normalizes=bool(_normal_form(rules)),
+            normalizes=bool(normal_form),
             specials=bool(parsed),
             little=True,
         )
-        if cut and scheme
-        else None,
-        library_bytes=0 if fast or cut else _LIBRARY_BYTES,
-        drift=drift_of(scheme.patterns if scheme else ()),
+    return Tokenizer(
+        name=name,
+        sha256=hashlib.sha256(text).hexdigest(),
+        vocab_size=file.largest_id + 1,
+        largest_id=file.largest_id,
+        eot=_end_of_text(file.names, config, file.vocab),
+        engine_name=engine,
+        library_name="tokenizers",
+        specials=specials,
+        special_tokens=file.special_tokens,
+        pattern=scheme.name if scheme else None,
+        cut=cut,
+        make_primary=make,
+        make_fallback=None if engine == "tokenizers" else file.by_library,
+        make_reference=file.reference,
+        decode_ids=file.decode,
+        stitching=stitching,
+        library_bytes=_LIBRARY_BYTES if engine == "tokenizers" and not cut else 0,
+        mismatch=mismatch,
+        engine_bytes=core_backend.BYTES if engine == "core" else None,
     )
+
+
+class _JsonFile:
+    """The rules of a tokenizer.json, and the libraries that encode by them."""
+
+    def __init__(self, text: bytes, specials: str, place: str) -> None:
+        self.rules = _parse(text, place)
+        self._specials = specials
+        self._library = _load(text, specials, place)
+        self.added = [token for token in self.rules.get("added_tokens") or [] if isinstance(token, dict)]
+        self.names = {token["content"]: token["id"] for token in self.added}
+        self.special_tokens = {token["content"]: token["id"] for token in self.added if token.get("special")}
+        self.vocab: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        self.largest_id = max(self.vocab.values())
+        self.scheme = schemes.of_pre_tokenizer(self.rules.get("pre_tokenizer"))
+        model = self.rules["model"]
+        self._added_ids = set(self.names.values())
+        self._building = threading.Lock()
+        self.byte_level = self.scheme is not None and model.get("type") == "BPE" and not model.get("dropout")
+
+    @cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return _token_bytes(self.vocab, self.added, self.largest_id)
+
+    @cached_property
+    def _lengths(self) -> NDArray[np.int64]:
+        return np.array([len(token) for token in self._token_bytes], np.int64)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each token, by id."""
+        return self._lengths
+
+    def decode(self, ids: list[int]) -> bytes:
+        if self.byte_level:
+            return b"".join(map(self._token_bytes.__getitem__, ids))
+        return str(self._library.decode(ids, skip_special_tokens=False)).encode()
+
+    def reference(self) -> Reference:
+        return lambda document: list(self._library.encode(document, add_special_tokens=False).ids)
+
+    def by_library(self, separator: bytes = b"") -> Backend:
+        encode = self._library.encode_batch_fast
+        return ReferenceBackend(lambda texts: [found.ids for found in encode(texts, add_special_tokens=False)])
+
+    def by_gigatoken(self, separator: bytes = b"") -> Backend:
+        return gigatoken_backend.of_json(self._stripped, self.largest_id + 1)
+
+    @cached_property
+    def _model(self) -> core.Model:
+        """Ordinary tokens alone: a special one is never found in a text here."""
+        assert self.scheme is not None
+        tokens = [b"" if number in self._added_ids else token for number, token in enumerate(self._token_bytes)]
+        whole_first = bool(self.rules["model"].get("ignore_merges"))
+        merges = core_backend.merges_of(self.rules, self.vocab)
+        return core.Model(tokens, self.scheme.name, merges, whole_first=whole_first)
+
+    def by_core(self, separator: bytes = b"") -> Backend:
+        with self._building:
+            model = self._model
+        return core_backend.CoreBackend(model, id_type(self.largest_id))
+
+    def engine(self) -> tuple[str, Callable[[bytes], Backend], Characters | None]:
+        """The name of the fastest engine that gives the library's tokens, and where it cannot be trusted."""
+        names = list(self.names)
+        if self.byte_level and self.scheme:
+            # The core takes text as it is: nothing is brought into NFC, and no token is looked for in it.
+            plain = not _normal_form(self.rules) and all(token.get("special") for token in self.added)
+            plain = plain and self._specials != "parse" and core_backend.knows(self.scheme)
+            if plain and self_check.trusted(self.by_core, self.reference(), names, None, "tokenizers"):
+                return "core", self.by_core, None
+            mismatch = mismatch_of(self.scheme.patterns)
+            if self_check.trusted(self.by_gigatoken, self.reference(), names, mismatch, "gigatoken", "tokenizers"):
+                return "gigatoken", self.by_gigatoken, mismatch
+        return "tokenizers", self.by_library, None
+
+    def _stripped(self, more: dict[str, int]) -> bytes:
+        return _for_gigatoken(self.rules, self._specials, more)
+
+
+def _load(text: bytes, specials: str, place: str) -> Any:
+    """The library's own tokenizer of these rules."""
+    factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
+    try:
+        made = factory.from_str(text.decode())
+    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+        raise UsageError(f"`tokenizers` cannot read this tokenizer.json: {error}", place=place) from None
+    made.no_truncation()
+    made.no_padding()
+    made.encode_special_tokens = specials != "parse"
+    return made
 
 
 def _parse(text: bytes, place: str) -> dict[str, Any]:
@@ -175,14 +226,6 @@ def _token_bytes(vocab: dict[str, int], added: list[dict[str, Any]], largest: in
         ordinary = token not in names and all(character in alphabet for character in token)
         table[id_] = bytes(map(alphabet.__getitem__, token)) if ordinary else token.encode()
     return table
-
-
-def _decode_bytes(token_bytes: Any, ids: list[int]) -> bytes:
-    return b"".join(map(token_bytes().__getitem__, ids))
-
-
-def _decode_text(library: Any, ids: list[int]) -> bytes:
-    return str(library().decode(ids, skip_special_tokens=False)).encode()
 
 
 def _end_of_text(names: dict[str, int], config: bytes | None, vocab: dict[str, int]) -> int | None:

@@ -14,6 +14,7 @@ from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.storage import writing_temporary_files
 from shardmill.tokens import vocabulary
+from shardmill.tokens.core_backend import knows
 from shardmill.tokens.json_files import from_json
 from shardmill.tokens.rank_files import from_ranks
 from shardmill.tokens.schemes import SCHEMES, Scheme, by_pattern
@@ -82,7 +83,7 @@ def list_tokenizers() -> list[Listed]:
         Listed(
             name,
             known.vocab_size,
-            "gigatoken",
+            "core" if knows(SCHEMES[known.scheme]) else "gigatoken",
             "in this package" if name in BUILT_IN else "tiktoken's cache or the network",
             name in BUILT_IN or _cached(name),
         )

@@ -24,7 +24,7 @@ WHITE = (
 """What \\s is in every split pattern. Python's own isspace() also has U+001C to U+001F."""
 
 
-class Tape:
+class LookAhead:
     """The text in hand, and what comes after it."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.tokens.cuts import CONTEXT, UncuttableError
-from shardmill.tokens.look_ahead import WHITE, Tape
+from shardmill.tokens.look_ahead import WHITE, LookAhead
 from shardmill.tokens.numerals import begins_group
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def encode_stream(
     pieces: Iterable[bytes], encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> Iterator[NDArray[Any]]:
     """The tokens of one text that comes in pieces. `encode` gives the tokens of a text taken alone."""
-    with closing(Tape(pieces)) as tape:
-        while tape.fill(how.step):
-            place = len(tape.text) if tape.ended else _late_cut(tape.text, how.cut)
+    with closing(LookAhead(pieces)) as ahead:
+        while ahead.fill(how.step):
+            place = len(ahead.text) if ahead.ended else _late_cut(ahead.text, how.cut)
             if 0 < place <= 2 * how.step:
-                yield encode(tape.take(place))
+                yield encode(ahead.take(place))
             else:
-                yield from _stitch(tape, encode, how)
+                yield from _stitch(ahead, encode, how)
 
 
 def _late_cut(text: bytes, cut: Callable[[bytes, int], int]) -> int:
@@ -104,30 +104,30 @@ class _Window:
     """Where the tokens begin, and behind the last, where that ends; in the text in hand."""
 
 
-def _stitch(tape: Tape, encode: Callable[[bytes], NDArray[Any]], how: Stitching) -> Iterator[NDArray[Any]]:
+def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], how: Stitching) -> Iterator[NDArray[Any]]:
     """The tokens up to the first safe place after a stretch that has none, or up to the text's end."""
-    window = _encode_window(tape, 0, min(WINDOW, len(tape.text)), encode, how)
+    window = _encode_window(ahead, 0, min(WINDOW, len(ahead.text)), encode, how)
     given = 0
     while not window.whole:
-        follower, join, rejoin = _follow(tape, window, encode, how)
+        follower, join, rejoin = _follow(ahead, window, encode, how)
         yield window.tokens[given:join]
-        tape.take(follower.begin)
+        ahead.take(follower.begin)
         size = follower.end - follower.begin
         window = replace(follower, begin=0, end=size, bounds=follower.bounds - follower.begin)
         given = rejoin
     yield window.tokens[given:]
-    tape.take(window.end)
+    ahead.take(window.end)
 
 
 def _follow(
-    tape: Tape, window: _Window, encode: Callable[[bytes], NDArray[Any]], how: Stitching
+    ahead: LookAhead, window: _Window, encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> tuple[_Window, int, int]:
     """The next window, and the token at which both are the same, by its number in each."""
     overlap = max(OVERLAP, 4 * how.margin)
     while overlap < window.end:
-        begin = _restart(tape.text, window, window.end - overlap, how)
+        begin = _restart(ahead.text, window, window.end - overlap, how)
         if begin > 0:
-            follower = _encode_window(tape, begin, window.end, encode, how)
+            follower = _encode_window(ahead, begin, window.end, encode, how)
             joined = _join(window.bounds, follower.bounds, begin + how.margin, window.end - how.margin)
             if joined:
                 return follower, *joined
@@ -139,22 +139,22 @@ def _follow(
 
 
 def _encode_window(
-    tape: Tape, begin: int, known: int, encode: Callable[[bytes], NDArray[Any]], how: Stitching
+    ahead: LookAhead, begin: int, known: int, encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> _Window:
     """The window from `begin` that goes a WINDOW further than what is known to have no safe place."""
     limit = known + WINDOW
-    tape.fill(limit + CONTEXT)
-    text = tape.text
+    ahead.fill(limit + CONTEXT)
+    text = ahead.text
     end = _cut_after(text, max(1, known - CONTEXT), limit, how.cut)
     whole = end > 0
     if not whole:
-        whole = tape.ended and limit >= len(text)
+        whole = ahead.ended and limit >= len(text)
         end = len(text) if whole else limit
         while not whole and text[end] & 0xC0 == 0x80:
             end -= 1
     if how.normalizes and not unicodedata.is_normalized("NFC", text[begin:end].decode()):
         raise UncuttableError("the text must be normalised, and has no place where it may be cut for too long")
-    future = b"" if whole or not how.looks_past_white else _future(tape, begin, end, how)
+    future = b"" if whole or not how.looks_past_white else _future(ahead, begin, end, how)
     tokens = encode(text[begin:end] + future)
     bounds = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum(how.lengths()[tokens], out=bounds[1:])
@@ -163,16 +163,16 @@ def _encode_window(
     return _Window(begin, end, whole, tokens, bounds + begin)
 
 
-def _future(tape: Tape, begin: int, end: int, how: Stitching) -> bytes:
+def _future(ahead: LookAhead, begin: int, end: int, how: Stitching) -> bytes:
     """What must stand behind the window so that the white space at its end is split as in the whole."""
-    window = tape.text[begin:end].decode()
+    window = ahead.text[begin:end].decode()
     white = len(window) - len(window.rstrip(WHITE))
     if not white:
         return b""
     if how.specials and white > how.margin // 4:
         # What a special token behind it would mean for the white space differs between the patterns.
         raise UncuttableError("white space is too long where special tokens are looked for in the text")
-    line_end, last = tape.white_after(end)
+    line_end, last = ahead.white_after(end)
     return b"\n" if line_end else b"" if last else b"x"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import UsageError
+from shardmill.tokens import self_check
 from shardmill.tokens.engines import Backend, Engine, Recipe
 from shardmill.tokens.gigatoken_backend import MARK
 from shardmill.tokens.stitch import Stitching
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 
 Reference = Callable[[str], list[int]]
 _SHOWN = 8
+
+
+def id_type(largest_id: int) -> np.dtype[Any]:
+    """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
+    return np.dtype(np.uint16 if largest_id < 1 << 16 else np.uint32)
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,8 @@ class Tokenizer:
     largest_id: int
     eot: int | None
     engine_name: str
+    library_name: str
+    """The library that says what is right."""
     specials: str
     """What a special token in the text is: `text`, `parse` or `error`."""
     special_tokens: dict[str, int]
@@ -50,13 +59,15 @@ class Tokenizer:
     """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
     library_bytes: int = 0
     """Memory that its library takes for each byte of a document, where every document goes to it whole."""
-    drift: Characters = WITH_SYMBOLS
-    """Characters that its engine and its library may take for different things."""
+    mismatch: Characters | None = WITH_SYMBOLS
+    """Characters that its engine and its library may take for different things; None: there are none."""
+    engine_bytes: int | None = None
+    """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
-        return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
+        """What ids are stored as."""
+        return id_type(self.largest_id)
 
     def describe(self) -> dict[str, Any]:
         """What can change the tokens, for the fingerprint and the manifest."""
@@ -69,6 +80,15 @@ class Tokenizer:
             "specials": self.specials,
             "bos_eos": "none added",
         }
+
+    def provenance(self, engine: Engine) -> dict[str, str]:
+        """Which libraries encode, in which releases, and a hash of what the engine gives for a hard text."""
+        text = np.frombuffer(b"\n".join(self_check.texts([], 100)), np.uint8)
+        encoded = engine.encode(text, np.array([0, len(text)], np.int64))
+        digest = hashlib.sha256(encoded.tokens.astype("<u4").tobytes())
+        names = dict.fromkeys([self.engine_name, self.library_name])
+        libraries = ", ".join(f"{name} {self_check.version(name)}" for name in names)
+        return {"libraries": libraries, "sha256": digest.hexdigest()}
 
     def with_delimiter(self, token: str | None) -> Tokenizer:
         """The same with another special token between documents; UsageError when there is no such one."""
@@ -100,7 +120,7 @@ class Tokenizer:
                 self.make_fallback,
                 self.stitching,
                 forbidden,
-                self.drift,
+                self.mismatch,
             )
         )
 

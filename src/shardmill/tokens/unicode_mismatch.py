@@ -86,7 +86,7 @@ EITHER_CASE = Characters(f"{LETTERS} {CASES}")
 WITH_SYMBOLS = Characters(f"{LETTERS} {CASES} {SYMBOLS}")
 
 
-def drift_of(patterns: Iterable[str]) -> Characters:
+def mismatch_of(patterns: Iterable[str]) -> Characters:
     """The characters that split patterns with these classes may take for something else."""
     joined = "".join(patterns)
     if re.search(r"\\p\{[PS]", joined):

@@ -1,0 +1,110 @@
+/* The whole interface of the compiled core. The Python side is __init__.py.
+ *
+ * Nothing here allocates: every buffer, its size included, comes from the caller. Nothing aborts: a negative
+ * result is one of the errors below. No byte is read or written outside of the buffers that are given.
+ */
+#ifndef SHARDMILL_CORE_H
+#define SHARDMILL_CORE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define SM_API __attribute__((visibility("default")))
+#else
+#define SM_API
+#endif
+
+/* Increased with every change of this header; __init__.py refuses a library of another number. */
+#define SM_ABI 1
+SM_API int32_t sm_abi(void);
+
+enum {
+    SM_ERROR_ARGUMENT = -1, /* offsets out of order or outside of the data, an unknown choice, a pointer that is null */
+    SM_ERROR_SPACE = -2,    /* a buffer is smaller than what this call may need */
+    SM_ERROR_VOCABULARY = -3, /* a vocabulary that the core cannot use: a byte without a token, too long, too many */
+    SM_ERROR_STITCH = -4     /* a piece of text longer than a window, whose windows cannot be joined */
+};
+
+/* ---- Encoding: pieces.c, merges.c, encode.c -------------------------------------------------------------
+ *
+ * A model holds the tables of one tokenizer: immutable, shared by all threads. An encoder holds the cache and the
+ * working space of one thread, and its size is fixed when it is made. Both live in buffers that the caller
+ * allocates, aligned to 64 bytes, and keeps until they are no longer used; there is nothing else to free.
+ */
+typedef struct sm_model sm_model;
+typedef struct sm_encoder sm_encoder;
+
+/* How text is split into pieces. */
+enum {
+    SM_GPT2,
+    SM_CL100K,
+    SM_LLAMA3,
+    SM_QWEN2,
+    SM_QWEN35,
+    SM_O200K,
+    SM_TEKKEN,
+    SM_SCHEMES
+};
+
+/* Token i is text[offsets[i] : offsets[i+1]]; empty if there is no token i. merges: NULL if any two neighbours merge
+ * that are together a token, the lowest id first; or rows of (left, right, result), which are merged in this
+ * order. whole_first: a piece that is a token is that token, whatever merging would give.
+ * Returns the bytes that the model needs, and in *scratch those that only building it needs. */
+SM_API int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t count, int64_t merge_count,
+                              int64_t *scratch);
+SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scratch_bytes, const uint8_t *text,
+                              const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
+                              int32_t scheme, int32_t whole_first);
+
+/* An encoder of at most `bytes`; the least is what sm_encoder_least() gives. wide: its ids are uint32_t, else uint16_t.
+ * simd: 0 for plain C alone, 1 for what this processor has. Returns the bytes that it takes. */
+SM_API int64_t sm_encoder_least(void);
+SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd);
+
+/* Row i is data[offsets[i] : offsets[i+1] - gap], valid UTF-8 of less than 2 GiB. eot: -1, or an id that stands after
+ * each row, or before it if `before`. counts[i]: ids of row i, EOT included.
+ * Encodes rows while `capacity` ids are certain to be enough: SM_ROOM more than the bytes of the row, after the ids
+ * that are written already. Returns how many ids were written, and in *done how many rows. */
+enum { SM_ROOM = 16 };
+SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_bytes, const int64_t *offsets,
+                         int64_t rows, int64_t gap, int64_t eot, int32_t before, void *ids, int64_t capacity,
+                         int64_t *counts, int64_t *done);
+
+/* ---- Reading: json.c, utf8.c, scan.c --------------------------------------------------------------------
+ *
+ * simd: 0 keeps to plain C, which gives the same results; 1 uses vector instructions where the processor has them.
+ */
+
+/* 1 if the bytes are UTF-8, as Python's decoder judges it, else 0. */
+SM_API int32_t sm_utf8_valid(const uint8_t *data, int64_t n, int32_t simd);
+
+/* How often a byte occurs. */
+SM_API int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte, int32_t simd);
+
+/* Where a separator of `width` bytes stands: from the left, and none inside another. Returns how many there are; the
+ * first `most` of them are written. */
+SM_API int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_t width, int64_t *places,
+                       int64_t most, int32_t simd);
+
+/* A hash of each row data[offsets[i] .. offsets[i + 1] - gap), of its first 64 KiB, as run/splits.py defines it. */
+SM_API int32_t sm_content_hash(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap,
+                               uint64_t seed, uint64_t *hashes);
+
+enum { SM_LINE_TAKEN, SM_LINE_BLANK, SM_LINE_LEFT };
+
+/* One field of JSON Lines.
+ *
+ * The field is a path of `depth` names: names[name_ends[i - 1] .. name_ends[i]) is looked for in the object that is the
+ * value of the name before it. For each line: starts[i], where it begins; verdicts[i]; and its text,
+ * text[offsets[i] .. offsets[i + 1]), which is empty unless the line was taken. A line is taken if it is an object that
+ * Python's json accepts and its field is a string without half a surrogate pair; the text is then what Python gives.
+ * Whatever is in any way odd is left, good or bad. So is a last line that lacks its newline.
+ *
+ * `room` is the size of text, n at the least; `most` that of verdicts, while starts and offsets have one more.
+ * Returns the number of lines. */
+SM_API int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *names, const int64_t *name_ends,
+                             int64_t depth, uint8_t *text, int64_t room, int64_t *starts, int64_t *offsets,
+                             uint8_t *verdicts, int64_t most, int32_t simd);
+
+#endif

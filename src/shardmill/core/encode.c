@@ -1,0 +1,415 @@
+/* Rows of text to rows of ids, through a cache of pieces.
+ *
+ * The cache has a fixed size. A slot holds a piece of up to 15 bytes and its ids as they are written out, if they have no
+ * more than 12 bytes; two slots are a set, and share a line of the processor's cache. What the vocabulary has whole is
+ * put there first and stays. A second, smaller table holds longer pieces, and those of more ids.
+ */
+#include "model.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+enum { SPAN = 512, BATCH = 192, SHORT = 15, LONG = 31, FEW = 12, MORE = 28, MEMO = 1 << 14 };
+
+typedef struct {
+    u64 key[2]; /* the bytes, and in the last byte their number; 128 more for a part of a piece */
+    u8 ids[FEW];
+    u16 count, kept; /* kept: it stays */
+} Slot;
+typedef struct {
+    u64 key[4];
+    u8 ids[MORE];
+    u32 count;
+} LongSlot;
+
+struct sm_encoder {
+    const sm_model *model;
+    Slot *slots;
+    LongSlot *longs;
+    u32 sets, longs_count;
+    int simd, wide, error;
+    u64 memo[MEMO]; /* of two characters whether a token may cover their border */
+    u64 keys[BATCH + SPLIT_SLACK][2];
+    u32 places[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
+    const u8 *last; /* what was merged last for put_windows(), of the text that is being encoded */
+    u32 last_bytes, last_count;
+    u32 ids[2][WINDOW], last_ids[WINDOW];
+    Scratch scratch;
+};
+
+/* ---- ids out: every function gives back where the next id goes */
+
+INLINE u8 *forward(u8 *out, int wide, u32 count) { return out + ((size_t)count << (1 + wide)); }
+INLINE u8 *put(u8 *out, int wide, u32 id) {
+    if (wide) {
+        memcpy(out, &id, 4);
+    } else {
+        u16 narrow = (u16)id;
+        memcpy(out, &narrow, 2);
+    }
+    return forward(out, wide, 1);
+}
+static u8 *put_all(u8 *out, int wide, const u32 *ids, u32 count) {
+    for (u32 i = 0; i < count; i++) out = put(out, wide, ids[i]);
+    return out;
+}
+/* All of it is copied whatever the number of ids is: SM_ROOM has room for that. */
+INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
+    memcpy(out, slot->ids, 16);
+    return forward(out, wide, slot->count);
+}
+
+/* ---- the cache */
+
+/* A hash of 32 bits to one of so many places. */
+INLINE size_t place(u32 hash, u32 count) { return (size_t)((u64)hash * count >> 32); }
+
+INLINE u32 hash_key(const u64 *key) {
+    return (u32)((key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u) >> 32);
+}
+/* What counts of the 16 bytes at the beginning of a piece, by its length; the key of more than 15 is none that a slot has. */
+#define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
+#define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
+static const u64 PARTS[17][4] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
+                                 PART(9), PART(10), PART(11), PART(12), PART(13), PART(14), PART(15), {0, 0, (u64)255 << 56, 0}};
+
+INLINE void make_key_of(u64 low, u64 high, u32 n, u64 *key) {
+    const u64 *part = PARTS[n < 16 ? n : 16];
+    key[0] = low & part[0];
+    key[1] = (high & part[1]) | part[2];
+}
+INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
+    i64 have = limit - p;
+    if (have >= 16) make_key_of(load64(p), load64(p + 8), n, key);
+    else make_key_of(load_some(p, have < 8 ? (u32)have : 8), have > 8 ? load_some(p + 8, (u32)have - 8) : 0, n, key);
+}
+/* Whether one of the two slots of a set has the key, and in *at which. Without a branch for that: it cannot be foreseen. */
+INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
+#if defined(__SSE2__)
+    __m128i k = _mm_loadu_si128((const __m128i *)key);
+    u32 first = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[0].key))) + 1;
+    u32 second = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[1].key))) + 1;
+    *at = second >> 16;
+    return (int)((first | second) >> 16);
+#else
+    u64 first = (set[0].key[0] ^ key[0]) | (set[0].key[1] ^ key[1]);
+    u64 second = (set[1].key[0] ^ key[0]) | (set[1].key[1] ^ key[1]);
+    *at = second == 0;
+    return (first < second ? first : second) == 0;
+#endif
+}
+static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, u16 kept) {
+    if (set[1].kept) return;
+    /* What stays is in front; of two others the older one goes. */
+    u16 at = set[0].kept;
+    if (!at) set[1] = set[0];
+    set[at] = (Slot){{key[0], key[1]}, {0}, (u16)count, kept};
+    memcpy(set[at].ids, ids, (size_t)count << (1 + wide));
+}
+
+/* ---- a piece that is not in the cache */
+
+/* The ids of n bytes in e->ids[which]; what was merged last and comes again, as in a run of one letter, is only copied. */
+static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
+    if (n != e->last_bytes || memcmp(p, e->last, n)) {
+        e->last_bytes = n;
+        e->last = p;
+        e->last_count = sm_merge(e->model, &e->scratch, e->simd, p, n, e->last_ids);
+    }
+    memcpy(e->ids[which], e->last_ids, e->last_count * sizeof(u32));
+    return e->last_count;
+}
+/* Long stretches in windows of `span` bytes. A token that two windows both have is one of the whole text (docs/core.md),
+ * so from there on the second one counts. Returns 0 if two windows cannot be joined; *done bytes are written then. */
+static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, int wide, u32 *done) {
+    const sm_model *m = e->model;
+    u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = span < n ? span : n;
+    u32 count = merge_again(e, p, end, 0);
+    while (end < n) {
+        int joined = 0;
+        for (u32 overlap = 64; overlap <= span / 2 && !joined; overlap *= 2) {
+            /* The last token that begins before the overlap. */
+            u32 at = 0, place = begin, next;
+            while ((next = place + length_of(m, ids[at])) <= end - overlap) place = next, at++;
+            if (place == begin) break;
+            u32 new_end = n - place < span ? n : place + span, new_count = merge_again(e, p + place, new_end - place, 1);
+            /* The first token that is the same in both. */
+            u32 a = at, b = 0, from_a = place, from_b = place;
+            while (a < count && b < new_count && !(joined = from_a == from_b && ids[a] == others[b])) {
+                if (from_a <= from_b) from_a += length_of(m, ids[a++]);
+                else from_b += length_of(m, others[b++]);
+            }
+            if (!joined) continue;
+            *out = put_all(*out, wide, ids, a);
+            *done = begin = from_b;
+            end = new_end;
+            count = new_count - b;
+            memmove(ids, others + b, count * sizeof *ids);
+        }
+        if (!joined) return 0;
+    }
+    *out = put_all(*out, wide, ids, count);
+    return 1;
+}
+/* Bytes that are merged as one. */
+static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+    if (n <= SPAN) return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
+    u32 done = 0;
+    e->last_bytes = 0;
+    for (u32 span = SPAN; span <= WINDOW; span *= 2) {
+        u32 more = 0;
+        if (put_windows(e, p + done, n - done, span, &out, wide, &more)) return out;
+        done += more;
+    }
+    e->error = SM_ERROR_STITCH;
+    return out;
+}
+/* The same of whole characters: no token here has only a part of one and a part of another. Then characters are merged
+ * first, each by itself, if ranks come in ascending order; and what they become is in a table. */
+static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
+    u32 *ids = e->ids[0], count = 0, length;
+    for (u32 at = 0; at < n; at += length) {
+        u32 code = decode(p + at, p + n, &length);
+        if (code < 0x10000) {
+            const CharIds *own = &e->model->char_ids[code];
+            for (u32 i = 0; i < own->count; i++) ids[count++] = own->ids[i];
+        } else {
+            count += sm_merge(e->model, &e->scratch, e->simd, p + at, length, ids + count);
+        }
+    }
+    return put_all(out, wide, ids, sm_merge_ids(e->model, &e->scratch, e->simd, count, ids));
+}
+/* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
+static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limit, u8 *out, int wide) {
+    chars = chars && n <= SPAN;
+    if (n > SHORT) return chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
+    if (n == 1) return put(out, wide, e->model->byte_id[*p]);
+    u64 key[2];
+    size_t at;
+    make_key(p, n, limit, key);
+    key[1] |= (u64)1 << 63;
+    Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
+    if (look_up(set, key, &at)) return put_slot(out, wide, set + at);
+    u8 *end = chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
+    if (end - out <= FEW) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
+    return end;
+}
+/* A piece by merging. A long one has places where two bytes meet that do so in no token. */
+static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
+    if (n <= 16) return put_stretch(e, p, n, out, wide);
+    u32 begin = 0;
+    for (u32 i = 1; i < n; i++) {
+        if (are_neighbours(e->model, p[i - 1], p[i])) continue;
+        out = put_part(e, p + begin, i - begin, 0, limit, out, wide);
+        begin = i;
+    }
+    return put_part(e, p + begin, n - begin, 0, limit, out, wide);
+}
+
+INLINE u32 flags_of(const sm_model *m, u32 code) { return code < 0x10000 ? m->char_flags[code] : 0x3FF; }
+
+/* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
+ * both sides are encoded alone; a character between two such borders is in a table. */
+static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
+    const sm_model *m = e->model;
+    const u8 *end = p + n;
+    u32 begin = 0, at = 0, length, code = decode(p, end, &length), flags = flags_of(m, code);
+    int chars = m->in_order;
+    for (;;) {
+        /* Most of Chinese and Japanese: three bytes, and no token goes from this character into the next. */
+        while (begin == at && length == 3 && !(flags & 15)) {
+            const CharIds *ids = &m->char_ids[code];
+            put(put(put(out, wide, ids->ids[0]), wide, ids->ids[1]), wide, ids->ids[2]);
+            out = forward(out, wide, ids->count);
+            begin = at += 3;
+            if (at >= n) return out;
+            code = decode(p + at, end, &length);
+            flags = flags_of(m, code);
+        }
+        u32 next = at + length, next_code = 0, next_length = 0, next_flags = 0;
+        int crosses = 0;
+        if (next < n) {
+            next_code = decode(p + next, end, &next_length);
+            next_flags = flags_of(m, next_code);
+            if (code >= BROKEN || next_code >= BROKEN) {
+                crosses = CROSSED | IN_PARTS;
+            } else if (length == 1 && next_length == 1) {
+                crosses = CROSSED;
+            } else if ((flags >> (next_length - 1) & 1) && (next_flags >> (3 + length) & 1)) {
+                u64 key = (u64)code << 24 | next_code | (u64)1 << 48;
+                u64 *memo = e->memo + (key * 0x9E3779B97F4A7C15u >> 50);
+                int parts = flags >> 8 & next_flags >> 9 & 1;
+                if (*memo >> 2 != key) *memo = key << 2 | (u64)sm_crosses(m, p + at, length, p + next, next_length, parts);
+                crosses = *memo & 3;
+            }
+        }
+        chars &= !(crosses & IN_PARTS);
+        if (!crosses) {
+            if (begin == at && code < 0x10000) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
+            else out = put_part(e, p + begin, next - begin, chars, limit, out, wide);
+            begin = next;
+            chars = m->in_order;
+            if (next >= n) return out;
+        }
+        at = next, length = next_length, code = next_code, flags = next_flags;
+    }
+}
+
+static int any_high(const u8 *p, u32 n) {
+    u8 all = 0;
+    for (u32 i = 0; i < n; i++) all |= p[i];
+    return all >> 7;
+}
+
+/* The ids of a piece by whatever way; not by the cache. */
+static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
+    const sm_model *m = e->model;
+    if (n <= m->longest && (m->odd_lengths[n / 64] >> n % 64 & 1)) {
+        u32 id = sm_token_id(m, p, n);
+        if (id != NONE) return put(out, wide, id);
+    }
+    return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
+}
+static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
+    if (n > LONG) return put_new(e, p, n, limit, out, wide);
+    u64 words[4] = {key[0], key[1], 0, 0};
+    if (n > SHORT) {
+        words[0] = load64(p), words[1] = load64(p + 8);
+        words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
+        words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
+    }
+    u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
+    LongSlot *slot = e->longs + place(hash_key(mixed), e->longs_count);
+    if (!memcmp(slot->key, words, sizeof words)) {
+        memcpy(out, slot->ids, MORE);
+        return forward(out, wide, slot->count);
+    }
+    u8 *end = put_new(e, p, n, limit, out, wide);
+    size_t size = (size_t)(end - out);
+    if (n <= SHORT && size <= FEW) {
+        keep(set, key, out, (u32)(size >> (1 + wide)), wide, 0);
+    } else if (size <= MORE) {
+        memcpy(slot->key, words, sizeof words);
+        memcpy(slot->ids, out, size);
+        slot->count = (u32)(size >> (1 + wide));
+    }
+    return end;
+}
+
+/* ---- rows */
+
+INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out, int wide) {
+    const u32 *starts = e->starts;
+    u32 sets = e->sets;
+    Slot *slots = e->slots;
+    int far = limit - (text + starts[count - 1]) >= 16; /* so that it need not be asked for each */
+    for (u32 i = 0; i < count; i++) {
+        u64 *key = e->keys[i];
+        const u8 *p = text + starts[i];
+        u32 n = starts[i + 1] - starts[i];
+        if (LIKELY(far)) make_key_of(load64(p), load64(p + 8), n, key);
+        else make_key(p, n, limit, key);
+        size_t at = 2 * place(hash_key(key), sets);
+        PREFETCH(slots + at);
+        e->places[i] = (u32)at;
+    }
+    for (u32 i = 0; i < count; i++) {
+        Slot *set = slots + e->places[i];
+        size_t at;
+        if (LIKELY(look_up(set, e->keys[i], &at))) out = put_slot(out, wide, set + at);
+        else out = put_piece(e, text + starts[i], starts[i + 1] - starts[i], e->keys[i], set, limit, out, wide);
+    }
+    return out;
+}
+INLINE i64 encode_rows(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
+                       int before, int wide, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
+    u8 *out = ids;
+    i64 total = 0, row = 0;
+    for (; row < rows; row++) {
+        const u8 *text = data + offsets[row];
+        u32 size = (u32)(offsets[row + 1] - offsets[row] - gap), at = 0;
+        if (capacity - total < (i64)size + SM_ROOM) break;
+        if (eot >= 0 && before) out = put(out, wide, (u32)eot);
+        while (at < size) {
+            u32 count = sm_split(e->model->scheme, e->simd, text, size, limit, &at, e->starts, BATCH);
+            e->starts[count] = at;
+            out = put_pieces(e, text, count, limit, out, wide);
+            if (e->error) return e->error;
+        }
+        if (eot >= 0 && !before) out = put(out, wide, (u32)eot);
+        i64 now = (out - ids) >> (1 + wide);
+        counts[row] = now - total;
+        total = now;
+    }
+    *done = row;
+    return total;
+}
+static i64 encode_narrow(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
+                         int before, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
+    return encode_rows(e, data, limit, offsets, rows, gap, eot, before, 0, ids, capacity, counts, done);
+}
+static i64 encode_wide(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
+                       int before, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
+    return encode_rows(e, data, limit, offsets, rows, gap, eot, before, 1, ids, capacity, counts, done);
+}
+
+/* ---- the interface */
+
+int32_t sm_abi(void) { return SM_ABI; }
+
+int64_t sm_encoder_least(void) { return (i64)sizeof(sm_encoder) + 64 + 2048 * 64; }
+
+int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd) {
+    if (!memory || !model || (!wide && model->count > 0x10000) || ((uintptr_t)memory & 63)) return SM_ERROR_ARGUMENT;
+    if (bytes < sm_encoder_least()) return SM_ERROR_SPACE;
+    sm_encoder *e = memory;
+    memset(e, 0, sizeof *e);
+    e->model = model;
+    i64 head = ((i64)sizeof *e + 63) & ~(i64)63;
+    i64 lines = (bytes - head) / 64; /* an eighth of them for long pieces */
+    u32 longs = (u32)((lines < (i64)1 << 31 ? lines : (i64)1 << 31) / 8), sets = longs * 7;
+    e->slots = (Slot *)((u8 *)memory + head);
+    e->longs = (LongSlot *)(e->slots + 2 * (size_t)sets);
+    e->sets = sets;
+    e->longs_count = longs;
+    e->wide = wide != 0;
+    e->simd = 0;
+#if defined(HAVE_AVX2)
+    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+#elif defined(HAVE_NEON)
+    e->simd = simd;
+#else
+    (void)simd;
+#endif
+    memset(e->slots, 0, (size_t)sets * 64);
+    memset(e->longs, 0, (size_t)longs * 64);
+    u32 kept = 0;
+    for (u32 i = 0; i < model->count && kept < sets / 2; i++) { /* the rest of the cache is for what the text has */
+        u32 n = model->begin[i + 1] - model->begin[i];
+        const u8 *t = model->text + model->begin[i];
+        if (!n || n > SHORT || sm_token_id(model, t, n) != i) continue;
+        u64 key[2];
+        u8 id[4];
+        put(id, e->wide, i);
+        make_key(t, n, t + n, key);
+        Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
+        keep(set, key, id, 1, e->wide, 1);
+        kept++;
+    }
+    return head + (i64)sets * 64 + (i64)longs * 64;
+}
+
+int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const int64_t *offsets, int64_t rows, int64_t gap,
+                  int64_t eot, int32_t before, void *ids, int64_t capacity, int64_t *counts, int64_t *done) {
+    if (!e || !data || !offsets || !ids || !counts || !done || rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0)
+        return SM_ERROR_ARGUMENT;
+    if (eot > (e->wide ? (i64)0xFFFFFFFF : 0xFFFF)) return SM_ERROR_ARGUMENT;
+    for (i64 i = 0; i < rows; i++) {
+        i64 size = offsets[i + 1] - gap - offsets[i];
+        if (offsets[i] < 0 || size < 0 || size >> 31 || offsets[i] + size > data_bytes) return SM_ERROR_ARGUMENT;
+    }
+    e->error = 0;
+    return (e->wide ? encode_wide : encode_narrow)(e, data, data + data_bytes, offsets, rows, gap, eot, before, ids, capacity,
+                                                counts, done);
+}

@@ -1,0 +1,134 @@
+/* What pieces.c, merges.c and encode.c share. Not part of the interface. */
+#ifndef SHARDMILL_MODEL_H
+#define SHARDMILL_MODEL_H
+
+#include <string.h>
+
+#include "core.h"
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t i64;
+
+#if defined(__GNUC__)
+#define LIKELY(x) __builtin_expect(!!(x), 1)
+#define PREFETCH(p) __builtin_prefetch(p)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define LIKELY(x) (x)
+#define PREFETCH(p) ((void)(p))
+#define INLINE static inline
+#endif
+
+/* AVX2 is compiled in by functions of their own and chosen at run time; NEON is part of every aarch64. */
+#if defined(__GNUC__) && defined(__x86_64__)
+#define HAVE_AVX2 1
+#define TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#define HAVE_NEON 1
+#endif
+
+enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWLINE = 64, LETTER = UPPER | LOWER | EITHER };
+
+enum {
+    NONE = 0xFFFFF,      /* no rank and no id; both have 20 bits */
+    LONGEST = 512,       /* bytes of a token, at most */
+    WINDOW = 4096        /* bytes that are merged at once, at most; more is stitched together */
+};
+
+typedef struct {
+    u32 ids[3], count;
+} CharIds;
+
+/* Immutable after sm_model_build, and shared by all threads. Everything lies in one buffer of the caller. */
+struct sm_model {
+    i64 bytes_used;
+    int scheme, whole_first;
+    u32 count;           /* ids */
+    u32 longest;         /* bytes of the longest token */
+    int in_order;        /* a token's parts are made by merges of a lower rank, so ranks come in ascending order */
+    u64 odd_lengths[LONGEST / 64 + 1]; /* bit n: some token of n bytes is found only when it is a whole piece */
+    const u8 *text;      /* the bytes of all tokens */
+    const u32 *begin;    /* where those of each begin; count + 1 */
+    u32 *vocabulary;     /* hash table: bytes → id, of tokens that a piece of these bytes becomes */
+    u32 vocabulary_mask;
+    u32 *results;        /* rank → the id that the merge makes; NULL: the rank is the id */
+    u64 *pairs;          /* hash table in groups of four: two ids → rank */
+    u32 group_shift, group_mask;
+    u32 *pair_bits;      /* a bit of every hash that occurs */
+    u32 bit_mask;
+    u32 byte_id[256];
+    u32 *byte_pair;      /* two bytes → rank */
+    CharIds *char_ids;       /* ids of each character below U+10000, taken alone */
+    u16 *char_flags;     /* may a token go on from it, or come into it; see crossing_flags() */
+    u8 *neighbours;      /* a bit for each two bytes that stand beside each other in some token */
+    u32 *crossings;      /* hash set of the pairs of forms at a border inside of some token */
+    u32 crossing_mask;
+};
+
+typedef struct {
+    u32 id[WINDOW], rank[WINDOW], least[WINDOW / 32];
+    u16 next[WINDOW], before[WINDOW];
+} Scratch;
+
+/* ---- reading bytes */
+
+INLINE u64 load64(const u8 *p) {
+    u64 v;
+    memcpy(&v, p, 8);
+    return v;
+}
+INLINE u64 load_some(const u8 *p, u32 n) { /* up to eight bytes */
+    u64 v = 0;
+    for (u32 i = 0; i < n; i++) v |= (u64)p[i] << 8 * i;
+    return v;
+}
+INLINE u32 char_length(u8 lead) { return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
+
+/* The character at p, and its length. Where that is not UTF-8 the byte counts alone, with a number beyond all characters:
+ * text should be valid, but what is not must not lead to other ids for what is. */
+enum { BROKEN = 0x110000 };
+INLINE u32 decode(const u8 *p, const u8 *end, u32 *length) {
+    u32 n = char_length(*p), code;
+    *length = 1;
+    if (*p < 0x80) return *p;
+    if ((i64)n > end - p || n == 1 || (p[1] & 0xC0) != 0x80) return BROKEN + *p;
+    if (n == 2) {
+        code = (p[0] & 31u) << 6 | (p[1] & 63u);
+        if (code < 0x80) return BROKEN + *p;
+    } else if ((p[2] & 0xC0) != 0x80) {
+        return BROKEN + *p;
+    } else if (n == 3) {
+        code = (p[0] & 15u) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        if (code < 0x800) return BROKEN + *p;
+    } else {
+        code = (p[0] & 7u) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
+        if ((p[3] & 0xC0) != 0x80 || p[0] > 0xF4 || code < 0x10000 || code >= BROKEN) return BROKEN + *p;
+    }
+    *length = n;
+    return code;
+}
+
+INLINE u32 length_of(const sm_model *m, u32 id) { return m->begin[id + 1] - m->begin[id]; }
+/* Whether a token may cover the border between these bytes. */
+INLINE int are_neighbours(const sm_model *m, u8 a, u8 b) { return m->neighbours[a << 5 | b >> 3] >> (b & 7) & 1; }
+
+/* ---- pieces.c */
+u32 sm_class(u32 code);
+/* Fills starts with where pieces begin, relative to text, from the piece that begins at *at; stops after about
+ * `room` of them or at the end of the text. Then *at is where the next piece begins. `limit`: end of what may be read. */
+u32 sm_split(int scheme, int simd, const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room);
+enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, and eight at a time */
+
+/* ---- merges.c */
+u32 sm_token_id(const sm_model *m, const u8 *p, u32 n);
+/* The ids of n ≤ WINDOW bytes by merging alone, never looked up whole; returns how many. */
+u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids);
+/* The same of ids that are merged further, in place. */
+u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids);
+enum { CROSSED = 1, IN_PARTS = 2 };
+int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts);
+
+#endif

@@ -1,0 +1,90 @@
+"""What the core does for reading: one field of JSON Lines, separators, UTF-8, and the hash of documents.
+
+simd=False keeps to plain C, which gives the same results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.core import library
+
+TAKEN, BLANK, LEFT = range(3)
+_NEWLINE = 10
+
+
+class JsonLines(NamedTuple):
+    """A field of some lines, as far as they are plainly good."""
+
+    text: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    """Line i has the text text[offsets[i] : offsets[i + 1]], which is empty unless its verdict is TAKEN."""
+    verdicts: NDArray[np.uint8]
+    """TAKEN, BLANK, or LEFT to be judged by somebody else."""
+    starts: NDArray[np.int64]
+    """Where each line begins, and where the last one ends."""
+
+
+def json_lines(block: bytes, path: Sequence[str], *, simd: bool = True) -> JsonLines:
+    """The field at the path of each line that is plainly good."""
+    functions = library()
+    most = functions.sm_count(block, len(block), _NEWLINE, simd) + (block[-1:] != b"\n")
+    # Half of a surrogate pair, which a command line may hold, becomes bytes that no valid line has.
+    names = [name.encode("utf-8", "surrogatepass") for name in path]
+    joined, ends = b"".join(names), np.cumsum([len(name) for name in names], dtype=np.int64)
+    text = np.empty(len(block), np.uint8)
+    starts, offsets = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
+    verdicts = np.empty(most, np.uint8)
+    count = functions.sm_json_lines(
+        block,
+        len(block),
+        joined,
+        ends.ctypes.data,
+        len(names),
+        text.ctypes.data,
+        len(text),
+        starts.ctypes.data,
+        offsets.ctypes.data,
+        verdicts.ctypes.data,
+        most,
+        simd,
+    )
+    assert 0 <= count <= most, count
+    offsets, starts = offsets[: count + 1], starts[: count + 1]
+    return JsonLines(text[: offsets[-1]], offsets, verdicts[:count], starts)
+
+
+def is_utf8(data: bytes | NDArray[np.uint8], *, simd: bool = True) -> bool:
+    """Whether the bytes are UTF-8."""
+    held = np.frombuffer(data, np.uint8)
+    return bool(library().sm_utf8_valid(held.ctypes.data, len(held), simd))
+
+
+def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDArray[np.int64]:
+    """Where the separator stands, as `bytes.split` finds it: from the left, and none inside another."""
+    data = np.ascontiguousarray(data)
+    room = len(data) // 32  # more is looked for again: that is rare, and two passes over everything would cost more
+    while True:
+        places = np.empty(room, np.int64)
+        count = library().sm_find(
+            data.ctypes.data, len(data), separator, len(separator), places.ctypes.data, room, simd
+        )
+        if count <= room:
+            return places[:count].copy()
+        room = count
+
+
+def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int) -> NDArray[np.uint64]:
+    """The hash of each row that `run/splits.py` defines."""
+    rows = len(offsets) - 1
+    hashes = np.empty(rows, np.uint64)
+    data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets, np.int64)
+    done = library().sm_content_hash(
+        data.ctypes.data, len(data), offsets.ctypes.data, rows, gap, seed & 0xFFFF_FFFF_FFFF_FFFF, hashes.ctypes.data
+    )
+    assert done == 0, done
+    return hashes

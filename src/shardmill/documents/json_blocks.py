@@ -1,0 +1,133 @@
+"""JSON Lines by the block where there is no compiled core: pyarrow's parser, as far as it judges as Python does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from numpy.typing import NDArray
+
+from shardmill.byte_search import occurrences, places
+from shardmill.core.reading import BLANK, LEFT, TAKEN, JsonLines
+from shardmill.documents.columns import layout
+from shardmill.storage.unicode import is_valid
+
+# Below these lines are left alone: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.
+FEW = 16
+LITTLE = 1 << 14
+
+_NEWLINE, _OPEN, _CLOSE = b"\n{}"
+# Each pass takes one white space from the lines that still have one; most files need none, or one for \r\n.
+_PASSES = 4
+
+
+def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
+    """The field at the path of each line that is plainly good, as `core.reading.json_lines` gives it."""
+    data = np.frombuffer(raw, np.uint8)
+    ends = places(data == _NEWLINE)
+    if raw[-1:] not in (b"\n", b""):
+        ends = np.append(ends, len(raw))
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1, np.array([len(raw)], np.int64)])[: len(ends) + 1]
+    plain, blank = _looks(data, starts[:-1], ends)
+    _unlike(raw, data, starts, plain)
+    verdicts = np.where(blank, np.uint8(BLANK), np.uint8(LEFT))
+    sizes = np.zeros(len(ends), np.int64)
+    texts = [np.empty(0, np.uint8)]
+    rows = np.flatnonzero(plain)
+    if len(rows) < len(plain):
+        runs = np.flatnonzero(np.diff(plain, prepend=False, append=False))
+        view = memoryview(raw)
+        raw = b"".join(view[a:b] for a, b in starts[runs].reshape(-1, 2).tolist())
+    borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(starts)[rows])])
+    waiting = [(0, len(rows))]
+    while waiting:
+        a, b = waiting.pop()
+        start, end = int(borders[a]), int(borders[b])
+        if a == b or end - start < LITTLE:
+            continue
+        column = _parse(pa.py_buffer(raw).slice(start, end - start), path, b - a)
+        if column is None:
+            if b - a > FEW:
+                half = (a + b) // 2
+                waiting += [(half, b), (a, half)]
+            continue
+        mine = rows[a:b]
+        if column.null_count:
+            mine, column = mine[column.is_valid().to_numpy(zero_copy_only=False)], column.drop_null()
+        text, offsets = layout(column)
+        texts.append(text)
+        verdicts[mine], sizes[mine] = TAKEN, np.diff(offsets)
+    text = texts[1] if len(texts) == 2 else np.concatenate(texts)
+    return JsonLines(text, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), verdicts, starts)
+
+
+def _looks(
+    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Of each line whether it begins with { and ends with }, and whether it is blank.
+
+    An object that begins in a line of the first kind cannot go on in the next. With much white space it is neither.
+    """
+    if not len(data):
+        return np.empty(0, np.bool_), np.empty(0, np.bool_)
+    first, last = starts.copy(), ends - 1
+    for _ in range(_PASSES):
+        at_first, at_last = data[np.minimum(first, len(data) - 1)], data[last]
+        white = (first <= last) & _white(at_first)
+        behind = (first <= last) & _white(at_last)
+        if not (white.any() or behind.any()):
+            break
+        first += white
+        last -= behind
+    blank = first > last
+    return (data[np.minimum(first, len(data) - 1)] == _OPEN) & (data[last] == _CLOSE) & ~blank, blank
+
+
+def _white(byte: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    return np.isin(byte, np.frombuffer(b" \t\r", np.uint8))
+
+
+def _unlike(raw: bytes, data: NDArray[np.uint8], starts: NDArray[np.int64], plain: NDArray[np.bool_]) -> None:
+    """Clear the flag of lines of which pyarrow's parser may think better than Python's.
+
+    It takes a NUL for the end of its input, lets some invalid UTF-8 pass, and knows three numbers that Python does not:
+    Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that one would have to parse.
+    """
+    if not is_valid(raw) or b"\0" in raw:
+        for i in np.flatnonzero(plain):
+            line = raw[starts[i] : starts[i + 1]]
+            plain[i] = is_valid(line) and b"\0" not in line
+    for number in (b"Inf", b"-NaN"):
+        at = occurrences(data[:-1], number)
+        assert at is not None
+        # Behind a number stands one of these; behind Inf in a text mostly a letter, as in "Information".
+        at = at[np.isin(data[at + len(number)], np.frombuffer(b" \t\r,]}", np.uint8))]
+        plain[np.searchsorted(starts, at, side="right") - 1] = False
+
+
+def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None:
+    """The field of so many lines that begin and end an object; None where one of them is not good, or not so plain."""
+    if len(block) > 1 << 30:
+        return None
+    kind: pa.DataType = pa.string()
+    for step in reversed(path[1:]):
+        kind = pa.struct([(step, kind)])
+    schema = pa.schema([(path[0], kind)])
+    try:
+        table = pj.read_json(
+            pa.BufferReader(block),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 16),
+            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+    except pa.ArrowInvalid:
+        # What it says of all text that it cannot parse; any other error is no verdict on a line.
+        return None
+    if table.num_rows != count:
+        return None
+    array = table.combine_chunks().to_batches()[0].column(0)
+    for step in path[1:]:
+        array = pc.struct_field(array, [step])
+    return array

@@ -1,0 +1,50 @@
+"""The compiled core as an engine: a chunk of rows in one call, in memory that does not grow."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill import core
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from shardmill.tokens.schemes import Scheme
+
+CACHE = 16 << 20
+"""Bytes of an encoder's cache. With 64 MB warm English takes three quarters of the time, and cold English as long."""
+
+BYTES = CACHE + (4 << 20)
+"""What an encoder takes: its cache, which begins where a huge page does."""
+
+
+def knows(scheme: Scheme | None) -> bool:
+    """Whether the core is there and splits text by this scheme."""
+    return scheme is not None and scheme.name in core.SCHEMES and core.available()
+
+
+class CoreBackend:
+    """An encoder of the core. All encoders of a tokenizer share its model."""
+
+    def __init__(self, model: core.Model, dtype: np.dtype[Any]) -> None:
+        self._encoder = core.Encoder(model, CACHE, dtype)
+
+    def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """The ids of all rows, one more after each that means nothing, and where each row begins."""
+        ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after")
+        bounds = np.zeros(len(offsets), np.int64)
+        np.cumsum(counts, out=bounds[1:])
+        return ids, bounds
+
+
+def merges_of(rules: Mapping[str, Any], vocab: Mapping[str, int]) -> NDArray[np.uint32]:
+    """The merges of a tokenizer.json, which lists them as texts or as pairs."""
+    pairs: Sequence[Any] = rules["model"]["merges"]
+    split = (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs)
+    return core.merge_rows(vocab, ((left, right) for left, right in split))

@@ -1,0 +1,133 @@
+/* The core's way through JSON Lines, UTF-8 and separators, vectors against scalar, in buffers of exactly their size.
+ *
+ * libFuzzer calls LLVMFuzzerTestOneInput. With -DREPLAY it is a program that reads files made by test_sanitized.py:
+ * lines, each with the text that Python's json gives for it, against which the core is compared. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+typedef struct {
+    int64_t count;
+    uint8_t *text, *verdicts;
+    int64_t *starts, *offsets;
+} Result;
+
+static void require(int fact, const char *what) {
+    if (fact) return;
+    fprintf(stderr, "not so: %s\n", what);
+    abort();
+}
+
+static void *copy(const void *from, size_t n) {
+    void *to = malloc(n);
+    require(n == 0 || to != NULL, "memory");
+    if (n) memcpy(to, from, n);
+    return to;
+}
+
+static Result parse(const uint8_t *data, int64_t n, const char *names, const int64_t *ends, int64_t depth, int simd) {
+    Result r;
+    int64_t most = sm_count(data, n, '\n', simd) + (n > 0 && data[n - 1] != '\n');
+    r.text = malloc((size_t)n);
+    r.verdicts = malloc((size_t)most);
+    r.starts = malloc((size_t)(most + 1) * sizeof *r.starts);
+    r.offsets = malloc((size_t)(most + 1) * sizeof *r.offsets);
+    r.count = sm_json_lines(data, n, (const uint8_t *)names, ends, depth, r.text, n, r.starts, r.offsets, r.verdicts,
+                            most, simd);
+    require(r.count == most, "every line has a verdict");
+    require(r.starts[most] == n, "the last line ends with the block");
+    for (int64_t i = 0; i < most; i++) {
+        int64_t length = r.offsets[i + 1] - r.offsets[i];
+        require(r.verdicts[i] == SM_LINE_TAKEN ? length <= r.starts[i + 1] - r.starts[i] : length == 0, "lengths");
+        require(sm_utf8_valid(r.text + r.offsets[i], length, simd), "text is UTF-8");
+    }
+    return r;
+}
+
+static void discard(Result r) {
+    free(r.text);
+    free(r.verdicts);
+    free(r.starts);
+    free(r.offsets);
+}
+
+static void find(const uint8_t *data, int64_t n, const char *separator, int64_t width) {
+    int64_t count = sm_find(data, n, (const uint8_t *)separator, width, NULL, 0, 0);
+    size_t size = (size_t)count * sizeof(int64_t);
+    int64_t *scalar = malloc(size), *vector = malloc(size);
+    sm_find(data, n, (const uint8_t *)separator, width, scalar, count, 0);
+    require(sm_find(data, n, (const uint8_t *)separator, width, vector, count, 1) == count, "separators");
+    require(count == 0 || memcmp(scalar, vector, size) == 0, "places of separators");
+    free(scalar);
+    free(vector);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size) {
+    static const int64_t ENDS[3][2] = {{4, 0}, {1, 2}, {0, 0}};
+    static const int64_t DEPTHS[3] = {1, 2, 1};
+    static const char *NAMES[3] = {"text", "ab", ""};
+    int64_t n = (int64_t)size;
+    uint8_t *data = copy(given, size);
+    require(sm_utf8_valid(data, n, 0) == sm_utf8_valid(data, n, 1), "UTF-8");
+    for (int i = 0; i < 3; i++) {
+        Result scalar = parse(data, n, NAMES[i], ENDS[i], DEPTHS[i], 0), vector = parse(data, n, NAMES[i], ENDS[i], DEPTHS[i], 1);
+        size_t count = (size_t)scalar.count, bytes = (size_t)scalar.offsets[count];
+        require(count == 0 || memcmp(scalar.verdicts, vector.verdicts, count) == 0, "verdicts");
+        require(memcmp(scalar.starts, vector.starts, (count + 1) * sizeof(int64_t)) == 0, "starts");
+        require(memcmp(scalar.offsets, vector.offsets, (count + 1) * sizeof(int64_t)) == 0, "offsets");
+        require(bytes == 0 || memcmp(scalar.text, vector.text, bytes) == 0, "text");
+        discard(scalar);
+        discard(vector);
+    }
+    find(data, n, "\n", 1);
+    find(data, n, "\"}\n", 3);
+    find(data, n, "aa", 2);
+    int64_t offsets[4] = {0, n / 3, n / 2, n};
+    uint64_t hashes[3];
+    require(sm_content_hash(data, n, offsets, 3, 0, 7, hashes) == 0, "hash");
+    free(data);
+    return 0;
+}
+
+#ifdef REPLAY
+static int64_t number(FILE *file) {
+    int64_t value;
+    return fread(&value, sizeof value, 1, file) == 1 ? value : -2;
+}
+
+static uint8_t *bytes(FILE *file, int64_t n) {
+    uint8_t *out = malloc((size_t)n);
+    require(fread(out, 1, (size_t)n, file) == (size_t)n, "a file of whole entries");
+    return out;
+}
+
+int main(int count, char **arguments) {
+    int64_t lines = 0, taken = 0, end = 4;
+    for (int i = 1; i < count; i++) {
+        FILE *file = fopen(arguments[i], "rb");
+        require(file != NULL, "the file is there");
+        for (int64_t n; (n = number(file)) >= 0; lines++) {
+            uint8_t *line = bytes(file, n);
+            int64_t wanted = number(file);
+            uint8_t *text = bytes(file, wanted < 0 ? 0 : wanted);
+            LLVMFuzzerTestOneInput(line, (size_t)n);
+            Result got = parse(line, n, "text", &end, 1, 1);
+            if (got.verdicts[0] == SM_LINE_TAKEN) {
+                taken++;
+                require(got.offsets[1] == wanted, "the length of what Python gives");
+                require(wanted == 0 || memcmp(got.text, text, (size_t)wanted) == 0, "what Python gives");
+            }
+            discard(got);
+            free(line);
+            free(text);
+        }
+        fclose(file);
+    }
+    printf("%lld lines, %lld taken\n", (long long)lines, (long long)taken);
+    return 0;
+}
+#endif

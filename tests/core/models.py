@@ -1,0 +1,76 @@
+"""Models of the core beside the library that each must agree with."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tiktoken
+
+from shardmill import core
+from shardmill.tokens import vocabulary
+from shardmill.tokens.schemes import SCHEMES
+from tests.tokens.hard import rows
+from tests.tokens.vocabularies import rank_file
+
+VOCABULARIES = {
+    "gpt2": "",
+    "cl100k": "cl100k_base.tiktoken",
+    "llama3": "cl100k_base.tiktoken",
+    "qwen2": "qwen.tiktoken",
+    "qwen3.5": "qwen.tiktoken",
+    "o200k": "o200k_base.tiktoken",
+    "tekken": "tekken.tiktoken",
+}
+"""The vocabulary that each scheme is tried with; GPT-2's is in the package."""
+
+needs_core = pytest.mark.skipif(not core.available(), reason=f"the compiled core: {core.why_not()}")
+
+
+@functools.cache
+def ranks(scheme: str) -> dict[bytes, int]:
+    name = VOCABULARIES[scheme]
+    return vocabulary.parse(rank_file(name).read_bytes() if name else vocabulary.gpt2_ranks(), scheme)
+
+
+@functools.cache
+def model(scheme: str) -> core.Model:
+    return core.Model(vocabulary.by_id(ranks(scheme), {}), scheme)
+
+
+@functools.cache
+def reference(scheme: str) -> Callable[[str], list[int]]:
+    pattern = SCHEMES[scheme].patterns[0]
+    return tiktoken.Encoding(
+        scheme, pat_str=pattern, mergeable_ranks=ranks(scheme), special_tokens={}
+    ).encode_ordinary
+
+
+@functools.cache
+def encoder(scheme: str, *, simd: bool) -> core.Encoder:
+    """Small, so that what it holds is replaced all the time."""
+    return core.Encoder(model(scheme), 1 << 20, np.uint32, simd=simd)
+
+
+def check(scheme: str, texts: list[str], want: list[list[int]] | None = None) -> None:
+    """Both ways through the core give for every text what the reference gives."""
+    want = [reference(scheme)(text) for text in texts] if want is None else want
+    data, offsets = rows(texts)
+    for simd in (True, False):
+        ids, counts = encoder(scheme, simd=simd).encode(data, offsets)
+        if counts.tolist() == list(map(len, want)) and ids.tolist() == [id_ for row in want for id_ in row]:
+            continue
+        bounds = np.cumsum([0, *counts.tolist()])
+        for row, text in enumerate(texts):
+            assert ids[bounds[row] : bounds[row + 1]].tolist() == want[row], (simd, text)
+
+
+def both(model: core.Model, texts: list[str], want: list[list[int]]) -> None:
+    """The same for a model that is made for one test."""
+    data, offsets = rows(texts)
+    flat = [id_ for row in want for id_ in row]
+    for simd in (True, False):
+        ids, counts = core.Encoder(model, 1 << 20, np.uint32, simd=simd).encode(data, offsets)
+        assert (counts.tolist(), ids.tolist()) == (list(map(len, want)), flat)

@@ -1,0 +1,105 @@
+"""The core built by every compiler that is here, with sanitizers, for ARM, and under a fuzzer.
+
+Each build encodes texts whose ids tiktoken has given.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shardmill import core
+from shardmill.tokens import vocabulary
+from tests.core.models import ranks, reference
+from tests.tokens.hard import RUNS, disorder, rows, run
+
+HERE = Path(__file__).parent
+SOURCES = Path(core.__file__).parent
+STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_ISOC11_SOURCE"]
+SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+BUILDS = {
+    "gcc": (["gcc", "-O3"], []),
+    "gcc with sanitizers": (["gcc", *SANITIZE], []),
+    "clang": (["clang", "-O3"], []),
+    "clang with sanitizers": (["clang", *SANITIZE], []),
+    "aarch64": (["aarch64-linux-gnu-gcc", "-O2", "-static"], ["qemu-aarch64"]),
+}
+"""The command of the compiler, and what runs the program."""
+
+
+def need(*commands: str) -> None:
+    for command in commands:
+        if not shutil.which(command):
+            pytest.skip(f"{command} is not installed")
+
+
+def compiled(program: str, command: list[str], folder: Path) -> Path:
+    made = folder / program
+    sources = [str(HERE / f"{program}.c"), *map(str, sorted(SOURCES.glob("*.c")))]
+    done = subprocess.run(
+        [*command, *STRICT, f"-I{SOURCES}", *sources, "-o", str(made)], capture_output=True, text=True, timeout=150
+    )
+    assert done.returncode == 0, done.stderr
+    return made
+
+
+def case_file(path: Path, scheme: str, texts: list[str]) -> Path:
+    """A vocabulary, texts and the ids of the reference, as cases.h reads them."""
+    tokens = vocabulary.by_id(ranks(scheme), {})
+    ids = [reference(scheme)(text) for text in texts]
+    data, offsets = rows(texts)
+    token_offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
+    flat = np.array([id_ for row in ids for id_ in row], np.uint32)
+    sizes = [core.SCHEMES.index(scheme), len(tokens), token_offsets[-1], -1, 1, len(texts), len(data), len(flat)]
+    with path.open("wb") as file:
+        parts = [np.array(sizes, np.int64), token_offsets, b"".join(tokens), offsets, data]
+        for part in [*parts, np.array(list(map(len, ids)), np.int64), flat]:
+            file.write(part if isinstance(part, bytes) else part.tobytes())
+    return path
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("cases")
+    texts = [*disorder("builds", 600), *(run(kind, size) for kind in RUNS for size in (100, 3000))]
+    return [case_file(folder / scheme, scheme, texts) for scheme in ("gpt2", "o200k")]
+
+
+QUICK = "gcc with sanitizers"
+
+
+@pytest.mark.parametrize(
+    "build", [build if build == QUICK else pytest.param(build, marks=pytest.mark.slow) for build in BUILDS]
+)
+def test_a_build_gives_the_ids_of_the_reference(build, cases, tmp_path):
+    command, runner = BUILDS[build]
+    need(command[0], *runner)
+    program = compiled("check", command, tmp_path)
+    some = map(str, cases[: 1 if build == QUICK else None])
+    done = subprocess.run([*runner, str(program), *some], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_a_fuzzer_finds_nothing(cases, tmp_path):
+    """For FUZZ_SECONDS, three if that is not set."""
+    need("clang")
+    program = compiled("fuzz", ["clang", "-O1", "-g", "-fsanitize=fuzzer,address,undefined"], tmp_path)
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for number, text in enumerate([*disorder("fuzz", 200), *(run(kind, 300) for kind in RUNS)]):
+        (corpus / str(number)).write_text(text)
+    seconds = os.environ.get("FUZZ_SECONDS", "3")
+    done = subprocess.run(
+        [str(program), str(corpus), f"-max_total_time={seconds}", "-max_len=5000", f"-artifact_prefix={tmp_path}/"],
+        env={**os.environ, "CASE_FILE": str(cases[0])},
+        capture_output=True,
+        text=True,
+        timeout=int(seconds) + 120,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]

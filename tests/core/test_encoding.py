@@ -1,0 +1,89 @@
+"""The compiled core gives the ids that the reference gives, for every scheme, with and without SIMD."""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Iterable
+from itertools import pairwise
+from operator import itemgetter
+
+import pytest
+
+from shardmill.tokens import gigatoken_backend, vocabulary
+from shardmill.tokens.schemes import SCHEMES
+from tests.core.models import VOCABULARIES, check, needs_core, ranks
+from tests.core.unicode_tables import HEADER, classes, header
+from tests.tokens.hard import CHARACTERS, RUNS, disorder, rows, run
+
+pytestmark = needs_core
+ODD = set("ſ\U000323b5\ua7f1\u1acf\u0295\U00011de1")
+"""What gigatoken takes for something else: newer Unicode, and a long s in a contraction."""
+ENGLISH = [*'aAbZszdmtlLvVrReE0123456789..!!/ /  \n\n\r\t  -_()"é', *["'"] * 4, "'s", "'LL", "\r\n", "    ", "!\n", "\n/"]
+SURROUNDINGS = ["{}", "a{}", "{}a", " {}", "{} ", "A{}b", "1{}2", "!{}'s", "\n{}\n", "{0}{0}'S", "'{}", "é{}中", " {}  x"]
+
+
+@pytest.mark.parametrize("scheme", VOCABULARIES)
+def test_disorder_is_encoded_as_the_reference_does(scheme):
+    check(scheme, disorder(scheme, 4000))
+
+
+@pytest.mark.parametrize("scheme", VOCABULARIES)
+@pytest.mark.parametrize("kind", RUNS)
+def test_runs_longer_than_a_block_and_than_a_window_are_encoded_as_the_reference_does(scheme, kind):
+    check(scheme, [run(kind, size, size) for size in (30, 63, 64, 65, 130, 700, 2050, 5000)])
+
+
+@pytest.mark.parametrize("scheme", VOCABULARIES)
+def test_strings_made_of_tokens_are_encoded_as_the_reference_does(scheme):
+    rng = random.Random(scheme)
+    tokens = sorted(ranks(scheme))
+    joined = [b"".join(rng.choices(tokens, k=rng.randint(1, 4))) for _ in range(6000)]
+    check(scheme, [text.decode(errors="ignore") for text in joined])
+
+
+@pytest.mark.parametrize("scheme", VOCABULARIES)
+def test_long_texts_of_hard_characters_are_encoded_as_the_reference_does(scheme):
+    rng = random.Random(scheme)
+    alphabets = [rng.sample([*CHARACTERS, *ENGLISH], rng.randint(2, 12)) for _ in range(60)] + [ENGLISH] * 60
+    check(scheme, ["".join(rng.choices(alphabet, k=300)) for alphabet in alphabets])
+
+
+@pytest.mark.parametrize("scheme", VOCABULARIES)
+def test_characters_at_the_borders_of_their_classes_are_encoded_as_the_reference_does(scheme):
+    table = classes()
+    borders = [code for code in range(1, 0x110000) if table[code] != table[code - 1]]
+    check_characters(scheme, sorted({*borders, *(code - 1 for code in borders), *range(0x250), *range(0x2000, 0x2070)}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", VOCABULARIES)
+def test_every_character_is_encoded_as_the_reference_does(scheme):
+    check_characters(scheme, range(0x110000))
+
+
+def check_characters(scheme: str, codes: Iterable[int]) -> None:
+    """Each in many surroundings; many in a text, because the calls of the reference are what takes long."""
+    characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    for start in range(0, len(characters), 512):
+        some = characters[start : start + 512]
+        check(scheme, ["\r".join(map(around.format, some)) for around in SURROUNDINGS])
+
+
+def test_the_table_of_classes_is_what_tiktoken_says():
+    assert HEADER.read_text(encoding="ascii") == header(classes())
+
+
+@pytest.mark.parametrize("scheme", ["gpt2", "cl100k", "o200k"])
+def test_gigatoken_agrees_where_it_knows_the_characters(scheme):
+    table = ranks(scheme)
+    lines = sorted(table.items(), key=itemgetter(1))
+    text = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in lines)
+    backend = gigatoken_backend.of_ranks(
+        vocabulary.without_gaps(text, table), SCHEMES[scheme].gigatoken, {}, max(table.values()) + 1
+    )
+    texts = [text for text in disorder("gigatoken", 3000) if not ODD.intersection(text)]
+    data, offsets = rows(texts)
+    theirs, bounds = backend.rows(data, offsets, 0)
+    lists = [theirs[begin : end - 1].tolist() for begin, end in pairwise(bounds.tolist())]
+    check(scheme, texts, lists)

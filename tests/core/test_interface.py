@@ -1,0 +1,126 @@
+"""What a caller of the core relies on besides the ids: rows, marks, sizes, errors, and that it may be missing."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from shardmill import core
+from tests.core.models import encoder, model, needs_core, ranks, reference
+from tests.tokens.hard import disorder, rows
+
+pytestmark = needs_core
+TEXTS = ["", "Hello world", "", "it's 12345 été\n\n  中文 x", "a" * 3000, ""]
+
+
+def expected(texts: list[str], eot: int | None, where: str) -> list[list[int]]:
+    mark = [] if eot is None else [eot]
+    ids = [reference("gpt2")(text) for text in texts]
+    return [mark + row if where == "before" else row + mark for row in ids]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@pytest.mark.parametrize(("eot", "where"), [(None, "after"), (50256, "after"), (50256, "before"), (0, "after")])
+@pytest.mark.parametrize("gap", [0, 3])
+def test_rows_have_their_marks_and_gaps_are_skipped(dtype, eot, where, gap):
+    texts = [text.encode() + b"|||"[:gap] for text in TEXTS]
+    data = np.frombuffer(b"before" + b"".join(texts), np.uint8)
+    offsets = np.cumsum([6, *map(len, texts)], dtype=np.int64)
+    if gap:
+        data = data[:-gap]  # what would come after the last row may be missing
+    made = core.Encoder(model("gpt2"), 1 << 20, dtype)
+    ids, counts = made.encode(data, offsets, gap, eot=eot, where=where)
+    want = expected(TEXTS, eot, where)
+    assert ids.dtype == dtype
+    assert counts.tolist() == list(map(len, want))
+    assert ids.tolist() == [id_ for row in want for id_ in row]
+
+
+def test_no_rows_are_no_ids():
+    ids, counts = encoder("gpt2", simd=True).encode(np.empty(1, np.uint8), np.zeros(1, np.int64))
+    assert len(ids) == len(counts) == 0
+
+
+def test_the_worst_text_fits_into_the_room_and_nothing_is_written_behind_it():
+    text = "".join(chr(code) for code in range(0x10000, 0x10800))  # no tokens of their own: one for each byte
+    data, offsets = rows([text, "", text])
+    memory = np.full(core.room(offsets) + 8, 7, np.uint32)
+    ids, _ = encoder("gpt2", simd=True).encode(data, offsets, eot=1, out=memory[:-8])
+    assert len(ids) > len(data) * 0.9
+    assert memory[-8:].tolist() == [7] * 8
+
+
+def test_too_little_room_is_an_error():
+    data, offsets = rows(["some words"] * 10)
+    with pytest.raises(core.CoreError, match="too small"):
+        encoder("gpt2", simd=True).encode(data, offsets, out=np.empty(40, np.uint32))
+
+
+@pytest.mark.parametrize("offsets", [[0, 11], [3, 2], [-1, 4], [0, 4, 2**40]])
+def test_offsets_outside_of_the_data_are_an_error(offsets):
+    with pytest.raises(core.CoreError, match="out of range"):
+        encoder("gpt2", simd=True).encode(
+            np.zeros(10, np.uint8), np.array(offsets, np.int64), out=np.empty(100, np.uint32)
+        )
+
+
+def test_ids_that_do_not_fit_their_type_are_refused():
+    with pytest.raises(core.CoreError):
+        core.Encoder(model("cl100k"), 1 << 20, np.uint16)
+    with pytest.raises(core.CoreError):
+        core.Encoder(model("gpt2"), 1 << 20, np.uint16).encode(*rows(["x"]), eot=1 << 16)
+
+
+def test_a_vocabulary_without_all_bytes_is_refused():
+    with pytest.raises(core.CoreError, match="byte"):
+        core.Model([b"a", b"b", b"ab"], "gpt2")
+
+
+@pytest.mark.parametrize("scheme", ["gpt2", "cl100k", "o200k"])
+@pytest.mark.parametrize("simd", [True, False])
+def test_bytes_that_are_no_text_lose_nothing(scheme, simd):
+    rng = random.Random(scheme)
+    tokens = {rank: token for token, rank in ranks(scheme).items()}
+    texts = [rng.randbytes(rng.randint(1, 200)) for _ in range(300)]
+    texts += [bytes(rng.choices(b"a \xe4\xb8\xad\xf0\x9f\x98\x80\xc3\xff'", k=rng.randint(1, 200))) for _ in range(300)]
+    data, offsets = np.frombuffer(b"".join(texts), np.uint8), np.cumsum([0, *map(len, texts)], dtype=np.int64)
+    ids, _ = encoder(scheme, simd=simd).encode(data, offsets)
+    assert b"".join(map(tokens.__getitem__, ids.tolist())) == b"".join(texts)
+
+
+def test_an_encoder_takes_what_it_says_and_no_more():
+    for size in (0, 1 << 20, 3_000_000, 16 << 20):
+        made = core.Encoder(model("gpt2"), size)
+        assert made.bytes <= max(size, 1 << 19)
+        assert size < 1 << 19 or made.bytes > 0.99 * size
+
+
+def test_threads_share_a_model():
+    texts = disorder("threads", 2000)
+    data, offsets = rows(texts)
+    want = encoder("gpt2", simd=True).encode(data, offsets)[0].tolist()
+    found = []
+
+    def work() -> None:
+        mine = core.Encoder(model("gpt2"), 1 << 20, np.uint32)
+        found.extend(mine.encode(data, offsets)[0].tolist() == want for _ in range(5))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [True] * 20
+
+
+def test_the_environment_turns_it_off():
+    code = "from shardmill import core; print(core.available(), core.why_not())"
+    environment = {**os.environ, "SHARDMILL_CORE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False turned off by SHARDMILL_CORE=0\n"

@@ -1,0 +1,68 @@
+"""Merges as a tokenizer.json has them: ranks that are no ids, and only listed pairs merge."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from shardmill import core
+from shardmill.tokens.json_files import _token_bytes
+from shardmill.tokens.schemes import SCHEMES
+from tests.core.models import both, needs_core
+from tests.tokens.hard import disorder, run
+from tests.tokens.vocabularies import gpt2_rules, split
+
+pytestmark = needs_core
+tokenizers = pytest.importorskip("tokenizers", reason="the package `tokenizers` is not installed")
+TEXTS = [*disorder("json", 1500), *(run(kind, 3000) for kind in ("letters", "letter", "space", "cjk", "thai and marks"))]
+
+
+def compare(rules: dict[str, Any], scheme: str, texts: list[str]) -> None:
+    vocab, merges = rules["model"]["vocab"], rules["model"]["merges"]
+    pairs = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
+    library = tokenizers.Tokenizer.from_str(json.dumps(rules))
+    want = [library.encode(text, add_special_tokens=False).ids for text in texts]
+    tokens = _token_bytes(vocab, [], max(vocab.values()))
+    whole = rules["model"]["ignore_merges"]
+    both(core.Model(tokens, scheme, core.merge_rows(vocab, pairs), whole_first=whole), texts, want)
+
+
+def plain(text: str) -> bool:
+    """Without special tokens, which the library would find."""
+    return "<|endoftext|>" not in text
+
+
+@pytest.mark.parametrize("scheme", ["gpt2", "llama3", "qwen2", "o200k", "tekken"])
+def test_the_merges_of_gpt2_under_every_pattern(scheme):
+    rules = gpt2_rules()
+    if scheme != "gpt2":
+        rules = {**rules, "pre_tokenizer": split(SCHEMES[scheme].patterns[0])}
+    compare(rules, scheme, list(filter(plain, TEXTS)))
+
+
+@pytest.mark.parametrize("ignore_merges", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_merges_in_any_order_and_ids_in_any_order(seed, ignore_merges):
+    rng = random.Random(seed)
+    rules = gpt2_rules()
+    vocab, merges = dict(rules["model"]["vocab"]), list(rules["model"]["merges"])[: 4000 if seed else 50000]
+    rng.shuffle(merges)
+    if seed == 3:  # pairs that other pairs make too, and that are listed twice
+        merges += ["t he", "th e", "i n", "a n", "t h e".replace(" ", "", 1), "he r"]
+    known = {token for token in vocab if len(token) == 1} | {merge.replace(" ", "") for merge in merges}
+    known |= set(rng.sample(sorted(vocab), 3000))
+    known |= {part for merge in merges for part in merge.split(" ")}
+    ids = list(range(len(known)))
+    rng.shuffle(ids)
+    vocab = dict(zip(sorted(known), ids, strict=True))
+    model = {**rules["model"], "vocab": vocab, "merges": merges, "ignore_merges": ignore_merges}
+    compare({**rules, "added_tokens": [], "model": model}, "gpt2", TEXTS)
+
+
+def test_a_merge_that_makes_something_else_is_refused():
+    tokens = [bytes([byte]) for byte in range(256)] + [b"ab"]
+    with pytest.raises(core.CoreError, match="vocabulary"):
+        core.Model(tokens, "gpt2", [[ord("a"), ord("c"), 256]])  # type: ignore[arg-type]

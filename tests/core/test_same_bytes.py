@@ -1,0 +1,45 @@
+"""A run that reads with the core and one that reads without it write the same bytes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+import shardmill
+from shardmill import core
+from tests.odd_lines import odd_lines, real_lines
+
+pytestmark = pytest.mark.skipif(not core.available(), reason=f"no compiled core: {core.why_not()}")
+
+
+def lines(path: Path, chance: random.Random) -> None:
+    good, odd = real_lines(), iter(odd_lines(chance, 1_000))
+    path.write_bytes(
+        b"\n".join([good[0], *(next(odd) if chance.random() < 0.05 else chance.choice(good) for _ in range(1_000))])
+    )
+
+
+def text(path: Path, chance: random.Random) -> None:
+    rows = chance.choices(real_lines(), k=1_000)
+    rows[100:110] = [b"", b"\n", b"\xff", b"\xe2\x82", b"\xed\xa0\x80", b"x" * 100_000, b"\0", b"-", b"--", b"\n-"]
+    path.write_bytes(b"\n--\n".join(rows))
+
+
+@pytest.mark.parametrize(("make", "options"), [(lines, {}), (text, {"separator": "\n--\n"})])
+def test_reading_with_the_core_changes_no_byte(
+    tmp_path: Path, make: object, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(make)
+    source = tmp_path / ("a.jsonl" if make is lines else "a.txt")
+    make(source, random.Random(5))
+    written = []
+    for way, memory in ((True, "2GB"), (False, "1GB")):
+        monkeypatch.setattr(core, "available", lambda way=way: way)
+        out = tmp_path / f"{way} {memory}"
+        shardmill.prepare(str(source), str(out), val="0.3", max_bad="any", memory=memory, **options)
+        names = sorted(path.name for path in out.iterdir() if path.is_file())
+        written.append({name: (out / name).read_bytes() for name in names})
+    assert written[0] == written[1]
+    assert ("rejects.jsonl" in written[0]) is (make is lines)

@@ -1,0 +1,121 @@
+"""Parquet, page by page: the texts are those that pyarrow reads, whatever the encoding, codec and size of pages."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from shardmill.documents import Reading, pages
+from shardmill.errors import BudgetError, SourceError
+from tests.documents.twin import read_path
+
+SIZES = (3000, 1 << 22)
+
+
+def _texts(nulls: bool) -> list[str | None]:
+    dice = random.Random(7)
+    texts: list[str | None] = [f"row {i} é " * dice.randrange(12) for i in range(40)] * 2 + ["same"] * 40
+    texts[50] = "long " * 2000
+    dice.shuffle(texts)
+    return [None if nulls and dice.random() < 0.2 else text for text in texts]
+
+
+ENCODINGS: dict[str, dict[str, object]] = {
+    "dictionary": {},
+    "falls back": {"dictionary_pagesize_limit": 500, "write_batch_size": 8},
+    "plain": {"use_dictionary": False},
+    "delta length": {"use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"},
+    "delta bytes": {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+}
+
+
+def _encoding(name: str, column: str) -> dict[str, Any]:
+    options = dict(ENCODINGS[name])
+    if "column_encoding" in options:
+        options["column_encoding"] = {column: options["column_encoding"]}
+    return options
+
+
+@pytest.mark.parametrize("nulls", [False, True])
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_pages_give_the_texts_that_pyarrow_reads(tmp_path: Path, encoding: str, codec: str, version: str, nulls: bool):
+    path = tmp_path / "a.parquet"
+    texts = _texts(nulls)
+    options = {"data_page_size": 500, "row_group_size": 70, "write_page_checksum": True, **_encoding(encoding, "text")}
+    data = pa.table({"id": range(len(texts)), "text": texts})
+    pq.write_table(data, path, compression=codec, data_page_version=version, **options)
+    wanted = pq.read_table(path, columns=["text"])["text"].to_pylist()
+    for size in SIZES:
+        got = read_path(path, size)
+        assert got.documents == [text.encode() for text in wanted if text is not None]
+        assert [row for row, _ in got.rejects] == [i for i, text in enumerate(wanted) if text is None]
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_texts_deep_in_structs_are_null_where_anything_above_them_is(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.parquet"
+    rows = [{"b": {"c": f"text {i}"}} for i in range(50)] + [None, {"b": None}, {"b": {"c": None}}, {"b": {"c": "end"}}]
+    pq.write_table(pa.table({"a": rows}), path, data_page_size=200, **_encoding(encoding, "a.b.c"))
+    for size in SIZES:
+        got = read_path(path, size, Reading(text_field="a.b.c"))
+        assert got.documents == [b"text %d" % i for i in range(50)] + [b"end"]
+        assert [row for row, _ in got.rejects] == [50, 51, 52]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("encoding", ["dictionary", "plain"])
+def test_a_page_with_a_wrong_checksum_is_an_error(tmp_path: Path, encoding: str, version: str) -> None:
+    path = tmp_path / "a.parquet"
+    options = ENCODINGS[encoding] | {"compression": "none", "data_page_version": version}
+    pq.write_table(pa.table({"text": ["the first", "the second"]}), path, write_page_checksum=True, **options)
+    raw = bytearray(path.read_bytes())
+    at = raw.find(b"the second", raw.find(b"the first"))
+    while at >= 0:  # wherever it stands, in statistics too
+        raw[at + 4 : at + 10] = b"sixth!"
+        at = raw.find(b"the second")
+    path.write_bytes(raw)
+    with pytest.raises(SourceError, match=r"(?i)crc"):
+        read_path(path)
+
+
+def _refusing(amount: int, what: str, place: str, record: int = 0):
+    raise BudgetError(f"{what} takes {amount:,} bytes", place=place)
+
+
+@pytest.mark.parametrize("column", ["text", "a.text"])
+def test_a_footer_too_large_to_be_parsed_is_searched_for_the_column(tmp_path: Path, column: str) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [f"row {i}" for i in range(500)]
+    other = [f"\x19\x18\x04text {i}" for i in range(500)]
+    inside = pa.array([{"text": text} for text in texts])
+    data = pa.table({"z": other, "a": inside}) if column == "a.text" else pa.table({"a": range(500), "text": texts})
+    pq.write_table(data, path, row_group_size=20)
+
+    def hold(amount: int, what: str, place: str, record: int = 0):
+        return (_refusing if what == "the footer" else Reading().hold)(amount, what, place, record)
+
+    got = read_path(path, 1000, Reading(text_field=column, hold=hold))
+    assert got.documents == [text.encode() for text in texts]
+
+
+def test_a_footer_where_the_search_would_be_misled_is_refused_and_not_misread(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    texts = [f"\x19\x18\x04text {i}" for i in range(100)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=20)
+    with pytest.raises(BudgetError, match="the footer takes"):
+        read_path(path, 1000, Reading(hold=_refusing))
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"\x15", b"\x15\x80", b"\x1c" * 40, b"\x19\xff\xff\xff\xff", b"\x15" + b"\xff" * 12]
+)
+def test_headers_of_any_bytes_end_in_an_error_that_is_expected(raw: bytes) -> None:
+    with pytest.raises((IndexError, pages.Damaged)):
+        pages.parsed(raw)

@@ -1,0 +1,29 @@
+"""Bad records by the thousand cost time in proportion, and no more calls of the system than needed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import shardmill
+from shardmill.storage.files import PartialFile
+
+
+def test_rejects_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A call of the system for each lets go of the interpreter, and a worker that judges bad lines takes it for long.
+    source = tmp_path / "a.jsonl"
+    source.write_bytes(b'{"text": "good"}\n' + b"x\n" * 5_000)
+    calls: dict[str, int] = {}
+    append = PartialFile.append
+
+    def counted(self: PartialFile, data: bytes) -> None:
+        calls[self.path.name] = calls.get(self.path.name, 0) + 1
+        append(self, data)
+
+    monkeypatch.setattr(PartialFile, "append", counted)
+    shardmill.prepare(str(source), str(tmp_path / "out"), max_bad="any")
+    lines = (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()
+    assert [json.loads(line)["line"] for line in lines] == list(range(2, 5_002))
+    assert 1 <= calls["rejects.jsonl"] <= 50

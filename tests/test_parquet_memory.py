@@ -1,0 +1,141 @@
+"""Bounded, for what parquet holds in few bytes: such a file stays below the limit, or the error says what suffices."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.corpus import random_words
+from tests.meter import metered
+
+MB = 1_000_000
+LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of a process is Linux's")
+
+
+def _words(size: int, count: int) -> list[str]:
+    text = random_words(size * count).decode("ascii", "ignore")
+    return [text[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _repeated(text: str, times: int) -> pa.Array:
+    return pa.array([text]).take(pa.array(np.zeros(times, np.int64)))
+
+
+FILES = {
+    "a long value first": (lambda: [_words(2_200_000, 1)[0], *_words(2000, 8000)], {"row_group_size": 3000}, 400),
+    "empty texts": (lambda: _repeated("", 3_000_000), {"row_group_size": 3_000_000}, 400),
+    "a common prefix": (
+        lambda: ["x" * MB + f" {i}" for i in range(120)],
+        {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+        400,
+    ),
+    "a large dictionary": (
+        lambda: _words(3000, 15_000) * 2,
+        {"dictionary_pagesize_limit": 1 << 30, "row_group_size": 100_000},
+        512,
+    ),
+    "long values that repeat": (lambda: _words(20_000, 49) * 39, {}, 330),
+    "a page of 20 MB": (lambda: _words(2000, 10_000), {"use_dictionary": False, "data_page_size": 1 << 30}, 400),
+    "a value of 80 MB": (lambda: ["x y " * 20_000_000], {}, 400),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_a_parquet_file_unfolds_to_stays_below_the_limit(tmp_path, name):
+    texts, options, limit = FILES[name]
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": texts()}), source, **options)
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", f"{limit}MB", "--workers", "2", "--json")
+    assert run.peak < limit * MB
+    if name == "a value of 80 MB":
+        assert run.code == 1
+        assert int(re.search(r"--memory (\d+)MB`", run.err)[1]) > limit
+        return
+    assert run.code == 0, run.err
+    manifest = json.loads((tmp_path / "out/manifest.json").read_bytes())
+    assert manifest["documents"] + manifest["empty"] == pq.read_metadata(source).num_rows
+    assert run.peak * 0.97 < json.loads(run.out)["peak_memory"] < limit * MB
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_dictionary", [True, False])
+def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path, use_dictionary):
+    source = tmp_path / "a.parquet"
+    texts = ["small"] * 50 + ["x y " * 8_000_000] + ["small"] * 50
+    pq.write_table(pa.table({"text": texts}), source, use_dictionary=use_dictionary)
+    refused = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
+    assert refused.code == 1 and refused.peak < 400 * MB
+    enough = re.search(r"--memory (\d+)MB`", refused.err)[1]
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", f"{enough}MB", "--workers", "2")
+    assert run.code == 0, run.err
+    assert run.peak < int(enough) * MB
+
+
+@pytest.mark.slow
+def test_a_footer_of_many_columns_and_row_groups_stays_below_the_limit(tmp_path):
+    source = tmp_path / "a.parquet"
+    data = pa.table({"text": ["hello"] * 10, **{f"c{i}": range(10) for i in range(300)}})
+    with pq.ParquetWriter(source, data.schema) as writer:
+        for _ in range(1500):
+            writer.write_table(data)
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
+    assert run.code == 0, run.err
+    assert run.peak < 400 * MB
+
+
+@pytest.mark.slow
+def test_many_nulls_stay_below_the_limit(tmp_path):
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": pa.nulls(3_000_000, pa.string())}), source, row_group_size=3_000_000)
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--max-bad", "any")
+    assert run.code == 0, run.err
+    assert run.peak < 400 * MB
+
+
+NO_ESTIMATES = """
+import sys
+from contextlib import nullcontext
+from shardmill.run.budget import Budget
+Budget.hold = lambda self, *given, **more: nullcontext()
+from shardmill.cli import main
+main(sys.argv[1:])
+"""
+
+
+@LINUX
+def test_below_all_estimates_the_process_itself_is_limited(tmp_path, monkeypatch):
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["x y " * 75 * MB]}), source)
+    monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ESTIMATES])
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
+    assert run.code == 1
+    assert "the data takes more than 400 MB of memory" in run.err and "Traceback" not in run.err
+    assert run.peak < 1.2 * 400 * MB
+
+
+@LINUX
+def test_a_program_that_calls_prepare_finds_its_limits_unchanged(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_text("some words")
+    program = f"""
+import resource
+from shardmill.storage import files
+import shardmill
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 40, resource.RLIM_INFINITY))
+seen, append = set(), files.PartialFile.append
+def watched(self, data):
+    seen.add(resource.getrlimit(resource.RLIMIT_DATA)[0])
+    append(self, data)
+files.PartialFile.append = watched
+shardmill.prepare({str(source)!r}, {str(tmp_path / "out")!r}, val=0)
+assert seen == {{1 << 40}}, seen
+assert resource.getrlimit(resource.RLIMIT_DATA) == (1 << 40, resource.RLIM_INFINITY)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

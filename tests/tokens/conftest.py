@@ -1,0 +1,12 @@
+"""These tests are of the libraries that encode where the compiled core is not; `test_core_engine.py` is of the core."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardmill.tokens import core_backend
+
+
+@pytest.fixture(autouse=True)
+def engine_of_a_library(monkeypatch):
+    monkeypatch.setattr(core_backend, "knows", lambda scheme: False)
