@@ -83,7 +83,8 @@ def test_what_prepare_makes_can_be_read_verified_shown_and_converted(format, tok
     again = {"format": format, "shard_tokens": 1500, "name": "x", "eot": eot}
     shardmill.convert(tmp_path / "other", tmp_path / "back", **again)
     assert look_at(tmp_path / "back").keys() == made.keys()
-    if shape not in ("drop", "merge"):
+    # Without EOT a stream does not say where files that end with documents were cut.
+    if shape not in ("drop", "merge", "bare"):
         for entry in json.loads((tmp_path / "made" / "manifest.json").read_text())["splits"].values():
             for file in entry["files"]:
                 one, other = (tmp_path / folder / file["name"] for folder in ("made", "back"))
@@ -105,6 +106,6 @@ def test_files_of_other_tools_can_be_converted_and_then_everything_else(kind, tm
     shardmill.convert(tmp_path / "theirs", tmp_path / "ours", format=TOGETHER, shard_tokens=500, name="x")
     tokens = look_at(tmp_path / "ours", sample=0)  # random tokens are not what a library gives for their text
     # Where val was cut inside a document, EOT before or after it falls on another side of the cut.
-    assert len({len(tokens[format, "train"]) + len(tokens[format, "val"]) for format in FORMATS}) == 1
+    assert len({len(tokens[format, "train"]) + len(tokens[format, "val"]) for format in TOGETHER}) == 1
     shardmill.convert(tmp_path / "ours", tmp_path / "again", format="megatron", name="x")
     look_at(tmp_path / "again", sample=0)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.dataset.dataset import Dataset, open_dataset
+from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.errors import DamageError
 from shardmill.options import Options
 from shardmill.run.journal import Journal
@@ -19,8 +18,7 @@ from shardmill.run.plan import Plan
 from shardmill.run.progress import Progress
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
-from shardmill.storage import Written, writing_temporary_files
-from shardmill.tokens import load_tokenizer
+from shardmill.storage import writing_temporary_files
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,9 +28,7 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
     """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     options = Options.of(manifest["options"])
     sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
-    tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials).with_delimiter(
-        options.delimiter
-    )
+    tokenizer = tokenizer_of(manifest)
     formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
     outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
     with writing_temporary_files():
@@ -50,10 +46,8 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
             )
 
 
-class Comparison:
+class Comparison(Output):
     """Stands where an output would, and compares what comes with the files that are there."""
-
-    full = file_tokens = 0
 
     def __init__(self, dataset: Dataset) -> None:
         self.format, self.eot, self.dtype = dataset.format, dataset.eot, dataset.dtype
@@ -80,27 +74,3 @@ class Comparison:
         for split in self._dataset:
             if self._at[split] < len(self._dataset[split]):
                 raise DamageError("the sources give fewer tokens than there are", place=split)
-
-    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
-        return []
-
-    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None: ...
-
-    def end_document(self) -> None: ...
-
-    def position(self) -> dict[str, list[int]]:
-        return {}
-
-    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
-        return list
-
-    def recorded(self) -> None: ...
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        return {}
-
-    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        return []
-
-    def close(self) -> None: ...

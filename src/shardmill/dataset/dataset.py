@@ -36,6 +36,21 @@ def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> D
     return Dataset(dataset_folder(folder), format)
 
 
+def tokenizer_of(manifest: dict[str, Any]) -> Tokenizer:
+    """The tokenizer that a dataset was made with; MismatchError when the one of that name has changed, UsageError."""
+    from shardmill.tokens import load_tokenizer  # slow to import, and not everybody who opens a dataset needs it
+
+    known, options = manifest["tokenizer"], manifest["options"]
+    spec, pattern = options.get("tokenizer") or known["name"], options.get("pattern")
+    found = load_tokenizer(spec, pattern=pattern, specials=options.get("specials", "text"))
+    found = found.with_delimiter(options.get("delimiter"))
+    if (found.sha256, found.eot) != (known["sha256"], known["eot"]):
+        raise MismatchError(
+            f"the tokenizer `{spec}` is not the one that the dataset was made with", place=str(known["name"])
+        )
+    return found
+
+
 class Dataset:
     """What `prepare` and `convert` make: `data["train"]`, `data["val"]`, and the manifest."""
 
@@ -81,14 +96,7 @@ class Dataset:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that it was made with; MismatchError when the one of that name has changed."""
-        from shardmill.tokens import load_tokenizer
-
-        known, options = self.manifest["tokenizer"], self.manifest["options"]
-        spec = options.get("tokenizer") or known["name"]
-        found = load_tokenizer(spec, pattern=options.get("pattern"), specials=known.get("specials", "text"))
-        if found.sha256 != known["sha256"]:
-            raise MismatchError(f"the tokenizer `{spec}` is not the one that the dataset was made with")
-        return found
+        return tokenizer_of(self.manifest)
 
     def decode(self, tokens: NDArray[Any]) -> str:
         """The text of some tokens; bytes that are no whole characters become U+FFFD."""

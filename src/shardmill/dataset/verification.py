@@ -15,14 +15,14 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
-from shardmill.dataset.dataset import Dataset, Split, open_dataset
+from shardmill.dataset.dataset import Dataset, Split, open_dataset, tokenizer_of
 from shardmill.dataset.untrusted import check_inside, check_manifest
-from shardmill.errors import DamageError, UsageError
+from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.run.manifest import NAME as MANIFEST
 from shardmill.run.manifest import parse_manifest, read_manifest
 from shardmill.shards import format_named
 from shardmill.storage import ObjectStore, is_url
-from shardmill.tokens import Tokenizer, load_tokenizer
+from shardmill.tokens import Tokenizer
 from shardmill.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
@@ -125,20 +125,11 @@ def _manifest_of(store: ObjectStore) -> dict[str, Any]:
 
 
 def _tokenizer(manifest: dict[str, Any], report: Report) -> Tokenizer | None:
-    named, options = manifest["tokenizer"], manifest["options"]
     try:
-        tokenizer = load_tokenizer(
-            options.get("tokenizer") or named["name"],
-            pattern=options.get("pattern"),
-            specials=options.get("specials", "text"),
-        ).with_delimiter(options.get("delimiter"))
-    except UsageError as why:
+        return tokenizer_of(manifest)
+    except (UsageError, MismatchError) as why:
         report.notes.append(f"no document was encoded again: {why.message}")
         return None
-    if tokenizer.describe() != named:
-        report.notes.append(f"no document was encoded again: `{named['name']}` here is another tokenizer")
-        return None
-    return tokenizer
 
 
 def _check_output(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ import numpy as np
 from shardmill.errors import OutputError
 from shardmill.shards import SPLITS
 from shardmill.shards.format import Format, Order
-from shardmill.shards.output import names_under, remove_strangers
+from shardmill.shards.output import FileOutput
 from shardmill.storage import PARTIAL, PartialFile, Written, writing_to
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Pair:
             yield np.frombuffer(self.lengths.read(size * first, size * count), dtype).astype(np.int64)
 
 
-class DocumentOutput(ABC):
+class DocumentOutput(FileOutput):
     """What all such files have in common; each format says in `complete` what becomes of a pair.
 
     Lengths go to disk as documents end, so nothing here grows with the number of documents. A document is never
@@ -76,15 +76,12 @@ class DocumentOutput(ABC):
     """Where documents end in the file, instead of their lengths."""
 
     def __init__(self, kind: Format, order: Order) -> None:
-        self._kind, self.folder, self.name = kind, order.folder, order.name
-        self.dtype = order.dtype.newbyteorder("<")
-        self.format, self.eot = kind.name, order.eot or kind.eot
+        super().__init__(kind, order)
         self._stands = {split: Stand() for split in SPLITS}
         self._open: dict[str, Pair] = {}
         self._full: list[Pair] = []
         self._in_hand: list[Pair] = []
         self._ending: list[str] = []
-        self._obsolete: list[PartialFile] = []
 
     @abstractmethod
     def tokens_name(self, split: str, index: int) -> str:
@@ -92,10 +89,6 @@ class DocumentOutput(ABC):
 
     def lengths_name(self, split: str, index: int) -> str:
         return self.tokens_name(split, index) + ".lengths"
-
-    @abstractmethod
-    def owns(self) -> re.Pattern[str]:
-        """Matches every file name that this output can make."""
 
     @abstractmethod
     def complete(self, pair: Pair) -> list[Written]:
@@ -112,38 +105,20 @@ class DocumentOutput(ABC):
 
     @property
     def full(self) -> int:
-        """Files that wait for their names."""
         return len(self._full)
 
     @property
-    def dropped(self) -> dict[str, int]:
-        """Nothing: every file ends with a document."""
-        return {}
-
-    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        """What the format's readers will trip over."""
-        return self._kind.warnings(splits, self.dtype, self.eot)
-
-    @property
-    def file_tokens(self) -> int:
-        """Tokens after which a file ends; 0: there is one file a split."""
+    def file_tokens(self) -> int:  # type: ignore[override]
         return self.limit
 
-    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
-        """Which of these names, or of those in the folder, this output would use."""
-        owned = self.owns()
-        names = names_under(self.folder) if names is None else names
-        return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
-
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        """Go on from a recorded position: files are cut back to it, and what came after is removed."""
         keep = {written.name for written in complete}
         for split, numbers in position.items():
             stand = self._stands[split] = Stand(*numbers)
             if stand.tokens:
                 pair = self._begin(split, stand.tokens, stand.documents)
                 keep |= {pair.tokens.name + PARTIAL, pair.lengths.name + PARTIAL}
-        remove_strangers(self, self.folder, keep)
+        self.remove_strangers(keep)
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Put tokens at the end of a split; OutputError for a document that is too long for the format."""
@@ -163,7 +138,6 @@ class DocumentOutput(ABC):
             tokens, ends = tokens[size:], ends[last + 1 :] - size
 
     def end_document(self) -> None:
-        """The document that is open in any split ends here."""
         for split, stand in self._stands.items():
             if stand.open:
                 self._write(split, np.empty(0, self.dtype), np.zeros(1, np.int64))
@@ -175,7 +149,6 @@ class DocumentOutput(ABC):
         return {split: list(vars(stand).values()) for split, stand in self._stands.items()}
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
-        """What brings the present position to the disk; run it in another thread while this one appends."""
         full, self._full = self._full, []
         self._in_hand = full
         ending, self._ending = self._ending, []
@@ -190,13 +163,7 @@ class DocumentOutput(ABC):
 
         return settle
 
-    def recorded(self) -> None:
-        """Remove what only an earlier position needs."""
-        while self._obsolete:
-            self._obsolete.pop().remove()
-
     def finish(self, wanted: tuple[str, ...]) -> None:
-        """End every open file; the splits in `wanted` have one even when they have no tokens."""
         self.end_document()
         for split, stand in self._stands.items():
             if split in wanted and not stand.closed:
@@ -208,7 +175,6 @@ class DocumentOutput(ABC):
                 stand.closed = 1
 
     def close(self) -> None:
-        """Let go of all files without finishing them."""
         for pair in (*self._open.values(), *self._full, *self._in_hand):
             pair.tokens.close()
             pair.lengths.close()

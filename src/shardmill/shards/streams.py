@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from shardmill.shards import SPLITS
 from shardmill.shards.format import Format, Order
-from shardmill.shards.output import names_under, remove_strangers
+from shardmill.shards.output import FileOutput
 from shardmill.storage import PARTIAL, PartialFile, Written
 
 if TYPE_CHECKING:
@@ -43,14 +43,8 @@ class StreamFormat(Format):
         shards = -(-tokens // shard_tokens) + 1  # and one of val
         return tokens * width + shards * len(self.head(1, np.dtype(f"<u{width}")))
 
-    def owns(self, name: str) -> re.Pattern[str]:
-        """Matches every file name that this format can make."""
-        fields = {"{name}": re.escape(name), "{split}": "|".join(SPLITS), "{index}": r"\d{6,}"}
-        parts = re.split(r"({\w+})", self.file_name)
-        return re.compile("".join(f"(?:{fields[part]})" if part in fields else re.escape(part) for part in parts))
 
-
-class StreamOutput:
+class StreamOutput(FileOutput):
     """The files of one such format, for all splits. One thread appends and takes snapshots; another may settle them.
 
     `tail` says what becomes of a last shard that is shorter than the others: `merge` appends it to the one before,
@@ -59,9 +53,8 @@ class StreamOutput:
 
     def __init__(self, kind: StreamFormat, order: Order) -> None:
         """UsageError when the format's readers cannot take such files."""
-        self._kind, self.folder, self.name = kind, order.folder, order.name
-        self.dtype = order.dtype.newbyteorder("<")
-        self.format, self.eot = kind.name, order.eot or kind.eot
+        super().__init__(kind, order)
+        self._kind: StreamFormat = kind
         self._shard_tokens = self.file_tokens = order.shard_tokens if kind.sharded else 0
         self._tail = order.tail if kind.sharded else "keep"
         if kind.sharded:
@@ -75,16 +68,13 @@ class StreamOutput:
         self._full: list[tuple[str, PartialFile, int]] = []
         self._in_hand: list[PartialFile] = []
         self._left: list[PartialFile] = []
-        self._obsolete: list[PartialFile] = []
 
-    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
-        """Which of these names, or of those in the folder, this output would use."""
-        owned = self._kind.owns(self.name)
-        names = names_under(self.folder) if names is None else names
-        return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
+    def owns(self) -> re.Pattern[str]:
+        fields = {"{name}": re.escape(self.name), "{split}": "|".join(SPLITS), "{index}": r"\d{6,}"}
+        parts = re.split(r"({\w+})", self._kind.file_name)
+        return re.compile("".join(f"(?:{fields[part]})" if part in fields else re.escape(part) for part in parts))
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        """Go on from a recorded position: files are cut back to it, and what came after is removed."""
         keep = {written.name for written in complete}
         for split, (index, tokens, waits, dropped) in position.items():
             self._index[split], self._tokens[split], self._dropped[split] = index, tokens, dropped
@@ -92,7 +82,7 @@ class StreamOutput:
                 self._waiting[split] = self._reopen(split, index - 1, self._shard_tokens, keep)
             if tokens:
                 self._open[split] = self._reopen(split, index, tokens, keep)
-        remove_strangers(self, self.folder, keep)
+        self.remove_strangers(keep)
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Put tokens at the end of a split, over as many shards as it takes; where documents end is of no interest."""
@@ -107,9 +97,6 @@ class StreamOutput:
             if self._shard_tokens and self._tokens[split] == self._shard_tokens:
                 self._end(split)
 
-    def end_document(self) -> None:
-        """The document that is open in any split ends here; of no interest to a stream."""
-
     def position(self) -> dict[str, list[int]]:
         """Where each split stands: the index of its open file, the tokens in it, whether the one before it waits for
         its name, and the tokens that were dropped."""
@@ -120,19 +107,13 @@ class StreamOutput:
 
     @property
     def full(self) -> int:
-        """Files that wait to be settled."""
         return len(self._full)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Tokens that `--tail drop` left out."""
         return {split: count for split, count in self._dropped.items() if count}
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
-        """What brings the present position to the disk; run it in another thread while this one appends.
-
-        It gives the files that became whole, each with its split.
-        """
         full, self._full = self._full, []
         self._in_hand = [file for _, file, _ in full]
         left, self._left = self._left, []
@@ -152,13 +133,7 @@ class StreamOutput:
 
         return settle
 
-    def recorded(self) -> None:
-        """Remove the tails that were merged or dropped: nothing goes on from before that any more."""
-        while self._obsolete:
-            self._obsolete.pop().remove()
-
     def finish(self, wanted: tuple[str, ...]) -> None:
-        """End every open file; the splits in `wanted` have a file even when they have no tokens."""
         for split in SPLITS:
             if split in wanted and split not in self._open and not self._index[split]:
                 self._begin(split)
@@ -176,12 +151,7 @@ class StreamOutput:
             if split in self._waiting:
                 self._full.append((split, self._waiting.pop(split), self._shard_tokens))
 
-    def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        """What the format's readers will trip over."""
-        return self._kind.warnings(splits, self.dtype, self.eot)
-
     def close(self) -> None:
-        """Let go of all files without finishing them."""
         files = (*self._open.values(), *self._waiting.values(), *[file for _, file, _ in self._full])
         for file in (*files, *self._in_hand, *self._left, *self._obsolete):
             file.close()
