@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tiktoken
 
-from shardmill import core
+from shardmill.core import available, why_not
+from shardmill.core import encoding as core
 from shardmill.tokens import vocabulary
 from shardmill.tokens.schemes import SCHEMES
 from tests.tokens.hard import rows
@@ -26,7 +27,7 @@ VOCABULARIES = {
 }
 """The vocabulary that each scheme is tried with; GPT-2's is in the package."""
 
-needs_core = pytest.mark.skipif(not core.available(), reason=f"the compiled core: {core.why_not()}")
+needs_core = pytest.mark.skipif(not available(), reason=f"the compiled core: {why_not()}")
 
 
 @functools.cache

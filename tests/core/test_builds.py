@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill import core
+import shardmill.core
+from shardmill.core.encoding import SCHEMES
 from shardmill.tokens import vocabulary
 from tests.core.models import ranks, reference
 from tests.tokens.hard import RUNS, disorder, rows, run
 
 HERE = Path(__file__).parent
-SOURCES = Path(core.__file__).parent
+SOURCES = Path(shardmill.core.__file__).parent
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_ISOC11_SOURCE"]
 SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 BUILDS = {
@@ -57,7 +58,7 @@ def case_file(path: Path, scheme: str, texts: list[str]) -> Path:
     data, offsets = rows(texts)
     token_offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)
     flat = np.array([id_ for row in ids for id_ in row], np.uint32)
-    sizes = [core.SCHEMES.index(scheme), len(tokens), token_offsets[-1], -1, 1, len(texts), len(data), len(flat)]
+    sizes = [SCHEMES.index(scheme), len(tokens), token_offsets[-1], -1, 1, len(texts), len(data), len(flat)]
     with path.open("wb") as file:
         parts = [np.array(sizes, np.int64), token_offsets, b"".join(tokens), offsets, data]
         for part in [*parts, np.array(list(map(len, ids)), np.int64), flat]:

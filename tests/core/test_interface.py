@@ -11,7 +11,7 @@ import threading
 import numpy as np
 import pytest
 
-from shardmill import core
+from shardmill.core import encoding as core
 from tests.core.models import encoder, model, needs_core, ranks, reference
 from tests.tokens.hard import disorder, rows
 
@@ -68,6 +68,11 @@ def test_offsets_outside_of_the_data_are_an_error(offsets):
         encoder("gpt2", simd=True).encode(
             np.zeros(10, np.uint8), np.array(offsets, np.int64), out=np.empty(100, np.uint32)
         )
+
+
+def test_memory_of_another_type_is_refused():
+    with pytest.raises(core.CoreError, match="out of range"):
+        encoder("gpt2", simd=True).encode(*rows(["x"]), out=np.empty(100, np.uint16))
 
 
 def test_ids_that_do_not_fit_their_type_are_refused():

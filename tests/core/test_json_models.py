@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardmill import core
+from shardmill.core import encoding as core
 from shardmill.tokens.json_files import _token_bytes
 from shardmill.tokens.schemes import SCHEMES
 from tests.core.models import both, needs_core

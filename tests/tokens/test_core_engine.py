@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from shardmill import core
+from shardmill.core.encoding import Encoder
 from shardmill.tokens import self_check
 from tests.corpus import HARD, documents, random_words
 from tests.tokens.hard import lists, rows
@@ -75,7 +76,7 @@ def test_both_engines_have_one_provenance(name, monkeypatch):
 
 def test_a_core_that_lies_is_not_trusted(monkeypatch):
     """For a vocabulary that nobody has published; and for releases that no test has seen."""
-    encode = core.Encoder.encode
+    encode = Encoder.encode
 
     def lie(self, *arguments, **options):
         ids, counts = encode(self, *arguments, **options)
@@ -83,7 +84,7 @@ def test_a_core_that_lies_is_not_trusted(monkeypatch):
             ids[999] ^= 1
         return ids, counts
 
-    monkeypatch.setattr(core.Encoder, "encode", lie)
+    monkeypatch.setattr(Encoder, "encode", lie)
     assert loaded("llama3").engine_name == "gigatoken"
     assert loaded("gpt2").engine_name == "core"
     monkeypatch.setattr(self_check, "TESTED", {**self_check.TESTED, "tiktoken": "99."})

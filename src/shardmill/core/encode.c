@@ -266,7 +266,7 @@ static int any_high(const u8 *p, u32 n) {
 static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
     if (n <= m->longest && (m->odd_lengths[n / 64] >> n % 64 & 1)) {
-        u32 id = sm_token_id(m, p, n);
+        u32 id = sm_token(m, p, n);
         if (id != NONE) return put(out, wide, id);
     }
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
@@ -393,7 +393,7 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     for (u32 i = 0; i < model->count && kept < sets / 2; i++) { /* the rest of the cache is for what the text has */
         u32 n = model->begin[i + 1] - model->begin[i];
         const u8 *t = model->text + model->begin[i];
-        if (!n || n > SHORT || sm_token_id(model, t, n) != i) continue;
+        if (!n || n > SHORT || sm_token(model, t, n) != i) continue;
         u64 key[2];
         u8 id[4];
         put(id, e->wide, i);

@@ -20,7 +20,7 @@ static u64 hash_bytes(const u8 *p, u32 n) {
 }
 
 /* The id of the token that a piece of these bytes is, or NONE. */
-u32 sm_token_id(const sm_model *m, const u8 *p, u32 n) {
+u32 sm_token(const sm_model *m, const u8 *p, u32 n) {
     if (n > m->longest) return NONE;
     for (u32 at = (u32)hash_bytes(p, n) & m->vocabulary_mask;; at = (at + 1) & m->vocabulary_mask) {
         u32 id = m->vocabulary[at];
@@ -165,7 +165,7 @@ static int last_pair(const sm_model *m, u32 token, u32 *left, u32 *right) {
     u16 begin[LONGEST + 1];
     u32 pair[LONGEST]; /* id of part i and the next together */
     for (u32 i = 0; i <= n; i++) begin[i] = (u16)i;
-    for (u32 i = 0; i + 1 < n; i++) pair[i] = sm_token_id(m, t + i, 2);
+    for (u32 i = 0; i + 1 < n; i++) pair[i] = sm_token(m, t + i, 2);
     while (parts > 2) {
         u32 best = NONE, at = 0;
         for (u32 i = 0; i + 1 < parts; i++)
@@ -174,11 +174,11 @@ static int last_pair(const sm_model *m, u32 token, u32 *left, u32 *right) {
         parts--;
         for (u32 i = at + 1; i <= parts; i++) begin[i] = begin[i + 1];
         for (u32 i = at + 1; i + 1 < parts; i++) pair[i] = pair[i + 1];
-        if (at + 1 < parts) pair[at] = sm_token_id(m, t + begin[at], begin[at + 2] - begin[at]);
-        if (at) pair[at - 1] = sm_token_id(m, t + begin[at - 1], begin[at + 1] - begin[at - 1]);
+        if (at + 1 < parts) pair[at] = sm_token(m, t + begin[at], begin[at + 2] - begin[at]);
+        if (at) pair[at - 1] = sm_token(m, t + begin[at - 1], begin[at + 1] - begin[at - 1]);
     }
-    *left = sm_token_id(m, t, begin[1]);
-    *right = sm_token_id(m, t + begin[1], n - begin[1]);
+    *left = sm_token(m, t, begin[1]);
+    *right = sm_token(m, t + begin[1], n - begin[1]);
     return *left != NONE && *right != NONE;
 }
 static void remember(sm_model *m, u32 id) {
@@ -216,11 +216,11 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     for (u32 i = 0; i < m->count; i++) {
         u32 n = m->begin[i + 1] - m->begin[i];
         if (n > m->longest) m->longest = n;
-        if (n && sm_token_id(m, text + offsets[i], n) == NONE) remember(m, i);
+        if (n && sm_token(m, text + offsets[i], n) == NONE) remember(m, i);
     }
     for (int i = 0; i < 256; i++) {
         u8 byte = (u8)i;
-        if ((m->byte_id[i] = sm_token_id(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
+        if ((m->byte_id[i] = sm_token(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
     }
 
     /* The merges, and whether every token is made of such as are made before it. */
@@ -244,7 +244,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     } else {
         for (u32 i = 0; i < m->count; i++) {
             u32 n = m->begin[i + 1] - m->begin[i], left, right;
-            if (n < 2 || sm_token_id(m, text + offsets[i], n) != i) continue;
+            if (n < 2 || sm_token(m, text + offsets[i], n) != i) continue;
             if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
             sm_pair_insert(m, left, right, i);
             m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
@@ -263,7 +263,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     /* Tokens that merging does not make of their own bytes. */
     for (u32 i = 0; i < m->count; i++) {
         u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
-        if (!n || sm_token_id(m, text + offsets[i], n) != i) continue;
+        if (!n || sm_token(m, text + offsets[i], n) != i) continue;
         if (sm_merge(m, working, 0, text + offsets[i], n, ids) != 1 || ids[0] != i) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
     }
     if (!whole_first) { /* then a piece is such a token only if merging makes it */

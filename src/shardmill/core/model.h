@@ -154,7 +154,7 @@ enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, an
 
 /* ---- model.c */
 /* The id of the token that a piece of these bytes is, or NONE. */
-u32 sm_token_id(const sm_model *m, const u8 *p, u32 n);
+u32 sm_token(const sm_model *m, const u8 *p, u32 n);
 enum { CROSSED = 1, IN_PARTS = 2 };
 int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts);
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill import core
+from shardmill.core.encoding import SCHEMES, Encoder, Model, merge_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,14 +25,14 @@ BYTES = CACHE + (4 << 20)
 
 def knows(scheme: Scheme | None) -> bool:
     """Whether the core is there and splits text by this scheme."""
-    return scheme is not None and scheme.name in core.SCHEMES and core.available()
+    return scheme is not None and scheme.name in SCHEMES and core.available()
 
 
 class CoreBackend:
     """An encoder of the core. All encoders of a tokenizer share its model."""
 
-    def __init__(self, model: core.Model, dtype: np.dtype[Any]) -> None:
-        self._encoder = core.Encoder(model, CACHE, dtype)
+    def __init__(self, model: Model, dtype: np.dtype[Any]) -> None:
+        self._encoder = Encoder(model, CACHE, dtype)
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
@@ -47,4 +48,4 @@ def merges_of(rules: Mapping[str, Any], vocab: Mapping[str, int]) -> NDArray[np.
     """The merges of a tokenizer.json, which lists them as texts or as pairs."""
     pairs: Sequence[Any] = rules["model"]["merges"]
     split = (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs)
-    return core.merge_rows(vocab, ((left, right) for left, right in split))
+    return merge_rows(vocab, ((left, right) for left, right in split))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill import core
+from shardmill.core.encoding import Model
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.tokens import core_backend, gigatoken_backend, schemes, self_check
@@ -129,13 +129,13 @@ class _JsonFile:
         return gigatoken_backend.of_json(self._stripped, self.largest_id + 1)
 
     @cached_property
-    def _model(self) -> core.Model:
+    def _model(self) -> Model:
         """Ordinary tokens alone: a special one is never found in a text here."""
         assert self.scheme is not None
         tokens = [b"" if number in self._added_ids else token for number, token in enumerate(self._token_bytes)]
         whole_first = bool(self.rules["model"].get("ignore_merges"))
         merges = core_backend.merges_of(self.rules, self.vocab)
-        return core.Model(tokens, self.scheme.name, merges, whole_first=whole_first)
+        return Model(tokens, self.scheme.name, merges, whole_first=whole_first)
 
     def by_core(self, separator: bytes = b"") -> Backend:
         with self._building:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill import core
+from shardmill.core.encoding import Model
 from shardmill.errors import UsageError
 from shardmill.tokens import core_backend, gigatoken_backend, self_check, vocabulary
 from shardmill.tokens.cuts import Cut
@@ -173,11 +173,11 @@ class _RankFile:
         return gigatoken_backend.of_ranks(self._dense, scheme, self.parsed, self.largest_id + 1, separator)
 
     @cached_property
-    def _model(self) -> core.Model:
+    def _model(self) -> Model:
         assert self.scheme is not None
         # Not `self.ranks`, which would stay: 10 MB that only a library needs.
         ranks = vocabulary.parse(self._text, self._place)
-        return core.Model(vocabulary.by_id(ranks, {}), self.scheme.name)
+        return Model(vocabulary.by_id(ranks, {}), self.scheme.name)
 
     def by_core(self, separator: bytes = b"") -> Backend:
         with self._building:
