@@ -43,9 +43,7 @@ def model(scheme: str) -> core.Model:
 @functools.cache
 def reference(scheme: str) -> Callable[[str], list[int]]:
     pattern = SCHEMES[scheme].patterns[0]
-    return tiktoken.Encoding(
-        scheme, pat_str=pattern, mergeable_ranks=ranks(scheme), special_tokens={}
-    ).encode_ordinary
+    return tiktoken.Encoding(scheme, pat_str=pattern, mergeable_ranks=ranks(scheme), special_tokens={}).encode_ordinary
 
 
 @functools.cache

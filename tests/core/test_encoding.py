@@ -19,8 +19,31 @@ from tests.tokens.hard import CHARACTERS, RUNS, disorder, rows, run
 pytestmark = needs_core
 ODD = set("ſ\U000323b5\ua7f1\u1acf\u0295\U00011de1")
 """What gigatoken takes for something else: newer Unicode, and a long s in a contraction."""
-ENGLISH = [*'aAbZszdmtlLvVrReE0123456789..!!/ /  \n\n\r\t  -_()"é', *["'"] * 4, "'s", "'LL", "\r\n", "    ", "!\n", "\n/"]
-SURROUNDINGS = ["{}", "a{}", "{}a", " {}", "{} ", "A{}b", "1{}2", "!{}'s", "\n{}\n", "{0}{0}'S", "'{}", "é{}中", " {}  x"]
+ENGLISH = [
+    *'aAbZszdmtlLvVrReE0123456789..!!/ /  \n\n\r\t  -_()"é',
+    *["'"] * 4,
+    "'s",
+    "'LL",
+    "\r\n",
+    "    ",
+    "!\n",
+    "\n/",
+]
+SURROUNDINGS = [
+    "{}",
+    "a{}",
+    "{}a",
+    " {}",
+    "{} ",
+    "A{}b",
+    "1{}2",
+    "!{}'s",
+    "\n{}\n",
+    "{0}{0}'S",
+    "'{}",
+    "é{}中",
+    " {}  x",
+]
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)

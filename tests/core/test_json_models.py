@@ -17,7 +17,10 @@ from tests.tokens.vocabularies import gpt2_rules, split
 
 pytestmark = needs_core
 tokenizers = pytest.importorskip("tokenizers", reason="the package `tokenizers` is not installed")
-TEXTS = [*disorder("json", 1500), *(run(kind, 3000) for kind in ("letters", "letter", "space", "cjk", "thai and marks"))]
+TEXTS = [
+    *disorder("json", 1500),
+    *(run(kind, 3000) for kind in ("letters", "letter", "space", "cjk", "thai and marks")),
+]
 
 
 def compare(rules: dict[str, Any], scheme: str, texts: list[str]) -> None:

@@ -14,7 +14,15 @@ import shardmill.core
 
 HEADER = Path(shardmill.core.__file__).with_name("unicode_tables.h")
 BLOCK = 128
-CLASSES = {r"[\p{Lu}\p{Lt}]": 1, r"\p{Ll}": 2, r"[\p{Lm}\p{Lo}]": 4, r"\p{M}": 8, r"\p{N}": 16, r"\s": 32, r"[\r\n]": 64}
+CLASSES = {
+    r"[\p{Lu}\p{Lt}]": 1,
+    r"\p{Ll}": 2,
+    r"[\p{Lm}\p{Lo}]": 4,
+    r"\p{M}": 8,
+    r"\p{N}": 16,
+    r"\s": 32,
+    r"[\r\n]": 64,
+}
 """Bits as in model.h; no character has two of the first six."""
 
 
@@ -33,9 +41,7 @@ def classes() -> bytes:
 def header(table: bytes) -> str:
     """The text of the C header: blocks that occur, and which block stands where."""
     blocks: dict[bytes, int] = {}
-    index = [
-        blocks.setdefault(table[start : start + BLOCK], len(blocks)) for start in range(0, len(table), BLOCK)
-    ]
+    index = [blocks.setdefault(table[start : start + BLOCK], len(blocks)) for start in range(0, len(table), BLOCK)]
     lines = [
         "/* Made by tests/core/unicode_tables.py from what tiktoken says of every character. Do not edit. */",
         f"static const uint8_t CLASS_BLOCK[{len(index)}] = {{",
