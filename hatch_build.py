@@ -25,7 +25,7 @@ FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", 
 
 def compiler() -> list[str] | None:
     """The command of a C compiler: `CC`, or the first of the usual ones that is installed."""
-    for command in ([os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]):
+    for command in [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]:
         words = shlex.split(command)
         if words and shutil.which(words[0]):
             return words

@@ -153,16 +153,16 @@ def test_verify_refuses_what_is_of_a_wrong_kind(dataset, argument, right):
 
 def test_right_values_of_other_kinds_make_the_same_dataset(source):
     plain = {"tokenizer": "gpt2", "format": ("shards",), "val": "0.25", "seed": 3, "shard_tokens": 1000, "limit": 10,
-             "max_bad": "0.001", "memory": "600MB", "workers": 1}  # fmt: skip
+             "max_bad": "0.001", "memory": "6GB", "workers": 1}  # fmt: skip
     other = {"tokenizer": "gpt2", "format": ["shards", "shards"], "val": np.float64(0.25), "seed": np.uint8(3),
-             "shard_tokens": 1e3, "limit": np.int32(10), "max_bad": np.float64(0.001), "memory": 6e8,
+             "shard_tokens": 1e3, "limit": np.int32(10), "max_bad": np.float64(0.001), "memory": 6e9,
              "workers": np.int16(1)}  # fmt: skip
     shardmill.prepare(str(source), "plain", **plain)
     shardmill.prepare(iter([Path(source)]), Path("other"), **other)
     assert (Path("plain") / "manifest.json").read_bytes() == (Path("other") / "manifest.json").read_bytes()
 
 
-@pytest.mark.parametrize("size", ["2GB", "600 MB", "1.5gb", "1_000M", "0.6GB", "1,000,000,000", 700_000_000])
+@pytest.mark.parametrize("size", ["6GB", "6000 MB", "6.5gb", "6_000M", "6.0GB", "6,000,000,000", 6_000_000_000])
 def test_memory_may_be_written_in_many_ways(source, size):
     shardmill.prepare(source, "out", memory=size, val=0)
     check("out", twin(source))

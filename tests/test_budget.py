@@ -172,8 +172,8 @@ def test_a_step_of_the_feeder_waits_for_leases_and_the_chunk_that_comes_of_it_is
 
 @pytest.mark.parametrize("workers", [None, 1, 3, 16])
 def test_any_memory_from_the_named_one_on_has_room_for_the_step(workers):
-    small = Budget(2000 * MB, workers)
-    for amount in (3000 * MB, 9000 * MB):
+    small = Budget(8000 * MB, workers)
+    for amount in (9000 * MB, 20_000 * MB):
         with pytest.raises(BudgetError, match="a page takes") as said, small.hold(amount, "a page", "a.parquet, row 3"):
             pass
         enough = int(re.search(r"--memory (\d+)MB`", said.value.hint)[1]) * MB

@@ -70,8 +70,8 @@ def _ended(run: subprocess.Popen, number: int) -> str:
     ("command", "module", "number"),
     [
         *(("prepare", "click", number) for number in SIGNALS),
-        *(("prepare", module, signal.SIGINT) for module in ("numpy", "pyarrow", "gigatoken")),
-        *(("inspect", module, signal.SIGTERM) for module in ("click", "numpy", "gigatoken")),
+        ("prepare", "numpy", signal.SIGINT),
+        *(("inspect", module, signal.SIGTERM) for module in ("click", "numpy")),
     ],
 )
 def test_a_signal_during_imports_ends_a_command(tmp_path, source, command, module, number):
@@ -161,12 +161,12 @@ def test_a_line_of_a_terabyte_is_named_at_once(tmp_path):
 
 
 def test_a_line_that_no_machine_could_hold_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("shardmill.documents.jsonl.LONGEST", 200 << 20)
+    monkeypatch.setattr("shardmill.documents.jsonl.LONGEST", 2 << 30)
     with open(tmp_path / "long.jsonl", "wb") as file:
         file.write(b'{"text": "one"}\n{"text": "' + b"a " * 100_000)
         file.truncate(1 << 40)
-    with pytest.raises(shardmill.ShardmillError, match="more than 209,715,200 bytes") as error:
-        shardmill.prepare(tmp_path / "long.jsonl", tmp_path / "out", memory="400MB", limit=10)
+    with pytest.raises(shardmill.ShardmillError, match="more than 2,147,483,648 bytes") as error:
+        shardmill.prepare(tmp_path / "long.jsonl", tmp_path / "out", memory="4GB", limit=10)
     assert error.value.place.endswith("line 2") and "JSON Lines" in error.value.hint
 
 

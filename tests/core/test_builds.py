@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ SANITIZE = ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=
 BUILDS = {
     "gcc": (["gcc", "-O3"], []),
     "gcc with sanitizers": (["gcc", *SANITIZE], []),
+    "plain C": (["gcc", "-O2", "-DSM_PLAIN"], []),
     "clang": (["clang", "-O3"], []),
     "clang with sanitizers": (["clang", *SANITIZE], []),
     "aarch64": (["aarch64-linux-gnu-gcc", "-O2", "-static"], ["qemu-aarch64"]),
@@ -83,6 +85,26 @@ def test_a_build_gives_the_ids_of_the_reference(build, cases, tmp_path):
     some = map(str, cases[: 1 if build == QUICK else None])
     done = subprocess.run([*runner, str(program), *some], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("compiler", [True, False])
+def test_the_package_is_built_with_a_compiler_and_without_one(compiler, tmp_path):
+    if compiler:
+        need("cc")
+    folder = tmp_path / "src" / "shardmill" / "core"
+    shutil.copytree(SOURCES, folder, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy(HERE.parents[1] / "hatch_build.py", tmp_path)
+    (folder / "_core.so").write_text("what an older build has left")
+    environment = {name: value for name, value in os.environ.items() if name not in ("CC", "CFLAGS")}
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "hatch_build.py")],
+        env=environment if compiler else {**environment, "PATH": ""},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.stderr == ("" if compiler else "no C compiler was found\n")
+    assert (folder / "_core.so").exists() == compiler
 
 
 @pytest.mark.slow

@@ -19,36 +19,15 @@ from tests.tokens.hard import CHARACTERS, RUNS, disorder, rows, run
 pytestmark = needs_core
 ODD = set("ſ\U000323b5\ua7f1\u1acf\u0295\U00011de1")
 """What gigatoken takes for something else: newer Unicode, and a long s in a contraction."""
-ENGLISH = [
-    *'aAbZszdmtlLvVrReE0123456789..!!/ /  \n\n\r\t  -_()"é',
-    *["'"] * 4,
-    "'s",
-    "'LL",
-    "\r\n",
-    "    ",
-    "!\n",
-    "\n/",
-]
-SURROUNDINGS = [
-    "{}",
-    "a{}",
-    "{}a",
-    " {}",
-    "{} ",
-    "A{}b",
-    "1{}2",
-    "!{}'s",
-    "\n{}\n",
-    "{0}{0}'S",
-    "'{}",
-    "é{}中",
-    " {}  x",
-]
+ENGLISH = [*'aAbZszdmtlLvVrReE0123456789..!!/ /  \n\n\r\t  -_()"é', *["'"] * 4]
+ENGLISH += ["'s", "'LL", "\r\n", "    ", "!\n", "\n/"]
+SURROUNDINGS = ["{}", "a{}", "{}a", " {}", "{} ", "A{}b", "1{}2", "!{}'s", "\n{}\n", "{0}{0}'S", "'{}", "é{}中"]
+SURROUNDINGS += [" {}  x"]
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
 def test_disorder_is_encoded_as_the_reference_does(scheme):
-    check(scheme, disorder(scheme, 4000))
+    check(scheme, disorder(scheme, 2500))
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
@@ -61,7 +40,7 @@ def test_runs_longer_than_a_block_and_than_a_window_are_encoded_as_the_reference
 def test_strings_made_of_tokens_are_encoded_as_the_reference_does(scheme):
     rng = random.Random(scheme)
     tokens = sorted(ranks(scheme))
-    joined = [b"".join(rng.choices(tokens, k=rng.randint(1, 4))) for _ in range(6000)]
+    joined = [b"".join(rng.choices(tokens, k=rng.randint(1, 4))) for _ in range(3000)]
     check(scheme, [text.decode(errors="ignore") for text in joined])
 
 

@@ -35,7 +35,7 @@ def test_reading_with_the_core_changes_no_byte(
     source = tmp_path / ("a.jsonl" if make is lines else "a.txt")
     make(source, random.Random(5))
     written = []
-    for way, memory in ((True, "2GB"), (False, "1GB")):
+    for way, memory in ((True, "8GB"), (False, "6GB")):
         monkeypatch.setattr(core, "available", lambda way=way: way)
         out = tmp_path / f"{way} {memory}"
         shardmill.prepare(str(source), str(out), val="0.3", max_bad="any", memory=memory, **options)

@@ -14,15 +14,8 @@ import shardmill.core
 
 HEADER = Path(shardmill.core.__file__).with_name("unicode_tables.h")
 BLOCK = 128
-CLASSES = {
-    r"[\p{Lu}\p{Lt}]": 1,
-    r"\p{Ll}": 2,
-    r"[\p{Lm}\p{Lo}]": 4,
-    r"\p{M}": 8,
-    r"\p{N}": 16,
-    r"\s": 32,
-    r"[\r\n]": 64,
-}
+CLASSES = {r"[\p{Lu}\p{Lt}]": 1, r"\p{Ll}": 2, r"[\p{Lm}\p{Lo}]": 4, r"\p{M}": 8, r"\p{N}": 16, r"\s": 32}
+CLASSES[r"[\r\n]"] = 64
 """Bits as in model.h; no character has two of the first six."""
 
 

@@ -1,7 +1,7 @@
 """The compiled core, bound with ctypes, which releases the interpreter's lock during every call.
 
-It may be missing: ask `available()` first. `SHARDMILL_CORE=0` in the environment turns it off. core.h is what it offers,
-docs/core.md how it works.
+It may be missing: ask `available()` first. `SHARDMILL_CORE=0` in the environment turns it off. core.h is what it
+offers, docs/core.md says how it works.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ class Encoder:
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all rows data[offsets[i] : offsets[i+1] - gap], and how many each has, EOT included.
 
-        The text must be valid UTF-8. `out` is memory for the ids, `room()` of them; what is returned is then part of it.
+        The text must be valid UTF-8. `out`: memory for `room()` ids; what is returned is then a part of it.
         """
         rows = len(offsets) - 1
         if out is None:

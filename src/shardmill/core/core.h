@@ -26,7 +26,7 @@ enum {
     SM_ERROR_STITCH = -4     /* a piece of text longer than a window, whose windows cannot be joined */
 };
 
-/* ---- Encoding: pieces.c, merges.c, encode.c -------------------------------------------------------------
+/* ---- Encoding: model.c, pieces.c, merges.c, encode.c ---------------------------------------------------------
  *
  * A model holds the tables of one tokenizer: immutable, shared by all threads. An encoder holds the cache and the
  * working space of one thread, and its size is fixed when it is made. Both live in buffers that the caller

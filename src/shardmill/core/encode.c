@@ -6,7 +6,7 @@
  */
 #include "model.h"
 
-#if defined(__SSE2__)
+#if defined(GNU) && defined(__SSE2__)
 #include <emmintrin.h>
 #endif
 
@@ -56,7 +56,7 @@ static u8 *put_all(u8 *out, int wide, const u32 *ids, u32 count) {
 }
 /* All of it is copied whatever the number of ids is: SM_ROOM has room for that. */
 INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
-    memcpy(out, slot->ids, 16);
+    memcpy(out, (const u8 *)slot + offsetof(Slot, ids), sizeof(Slot) - offsetof(Slot, ids));
     return forward(out, wide, slot->count);
 }
 
@@ -68,7 +68,7 @@ INLINE size_t place(u32 hash, u32 count) { return (size_t)((u64)hash * count >> 
 INLINE u32 hash_key(const u64 *key) {
     return (u32)((key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u) >> 32);
 }
-/* What counts of the 16 bytes at the beginning of a piece, by its length; the key of more than 15 is none that a slot has. */
+/* What counts of the 16 bytes at the beginning of a piece, by its length. No slot has the key of more than 15. */
 #define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
 #define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
 static const u64 PARTS[17][4] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
@@ -86,7 +86,7 @@ INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
 }
 /* Whether one of the two slots of a set has the key, and in *at which. Without a branch for that: it cannot be foreseen. */
 INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
-#if defined(__SSE2__)
+#if defined(GNU) && defined(__SSE2__)
     __m128i k = _mm_loadu_si128((const __m128i *)key);
     u32 first = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[0].key))) + 1;
     u32 second = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[1].key))) + 1;
@@ -272,24 +272,28 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, 
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
 }
 static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
-    if (n > LONG) return put_new(e, p, n, limit, out, wide);
+    /* A short piece has seldom more ids than a slot, except of 32 bits: to look in vain costs a miss of all caches. */
+    int may_be_long = n <= LONG && n > (wide ? SHORT / 2 : SHORT);
+    LongSlot *slot = NULL;
     u64 words[4] = {key[0], key[1], 0, 0};
-    if (n > SHORT) {
-        words[0] = load64(p), words[1] = load64(p + 8);
-        words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
-        words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
-    }
-    u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
-    LongSlot *slot = e->longs + place(hash_key(mixed), e->longs_count);
-    if (!memcmp(slot->key, words, sizeof words)) {
-        memcpy(out, slot->ids, MORE);
-        return forward(out, wide, slot->count);
+    if (may_be_long) {
+        if (n > SHORT) {
+            words[0] = load64(p), words[1] = load64(p + 8);
+            words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
+            words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
+        }
+        u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
+        slot = e->longs + place(hash_key(mixed), e->longs_count);
+        if (!memcmp(slot->key, words, sizeof words)) {
+            memcpy(out, slot->ids, MORE);
+            return forward(out, wide, slot->count);
+        }
     }
     u8 *end = put_new(e, p, n, limit, out, wide);
     size_t size = (size_t)(end - out);
     if (n <= SHORT && size <= FEW) {
         keep(set, key, out, (u32)(size >> (1 + wide)), wide, 0);
-    } else if (size <= MORE) {
+    } else if (slot && size <= MORE) {
         memcpy(slot->key, words, sizeof words);
         memcpy(slot->ids, out, size);
         slot->count = (u32)(size >> (1 + wide));
@@ -376,7 +380,8 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     e->wide = wide != 0;
     e->simd = 0;
 #if defined(HAVE_AVX2)
-    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+              __builtin_cpu_supports("popcnt");
 #elif defined(HAVE_NEON)
     e->simd = simd;
 #else
@@ -402,12 +407,13 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
 
 int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const int64_t *offsets, int64_t rows, int64_t gap,
                   int64_t eot, int32_t before, void *ids, int64_t capacity, int64_t *counts, int64_t *done) {
-    if (!e || !data || !offsets || !ids || !counts || !done || rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0)
-        return SM_ERROR_ARGUMENT;
+    if (!e || (!data && data_bytes) || !offsets || !ids || !counts || !done) return SM_ERROR_ARGUMENT;
+    if (rows < 0 || gap < 0 || capacity < 0 || data_bytes < 0) return SM_ERROR_ARGUMENT;
     if (eot > (e->wide ? (i64)0xFFFFFFFF : 0xFFFF)) return SM_ERROR_ARGUMENT;
     for (i64 i = 0; i < rows; i++) {
-        i64 size = offsets[i + 1] - gap - offsets[i];
-        if (offsets[i] < 0 || size < 0 || size >> 31 || offsets[i] + size > data_bytes) return SM_ERROR_ARGUMENT;
+        if (offsets[i] < 0 || offsets[i] > data_bytes || offsets[i + 1] < offsets[i]) return SM_ERROR_ARGUMENT;
+        i64 size = offsets[i + 1] - offsets[i] - gap;
+        if (size < 0 || size >> 31 || size > data_bytes - offsets[i]) return SM_ERROR_ARGUMENT;
     }
     e->error = 0;
     return (e->wide ? encode_wide : encode_narrow)(e, data, data + data_bytes, offsets, rows, gap, eot, before, ids, capacity,

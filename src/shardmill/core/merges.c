@@ -1,37 +1,11 @@
-/* From bytes to ids by merging neighbours, and the tables that this needs.
- *
- * One pair for each token is enough. When two neighbours are together the bytes of a token, nothing has been merged
- * across its ends, so what happened between them is what happens to the bytes of that token alone. That ends with one
- * certain pair, or never gets there. So of all the ways in which two tokens make a third, only one can occur.
- */
+/* From bytes to ids by merging neighbours, the pair of the lowest rank first and of several the leftmost. */
 #include "model.h"
 
 #if defined(HAVE_AVX2)
 #include <immintrin.h>
 #endif
 
-/* ---- hashing */
-
-static u64 mix(u64 h) {
-    h ^= h >> 32;
-    h *= 0x9E3779B97F4A7C15u;
-    return h ^ h >> 29;
-}
-static u64 hash_bytes(const u8 *p, u32 n) {
-    u64 h = n;
-    for (; n >= 8; p += 8, n -= 8) h = mix(h ^ load64(p)) * 0xD6E8FEB86659FD93u;
-    return mix(h ^ load_some(p, n));
-}
-
-/* The id of the token that a piece of these bytes is, or NONE. */
-u32 sm_token_id(const sm_model *m, const u8 *p, u32 n) {
-    if (n > m->longest) return NONE;
-    for (u32 at = (u32)hash_bytes(p, n) & m->vocabulary_mask;; at = (at + 1) & m->vocabulary_mask) {
-        u32 id = m->vocabulary[at];
-        if (id == NONE) return NONE;
-        if (m->begin[id + 1] - m->begin[id] == n && !memcmp(m->text + m->begin[id], p, n)) return id;
-    }
-}
+/* ---- pairs */
 
 /* Two ids → the rank of merging them, or NONE. Most pairs have none, which a table of bits tells that is small enough for
  * the processor's nearest caches. Then there are groups of four entries: both ids, and the rank. */
@@ -61,11 +35,13 @@ INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b, int avx2) {
         u32 same = same_pairs(group, pair);
         (void)avx2;
 #endif
-        if (same) return group[__builtin_ctz(same)] & NONE;
+        if (same) return group[lowest(same)] & NONE;
         if (group[3] == ~(u64)0) return NONE; /* a group is filled from the front */
     }
 }
-static void pair_insert(sm_model *m, u64 pair, u32 rank) {
+u32 sm_pair_rank(const sm_model *m, u32 a, u32 b) { return pair_rank(m, a, b, 0); }
+void sm_pair_insert(sm_model *m, u32 a, u32 b, u32 rank) {
+    u64 pair = PAIR(a, b);
     u64 h = pair_hash(pair);
     u32 bit = (u32)(h >> 8) & m->bit_mask;
     m->pair_bits[bit / 32] |= 1u << bit % 32;
@@ -85,9 +61,12 @@ typedef struct {
     const u8 *bytes;
     const u32 *ids;
 } Start;
-INLINE u32 start_id(const sm_model *m, const Start *start, u32 i) { return start->ids ? start->ids[i] : m->byte_id[start->bytes[i]]; }
+INLINE u32 start_id(const sm_model *m, const Start *start, u32 i) {
+    return start->ids ? start->ids[i] : m->byte_id[start->bytes[i]];
+}
 INLINE u32 start_rank(const sm_model *m, const Start *start, u32 i, int avx2) {
-    return start->ids ? pair_rank(m, start->ids[i], start->ids[i + 1], avx2) : m->byte_pair[start->bytes[i] << 8 | start->bytes[i + 1]];
+    if (start->ids) return pair_rank(m, start->ids[i], start->ids[i + 1], avx2);
+    return m->byte_pair[start->bytes[i] << 8 | start->bytes[i + 1]];
 }
 
 /* Up to 16 places. A place that was merged away has no rank, and its bit in `alive` is gone. */
@@ -119,23 +98,23 @@ TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const Start *start, u
         four = _mm_min_epu32(four, _mm_shuffle_epi32(four, 0xB1));
         u32 least = (u32)_mm_cvtsi128_si32(four), at = least & 15, rank = least >> 4;
         if (rank >= NONE) break;
-        u32 above = alive & (~1u << at), gone = (u32)__builtin_ctz(above), below = alive & ((1u << at) - 1);
+        u32 above = alive & (~1u << at), gone = lowest(above), below = alive & ((1u << at) - 1);
         u32 made = result_of(m, rank), key = ~0u;
         id[at] = made;
         alive &= ~(1u << gone);
         above &= above - 1;
         SET(gone, ones);
-        if (above) key = pair_rank(m, made, id[__builtin_ctz(above)], 1) << 4 | at;
+        if (above) key = pair_rank(m, made, id[lowest(above)], 1) << 4 | at;
         SET(at, _mm256_set1_epi32((int)key));
         if (below) {
-            u32 left = 31 - (u32)__builtin_clz(below);
+            u32 left = highest(below);
             key = pair_rank(m, id[left], made, 1) << 4 | left;
             SET(left, _mm256_set1_epi32((int)key));
         }
     }
 #undef SET
     u32 count = 0;
-    for (; alive; alive &= alive - 1) ids[count++] = id[__builtin_ctz(alive)];
+    for (; alive; alive &= alive - 1) ids[count++] = id[lowest(alive)];
     return count;
 }
 #endif
@@ -150,20 +129,20 @@ static u32 merge_short(const sm_model *m, const Start *start, u32 n, u32 *ids) {
         for (u32 i = 0; i < n; i++) least = key[i] < least ? key[i] : least;
         u32 at = least & 15, rank = least >> 4;
         if (rank >= NONE) break;
-        u32 above = alive & (~1u << at), gone = (u32)__builtin_ctz(above);
+        u32 above = alive & (~1u << at), gone = lowest(above);
         id[at] = result_of(m, rank);
         key[gone] = ~0u;
         alive &= ~(1u << gone);
         above &= above - 1;
-        key[at] = above ? pair_rank(m, id[at], id[__builtin_ctz(above)], 0) << 4 | at : ~0u;
+        key[at] = above ? pair_rank(m, id[at], id[lowest(above)], 0) << 4 | at : ~0u;
         u32 below = alive & ((1u << at) - 1);
         if (below) {
-            u32 left = 31 - (u32)__builtin_clz(below);
+            u32 left = highest(below);
             key[left] = pair_rank(m, id[left], id[at], 0) << 4 | left;
         }
     }
     u32 count = 0;
-    for (; alive; alive &= alive - 1) ids[count++] = id[__builtin_ctz(alive)];
+    for (; alive; alive &= alive - 1) ids[count++] = id[lowest(alive)];
     return count;
 }
 
@@ -220,7 +199,7 @@ INLINE u32 merge_window(const sm_model *m, Scratch *s, const Start *start, u32 n
             u32 places = places_of(s->rank + block * 32, rank);
 #endif
             for (; places && !lower; places &= places - 1) {
-                u32 at = block * 32 + (u32)__builtin_ctz(places), made = NONE;
+                u32 at = block * 32 + lowest(places), made = NONE;
                 if (s->rank[at] != rank) continue; /* merged away by the one before */
                 u32 gone = s->next[at], next = s->next[gone];
                 s->id[at] = result;
@@ -263,277 +242,4 @@ u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *i
 }
 u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids) {
     return merge(m, s, simd, (Start){NULL, ids}, n, ids);
-}
-
-/* ---- borders between characters that no token covers */
-
-/* What a token has of the two characters at a border: the end of the one, the beginning of the other. */
-static u32 crossing_key(const u8 *a, u32 la, const u8 *b, u32 lb) {
-    u64 h = (load_some(a, la) << 32 | load_some(b, lb)) ^ (u64)la << 62 ^ (u64)lb << 30;
-    u32 key = (u32)(mix(mix(h) * 0xD6E8FEB86659FD93u) >> 16);
-    return key ? key : 1;
-}
-static int crossing_has(const sm_model *m, u32 key) {
-    for (u32 at = key & m->crossing_mask; m->crossings[at]; at = (at + 1) & m->crossing_mask)
-        if (m->crossings[at] == key) return 1;
-    return 0;
-}
-/* Whether a token may cover the border of these two characters, and, if `parts`, whether one that has only a part of one
- * of them. It may say yes where there is none (two keys that are the same): that costs time, and changes no result. */
-int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts) {
-    int crosses = crossing_has(m, crossing_key(a, la, b, lb)) ? CROSSED : 0;
-    if (!parts) return crosses;
-    for (u32 i = 1; i <= la; i++)
-        for (u32 j = 1; j <= lb; j++)
-            if ((i < la || j < lb) && crossing_has(m, crossing_key(a + la - i, i, b, j))) return CROSSED | IN_PARTS;
-    return crosses;
-}
-/* The borders inside of a token where one of the two characters is not ASCII, one after the other; 0 at the end. */
-typedef struct {
-    const u8 *a, *b;
-    u32 la, lb;
-} Border;
-static u32 next_border(const u8 *t, u32 n, u32 k, Border *border) {
-    for (; k < n; k++) {
-        if ((t[k] & 0xC0) == 0x80 || (t[k] < 0x80 && t[k - 1] < 0x80)) continue;
-        u32 j = k - 1;
-        while (j > 0 && (t[j] & 0xC0) == 0x80) j--;
-        if (k - j > 4) continue; /* no character has so many bytes, so this is never in valid text */
-        u32 lb = char_length(t[k]);
-        *border = (Border){t + j, t + k, k - j, lb < n - k ? lb : n - k};
-        return k + 1;
-    }
-    return 0;
-}
-/* Bits 0 to 3: a token may go from this character into one of 1 to 4 bytes; bits 4 to 7: from such a one into this. Bits 8
- * and 9 say that of tokens that have only a part of one of the two. */
-static void crossing_flags(sm_model *m, const Border *border) {
-    const u8 *a = border->a, *b = border->b;
-    u32 whole = char_length(b[0]), missing = whole - border->lb, n, code;
-    int parts = (a[0] & 0xC0) == 0x80 || missing;
-    u16 right = (u16)(1u << (whole - 1) | (parts ? 256 : 0));
-    /* A part of a character may belong to one of any length. */
-    u16 left = (u16)(((a[0] & 0xC0) == 0x80 ? 0xE0 : 16u << (char_length(a[0]) - 1)) | (parts ? 512 : 0));
-    /* All characters that end with a. Those of four bytes have all flags. */
-    if ((a[0] & 0xC0) != 0x80) {
-        code = decode(a, a + border->la, &n);
-        if (n == border->la && code < 0x10000) m->char_flags[code] |= right;
-    } else if (border->la <= 2) {
-        for (code = 0, n = 0; n < border->la; n++) code = code << 6 | (a[n] & 63u);
-        for (; code < 0x10000; code += 1u << 6 * border->la) m->char_flags[code] |= right;
-    }
-    /* All characters that begin with b. */
-    if (whole == 1) m->char_flags[b[0]] |= left;
-    if (whole == 1 || whole == 4) return;
-    code = b[0] & (whole == 2 ? 31u : 15u);
-    for (u32 i = 1; i < border->lb; i++) code = code << 6 | (b[i] & 63u);
-    for (u32 i = 0; i < 1u << 6 * missing; i++) m->char_flags[(code << 6 * missing | i) & 0xFFFF] |= left;
-}
-
-/* ---- building */
-
-static u32 power_of_two(i64 least) {
-    u32 size = 16;
-    while (size < least) size *= 2;
-    return size;
-}
-/* Takes aligned parts of a buffer one after the other; with no buffer it only counts. */
-typedef struct {
-    u8 *memory;
-    i64 used;
-} Arena;
-static void *take(Arena *arena, i64 bytes) {
-    void *part = arena->memory ? arena->memory + arena->used : NULL;
-    arena->used += (bytes + 63) & ~(i64)63;
-    return part;
-}
-static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 merge_count, i64 borders) {
-    int by_list = merge_count >= 0;
-    if (!by_list) merge_count = count;
-    u32 vocabulary = power_of_two(2 * count), crossings = power_of_two(2 * borders);
-    u32 groups = power_of_two(merge_count * 5 / 16), bits = power_of_two(8 * merge_count);
-    for (m->group_shift = 64; groups >> (64 - m->group_shift) > 1;) m->group_shift--;
-    m->text = take(arena, text_bytes);
-    m->begin = take(arena, (count + 1) * 4);
-    m->vocabulary = take(arena, (i64)vocabulary * 4);
-    m->vocabulary_mask = vocabulary - 1;
-    m->results = by_list ? take(arena, merge_count * 4) : NULL;
-    m->pairs = take(arena, (i64)groups * 32);
-    m->group_mask = groups - 1;
-    m->pair_bits = take(arena, (i64)bits / 8);
-    m->bit_mask = bits - 1;
-    m->byte_pair = take(arena, 65536 * 4);
-    m->char_ids = take(arena, 65536 * (i64)sizeof(CharIds));
-    m->char_flags = take(arena, 65536 * 2);
-    m->neighbours = take(arena, 65536 / 8);
-    m->crossings = take(arena, (i64)crossings * 4);
-    m->crossing_mask = crossings - 1;
-}
-static int measure(const u8 *text, const i64 *offsets, i64 count, i64 *borders) {
-    if (!text || !offsets || count < 1 || count >= NONE || offsets[0] != 0) return SM_ERROR_ARGUMENT;
-    *borders = 0;
-    for (i64 i = 0; i < count; i++) {
-        if (offsets[i + 1] < offsets[i]) return SM_ERROR_ARGUMENT;
-        if (offsets[i + 1] - offsets[i] > LONGEST || offsets[i + 1] >> 31) return SM_ERROR_VOCABULARY;
-        Border border;
-        for (u32 k = 1; (k = next_border(text + offsets[i], (u32)(offsets[i + 1] - offsets[i]), k, &border));)
-            ++*borders;
-    }
-    return 0;
-}
-int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t count, int64_t merge_count, int64_t *scratch) {
-    i64 borders;
-    int error = measure(text, offsets, count, &borders);
-    if (error) return error;
-    if (merge_count >= NONE) return SM_ERROR_VOCABULARY;
-    sm_model m;
-    Arena arena = {NULL, 0};
-    take(&arena, sizeof m);
-    lay_out(&m, &arena, offsets[count], count, merge_count, borders);
-    *scratch = (i64)sizeof(Scratch) + 4 * count;
-    return arena.used + 64;
-}
-
-/* The one pair that makes a token, by merging its bytes alone in the order of all tokens; 0 if none does. */
-static int last_pair(const sm_model *m, u32 token, u32 *left, u32 *right) {
-    const u8 *t = m->text + m->begin[token];
-    u32 n = m->begin[token + 1] - m->begin[token], parts = n;
-    u16 begin[LONGEST + 1];
-    u32 pair[LONGEST]; /* id of part i and the next together */
-    for (u32 i = 0; i <= n; i++) begin[i] = (u16)i;
-    for (u32 i = 0; i + 1 < n; i++) pair[i] = sm_token_id(m, t + i, 2);
-    while (parts > 2) {
-        u32 best = NONE, at = 0;
-        for (u32 i = 0; i + 1 < parts; i++)
-            if (pair[i] < best) best = pair[i], at = i;
-        if (best == NONE) return 0;
-        parts--;
-        for (u32 i = at + 1; i <= parts; i++) begin[i] = begin[i + 1];
-        for (u32 i = at + 1; i + 1 < parts; i++) pair[i] = pair[i + 1];
-        if (at + 1 < parts) pair[at] = sm_token_id(m, t + begin[at], begin[at + 2] - begin[at]);
-        if (at) pair[at - 1] = sm_token_id(m, t + begin[at - 1], begin[at + 1] - begin[at - 1]);
-    }
-    *left = sm_token_id(m, t, begin[1]);
-    *right = sm_token_id(m, t + begin[1], n - begin[1]);
-    return *left != NONE && *right != NONE;
-}
-static void remember(sm_model *m, u32 id) {
-    u32 at = (u32)hash_bytes(m->text + m->begin[id], m->begin[id + 1] - m->begin[id]) & m->vocabulary_mask;
-    while (m->vocabulary[at] != NONE) at = (at + 1) & m->vocabulary_mask;
-    m->vocabulary[at] = id;
-}
-static void fill(u32 *table, size_t count, u32 value) {
-    for (size_t i = 0; i < count; i++) table[i] = value;
-}
-
-int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scratch_bytes, const uint8_t *text,
-                       const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
-                       int32_t scheme, int32_t whole_first) {
-    i64 borders, scratch_needed, needed = sm_model_bytes(text, offsets, count, merges ? merge_count : -1, &scratch_needed);
-    if (needed < 0) return needed;
-    if (!memory || !scratch || scheme < 0 || scheme >= SM_SCHEMES || ((uintptr_t)memory & 63) || ((uintptr_t)scratch & 63))
-        return SM_ERROR_ARGUMENT;
-    if (bytes < needed || scratch_bytes < scratch_needed) return SM_ERROR_SPACE;
-    measure(text, offsets, count, &borders);
-    Arena arena = {memory, 0};
-    sm_model *m = take(&arena, sizeof *m);
-    Scratch *working = scratch;
-    memset(m, 0, sizeof *m);
-    lay_out(m, &arena, offsets[count], count, merges ? merge_count : -1, borders);
-    m->bytes_used = arena.used;
-    m->scheme = scheme;
-    m->whole_first = whole_first;
-    m->count = (u32)count;
-    memcpy((u8 *)m->text, text, (size_t)offsets[count]);
-    for (i64 i = 0; i <= count; i++) ((u32 *)m->begin)[i] = (u32)offsets[i];
-
-    /* The vocabulary. Of two tokens with the same bytes the first counts. */
-    fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
-    for (u32 i = 0; i < m->count; i++) {
-        u32 n = m->begin[i + 1] - m->begin[i];
-        if (n > m->longest) m->longest = n;
-        if (n && sm_token_id(m, text + offsets[i], n) == NONE) remember(m, i);
-    }
-    for (int i = 0; i < 256; i++) {
-        u8 byte = (u8)i;
-        if ((m->byte_id[i] = sm_token_id(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
-    }
-
-    /* The merges, and whether every token is made of such as are made before it. */
-    m->in_order = 1;
-    memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 1));
-    fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
-    if (merges) {
-        for (i64 i = 0; i < merge_count; i++) {
-            struct {
-                u32 left, right, result;
-            } merge = {merges[3 * i], merges[3 * i + 1], merges[3 * i + 2]};
-            if (merge.left >= m->count || merge.right >= m->count || merge.result >= m->count) return SM_ERROR_ARGUMENT;
-            u32 a = m->begin[merge.left + 1] - m->begin[merge.left], b = m->begin[merge.right + 1] - m->begin[merge.right];
-            const u8 *made = m->text + m->begin[merge.result];
-            if (!a || !b || a + b != m->begin[merge.result + 1] - m->begin[merge.result] ||
-                memcmp(made, m->text + m->begin[merge.left], a) || memcmp(made + a, m->text + m->begin[merge.right], b))
-                return SM_ERROR_VOCABULARY;
-            m->results[i] = merge.result;
-            pair_insert(m, PAIR(merge.left, merge.right), (u32)i);
-        }
-    } else {
-        for (u32 i = 0; i < m->count; i++) {
-            u32 n = m->begin[i + 1] - m->begin[i], left, right;
-            if (n < 2 || sm_token_id(m, text + offsets[i], n) != i) continue;
-            if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
-            pair_insert(m, PAIR(left, right), i);
-            m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
-        }
-    }
-    for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255], 0);
-
-    if (merges) { /* the same for these */
-        u32 *rank_of = (u32 *)(working + 1);
-        fill(rank_of, m->count, 0);
-        for (i64 i = 0; i < merge_count; i++) rank_of[merges[3 * i + 2]] = (u32)i + 1; /* the last that makes it */
-        for (i64 i = 0; i < merge_count; i++)
-            m->in_order &= rank_of[merges[3 * i]] <= i && rank_of[merges[3 * i + 1]] <= i;
-    }
-
-    /* Tokens that merging does not make of their own bytes. */
-    for (u32 i = 0; i < m->count; i++) {
-        u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
-        if (!n || sm_token_id(m, text + offsets[i], n) != i) continue;
-        if (sm_merge(m, working, 0, text + offsets[i], n, ids) != 1 || ids[0] != i) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
-    }
-    if (!whole_first) { /* then a piece is such a token only if merging makes it */
-        memset(m->odd_lengths, 0, sizeof m->odd_lengths);
-        fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
-        for (u32 i = 0; i < m->count; i++) {
-            u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
-            if (n && sm_merge(m, working, 0, text + offsets[i], n, ids) == 1 && ids[0] == i) remember(m, i);
-        }
-    }
-
-    /* The borders between bytes, and between characters. */
-    memset(m->neighbours, 0, 65536 / 8);
-    for (u32 i = 0; i < m->count; i++)
-        for (u32 k = m->begin[i] + 1; k < m->begin[i + 1]; k++) m->neighbours[m->text[k - 1] << 5 | m->text[k] >> 3] |= (u8)(1 << (m->text[k] & 7));
-    fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
-    memset(m->char_flags, 0, 65536 * 2);
-    for (u32 i = 0; i < m->count; i++) {
-        Border border;
-        for (u32 k = 1; (k = next_border(m->text + m->begin[i], m->begin[i + 1] - m->begin[i], k, &border));) {
-            u32 key = crossing_key(border.a, border.la, border.b, border.lb), at = key & m->crossing_mask;
-            crossing_flags(m, &border);
-            while (m->crossings[at] && m->crossings[at] != key) at = (at + 1) & m->crossing_mask;
-            m->crossings[at] = key;
-        }
-    }
-    for (u32 code = 0; code < 65536; code++) {
-        u8 c[3];
-        u32 n = code < 0x80 ? 1 : code < 0x800 ? 2 : 3, ids[16];
-        if (n == 1) c[0] = (u8)code;
-        else if (n == 2) c[0] = (u8)(0xC0 | code >> 6), c[1] = (u8)(0x80 | (code & 63));
-        else c[0] = (u8)(0xE0 | code >> 12), c[1] = (u8)(0x80 | (code >> 6 & 63)), c[2] = (u8)(0x80 | (code & 63));
-        u32 made = sm_merge(m, working, 0, c, n, ids);
-        m->char_ids[code] = (CharIds){{ids[0], made > 1 ? ids[1] : 0, made > 2 ? ids[2] : 0}, made};
-    }
-    return arena.used;
 }

@@ -1,4 +1,4 @@
-/* What pieces.c, merges.c and encode.c share. Not part of the interface. */
+/* What model.c, pieces.c, merges.c and encode.c share. Not part of the interface. */
 #ifndef SHARDMILL_MODEL_H
 #define SHARDMILL_MODEL_H
 
@@ -12,7 +12,12 @@ typedef uint32_t u32;
 typedef uint64_t u64;
 typedef int64_t i64;
 
-#if defined(__GNUC__)
+/* SM_PLAIN builds what a compiler without extensions builds. */
+#if defined(__GNUC__) && !defined(SM_PLAIN)
+#define GNU 1
+#endif
+
+#if defined(GNU)
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define PREFETCH(p) __builtin_prefetch(p)
 #define INLINE static inline __attribute__((always_inline))
@@ -22,11 +27,31 @@ typedef int64_t i64;
 #define INLINE static inline
 #endif
 
+/* The number of the lowest and of the highest bit; x is not 0. */
+INLINE u32 lowest(u32 x) {
+#if defined(GNU)
+    return (u32)__builtin_ctz(x);
+#else
+    u32 at = 0;
+    for (; !(x & 1); x >>= 1) at++;
+    return at;
+#endif
+}
+INLINE u32 highest(u32 x) {
+#if defined(GNU)
+    return 31 - (u32)__builtin_clz(x);
+#else
+    u32 at = 0;
+    for (; x >>= 1;) at++;
+    return at;
+#endif
+}
+
 /* AVX2 is compiled in by functions of their own and chosen at run time; NEON is part of every aarch64. */
-#if defined(__GNUC__) && defined(__x86_64__)
+#if defined(GNU) && defined(__x86_64__)
 #define HAVE_AVX2 1
-#define TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
-#elif defined(__aarch64__) && defined(__ARM_NEON)
+#define TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt")))
+#elif defined(GNU) && defined(__aarch64__) && defined(__ARM_NEON)
 #define HAVE_NEON 1
 #endif
 
@@ -75,15 +100,20 @@ typedef struct {
 
 /* ---- reading bytes */
 
-INLINE u64 load64(const u8 *p) {
-    u64 v;
-    memcpy(&v, p, 8);
-    return v;
-}
-INLINE u64 load_some(const u8 *p, u32 n) { /* up to eight bytes */
+/* Up to eight bytes, the first one lowest. */
+INLINE u64 load_some(const u8 *p, u32 n) {
     u64 v = 0;
     for (u32 i = 0; i < n; i++) v |= (u64)p[i] << 8 * i;
     return v;
+}
+INLINE u64 load64(const u8 *p) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    u64 v;
+    memcpy(&v, p, 8);
+    return v;
+#else
+    return load_some(p, 8);
+#endif
 }
 INLINE u32 char_length(u8 lead) { return lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4; }
 
@@ -122,13 +152,18 @@ u32 sm_class(u32 code);
 u32 sm_split(int scheme, int simd, const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room);
 enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, and eight at a time */
 
-/* ---- merges.c */
+/* ---- model.c */
+/* The id of the token that a piece of these bytes is, or NONE. */
 u32 sm_token_id(const sm_model *m, const u8 *p, u32 n);
+enum { CROSSED = 1, IN_PARTS = 2 };
+int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts);
+
+/* ---- merges.c */
 /* The ids of n ≤ WINDOW bytes by merging alone, never looked up whole; returns how many. */
 u32 sm_merge(const sm_model *m, Scratch *s, int simd, const u8 *p, u32 n, u32 *ids);
 /* The same of ids that are merged further, in place. */
 u32 sm_merge_ids(const sm_model *m, Scratch *s, int simd, u32 n, u32 *ids);
-enum { CROSSED = 1, IN_PARTS = 2 };
-int sm_crosses(const sm_model *m, const u8 *a, u32 la, const u8 *b, u32 lb, int parts);
+u32 sm_pair_rank(const sm_model *m, u32 a, u32 b);
+void sm_pair_insert(sm_model *m, u32 a, u32 b, u32 rank);
 
 #endif

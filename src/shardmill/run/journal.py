@@ -166,8 +166,9 @@ def _lock(path: Path, out: Path) -> int:
         try:
             # The run that held it before may have removed the file between our open and our lock.
             if os.path.samestat(os.fstat(handle), os.stat(path)):
-                os.truncate(handle, 0) if os.name != "nt" else None
-                os.write(handle, str(os.getpid()).encode())
+                with writing_to(path):
+                    os.truncate(handle, 0) if os.name != "nt" else None
+                    os.write(handle, str(os.getpid()).encode())
                 return handle
         except FileNotFoundError:
             pass
