@@ -50,7 +50,9 @@ def from_ranks(
     cut = Cut(known.family, specials=specials != "text") if known else None
     stitching = None
     if known and cut:
-        stitching = Stitching(cut, file.lengths, known.digit_group, known.looks_past_white, specials=bool(file.parsed))
+        stitching = Stitching(
+            cut, file.lengths, known.digit_group, known.looks_past_white, specials=bool(file.parsed)
+        )
     return Tokenizer(
         name=name,
         sha256=hashlib.sha256(text).hexdigest(),
