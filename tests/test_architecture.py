@@ -80,6 +80,26 @@ def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder):
     assert {path: others for path, others in found.items() if others} == {}
 
 
+@pytest.mark.parametrize("folder", ["shards", "dataset"])
+def test_others_use_a_folder_only_by_its_interface(folder):
+    inside = {f"shardmill.{folder}.{path.stem}" for path in (PACKAGE / folder).glob("*.py")}
+    others = [path for path in MODULES if folder not in path.relative_to(PACKAGE).parts[:1]]
+    found = {named(path): inside & set(imports(path)) for path in others}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_nobody_outside_shards_knows_a_token_format_by_its_name():
+    from shardmill.shards import FORMATS
+
+    names = set(FORMATS) - {"shards"}  # which is a folder's name too
+    found = {}
+    for path in MODULES:
+        if "shards" not in path.relative_to(PACKAGE).parts:
+            texts = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
+            found[named(path)] = {text for text in texts if isinstance(text, str) and text in names}
+    assert {path: known for path, known in found.items() if known} == {}
+
+
 def test_errors_imports_nobody_and_extras_only_errors():
     assert own(imports(PACKAGE / "errors.py")) == set()
     assert own(imports(PACKAGE / "extras.py")) == {"errors"}

@@ -25,7 +25,7 @@ from tests.watching import interrupt_after, paused_run, wait_until, watch_reads
 __all__ = ["bucket", "often", "s3_server", "words"]
 
 
-@pytest.mark.parametrize("form", [*FORMATS, FORMATS])
+@pytest.mark.parametrize("form", [*FORMATS, TOGETHER])
 def test_every_format_gives_the_objects_that_a_disk_would_have_as_files(tmp_path, bucket, form):
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
     with source.open("a") as file:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import shardmill
-from shardmill.dataset.verify import verify
+from shardmill.dataset import verify
 from shardmill.errors import OutputError
 from shardmill.run.summary import as_data, as_text
 from shardmill.storage import ObjectStore

@@ -55,7 +55,10 @@ class Olmo(Format):
         return Recognised(raw, TokenFile(path, size // raw.itemsize))
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        return tokens * width + 24 * documents + 30 * (tokens // shard_tokens + 2)
+        within = max(1, min(tokens, shard_tokens))  # positions are counted in a file; most have as many digits as it
+        most = len(str(within))
+        digits = most - (int("1" * most) - 1) / within  # 10 + 100 + … numbers have a digit less than the next
+        return tokens * width + round(documents * (2 * digits + 2)) + 28 * (tokens // shard_tokens + 2)
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
         return [] if eot == "after" else ["OLMo-core expects the end-of-text token after each document: see `--eot`"]
