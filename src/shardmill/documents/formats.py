@@ -111,8 +111,10 @@ def chunks_of(
 
 def load_libraries(sources: Sources) -> None:
     """Import now what the readers of these sources will import, so that a budget sees what it takes."""
-    if not (sources.light and core.available()):
+    if not sources.light:
         import_module("shardmill.documents.parquet")
+    elif not core.available():
+        import_module("pyarrow")
 
 
 @cache
