@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -61,16 +61,6 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
             raise DamageError(f"{NAME} names a file outside the dataset's folder: `{file['name']}`", place=place)
         if not 0 <= file["tokens"] <= file["bytes"]:
             raise DamageError(f"{NAME} says that `{file['name']}` has more tokens than bytes", place=place)
-
-
-def check_inside(folder: Path, path: Path) -> None:
-    """DamageError when a file or folder of a dataset is a link that leads out of it."""
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise DamageError(
-            "the file is a link that leads out of the dataset's folder",
-            place=str(path),
-            hint="replace links by copies, with `cp -rL` for example",
-        )
 
 
 def _misfit(value: Any, shape: Any, where: str) -> str | None:
