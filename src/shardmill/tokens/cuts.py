@@ -114,11 +114,14 @@ def _triples() -> NDArray[np.bool_]:
 
 _CLASS = _classes()
 _TRIPLE = _triples()
+_NONE = np.zeros((1 << 18) + 2, bool)
 
 
 def _may_cut(block: NDArray[np.uint8]) -> NDArray[np.bool_]:
     """For each place between the first byte of the block and its last but one, whether the rules are worth asking."""
     kind = _CLASS[block]
+    if kind[0] == kind[-1] and kind.min() == kind.max():
+        return _NONE[: len(kind) - 1]  # a long run of one class, in which no place is safe
     triple = kind[:-1].astype(np.uint16)
     triple <<= 3
     triple |= kind[1:]

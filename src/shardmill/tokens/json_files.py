@@ -59,6 +59,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
             normalizes=bool(normal_form),
             specials=bool(parsed),
             little=True,
+            large_windows=engine == "core",
         )
     return Tokenizer(
         name=name,

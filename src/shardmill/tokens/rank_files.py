@@ -39,7 +39,7 @@ def from_ranks(
 
     UsageError where tiktoken refuses the vocabulary or the pattern.
     """
-    file = _RankFile(name, text, scheme, special_tokens, specials, place)
+    file = _RankFile(name, text, scheme, special_tokens, specials, place, published)
     known = file.scheme
     file.largest_rank = vocabulary.last_rank(text, place) if published else max(file.ranks.values())
     file.largest_id = max(file.largest_rank, *special_tokens.values(), 0)
@@ -51,7 +51,12 @@ def from_ranks(
     stitching = None
     if known and cut:
         stitching = Stitching(
-            cut, file.lengths, known.digit_group, known.looks_past_white, specials=bool(file.parsed)
+            cut,
+            file.lengths,
+            known.digit_group,
+            known.looks_past_white,
+            specials=bool(file.parsed),
+            large_windows=engine.name == "core",
         )
     return Tokenizer(
         name=name,
@@ -107,9 +112,16 @@ class _RankFile:
     """A vocabulary in ranks, and the libraries that encode with it, each made when it is first asked for."""
 
     def __init__(
-        self, name: str, text: bytes, scheme: Scheme | str, special_tokens: dict[str, int], specials: str, place: str
+        self,
+        name: str,
+        text: bytes,
+        scheme: Scheme | str,
+        special_tokens: dict[str, int],
+        specials: str,
+        place: str,
+        published: bool,
     ) -> None:
-        self._name, self._text, self._place = name, text, place
+        self._name, self._text, self._place, self._published = name, text, place, published
         self._special_tokens = special_tokens
         self.scheme = scheme if isinstance(scheme, Scheme) else None
         self.pattern = self.scheme.patterns[0] if self.scheme else str(scheme)
@@ -121,7 +133,7 @@ class _RankFile:
 
     @cached_property
     def ranks(self) -> dict[bytes, int]:
-        return vocabulary.parse(self._text, self._place)
+        return vocabulary.parse(self._text, self._place, known=self._published)
 
     @cached_property
     def _token_bytes(self) -> list[bytes]:
@@ -176,7 +188,7 @@ class _RankFile:
     def _model(self) -> Model:
         assert self.scheme is not None
         # Not `self.ranks`, which would stay: 10 MB that only a library needs.
-        ranks = vocabulary.parse(self._text, self._place)
+        ranks = vocabulary.parse(self._text, self._place, known=self._published)
         return Model(vocabulary.by_id(ranks, {}), self.scheme.name)
 
     def by_core(self, separator: bytes = b"") -> Backend:
