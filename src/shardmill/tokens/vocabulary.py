@@ -28,7 +28,7 @@ def p50k_ranks() -> bytes:
 
 
 def parse(text: bytes, place: str, *, known: bool = False) -> dict[bytes, int]:
-    """Rank by token bytes. UsageError where the text is not a rank file; one that is `known` is not looked at closely."""
+    """Rank by token bytes. UsageError where the text is not a rank file; a `known` one is not looked at closely."""
     if known:
         decode = binascii.a2b_base64
         return {decode(token): int(rank) for token, rank in map(bytes.split, text.splitlines())}
