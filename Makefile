@@ -15,7 +15,7 @@ COMPILE = $(BIN)/python -m compileall -q src
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test lint soak bench lowest core core-check fuzz-reading clean
+.PHONY: help demo test lint soak bench lowest core core-check fuzz-reading dist clean
 
 help:
 	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
@@ -27,6 +27,7 @@ help:
 	@echo "make core    compile src/shardmill/core in place"
 	@echo "make fuzz-reading    the core's JSON, UTF-8 and separators under clang's fuzzer (FUZZ_SECONDS=600)"
 	@echo "make core-check  the compiled core by every compiler that is here, with sanitizers, for ARM, under a fuzzer"
+	@echo "make dist    sdist and wheel in dist/, the wheel installed in a clean environment and the promises tested there"
 	@echo "make clean   remove what these made"
 	@echo "PYTHON=… chooses the interpreter, when .venv is made."
 
@@ -97,6 +98,16 @@ fuzz-reading:
 # Uses gcc, clang, aarch64-linux-gnu-gcc and qemu-aarch64; what is not installed is skipped, and said.
 core-check: .venv/tools core
 	FUZZ_SECONDS=60 $(BIN)/python -m pytest tests/core
+
+# The wheel is tested from outside of src/, in an environment that has nothing else.
+dist: .venv/made
+	rm -rf dist build/wheel
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check build
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m venv build/wheel
+	build/wheel/bin/python -m pip install --quiet --disable-pip-version-check "$$(ls dist/*.whl)[test]"
+	build/wheel/bin/python -m pytest tests/test_promises.py -p no:cacheprovider
+	build/wheel/bin/python -c 'import shardmill, pathlib; print("tested:", pathlib.Path(shardmill.__file__).parent)'
 
 clean:
 	rm -f src/shardmill/core/_core.so

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import shardmill
 from shardmill import core
 from shardmill.core.encoding import Encoder
+from shardmill.dataset import verify
 from shardmill.tokens import self_check
-from tests.corpus import HARD, documents, random_words
+from tests.corpus import HARD, documents, random_words, write_jsonl
 from tests.tokens.hard import lists, rows
 from tests.tokens.vocabularies import EVERY, TOKENIZERS, tokenizer
 
@@ -89,6 +91,24 @@ def test_a_core_that_lies_is_not_trusted(monkeypatch):
     assert loaded("gpt2").engine_name == "core"
     monkeypatch.setattr(self_check, "TESTED", {**self_check.TESTED, "tiktoken": "99."})
     assert loaded("gpt2").engine_name == "gigatoken"
+
+
+def test_a_core_that_lies_is_found_by_verify(monkeypatch, tmp_path):
+    """A sample of the documents is encoded again by the tokenizer's own library."""
+    encode = Encoder.encode
+
+    def lie(self, data, offsets, *arguments, **options):
+        ids, counts = encode(self, data, offsets, *arguments, **options)
+        ids[np.cumsum(counts)[counts > 9] - 5] ^= 1
+        return ids, counts
+
+    source = write_jsonl(tmp_path / "a.jsonl", documents(400, seed=8))
+    monkeypatch.setattr(Encoder, "encode", lie)
+    shardmill.prepare(source, tmp_path / "lies", tokenizer="gpt2")
+    monkeypatch.undo()
+    shardmill.prepare(source, tmp_path / "right", tokenizer="gpt2")
+    assert verify(tmp_path / "lies").damage
+    assert not verify(tmp_path / "right").damage
 
 
 def test_the_memory_of_an_engine_does_not_grow_with_the_text():
