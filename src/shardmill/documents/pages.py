@@ -31,6 +31,20 @@ _FIRST_LOOK, _LONGEST_HEADER = 1 << 10, 16 << 20
 _DEEPEST = 16
 
 
+class RowGroup(NamedTuple):
+    """A row group, as the footer describes it."""
+
+    start: int
+    rows: int
+    nulls: int
+    """At the most."""
+    codec: int
+    span: tuple[int, int]
+    """The bytes of the file that hold the text column."""
+    encoded: int = 0
+    """Bytes of the text column when decompressed."""
+
+
 class Page(NamedTuple):
     """One page, as its header describes it."""
 

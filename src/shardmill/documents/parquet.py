@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from shardmill.documents.pages import (
     TYPES,
     Leaf,
     Page,
+    RowGroup,
     Small,
     dictionary_numbers,
     dictionary_values,
@@ -33,6 +35,7 @@ from shardmill.documents.pages import (
     small_file,
 )
 from shardmill.documents.reading import Reading
+from shardmill.documents.stretches import Parts
 from shardmill.errors import SourceError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
 from shardmill.storage.fetching import Bytes
@@ -43,16 +46,6 @@ from shardmill.storage.source import Source
 # Rows of a dictionary that are looked up at once.
 NUMBERS_AT_ONCE = 1 << 16
 ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, EOFError, KeyError)
-
-
-class RowGroup(NamedTuple):
-    start: int
-    rows: int
-    nulls: int
-    """At the most."""
-    codec: int
-    span: tuple[int, int]
-    """The bytes of the file that hold the text column."""
 
 
 class Texts(NamedTuple):
@@ -79,6 +72,7 @@ class ParquetReader(RowsReader):
         super().__init__(index, source, reading)
         self._leaf = Leaf(0, 0, 0)
         self._feed: Feed | None = None
+        self._groups: list[RowGroup] = []
         self._ranges: Ranges | None = None
         """Of a remote file; None: the file is read as it lies on this machine."""
 
@@ -149,6 +143,19 @@ class ParquetReader(RowsReader):
                 self._ranges.release(*group.span)
         yield from run.taken()
 
+    def _list_parts(self, feed: Feed) -> Parts:
+        self._groups = self._open(feed)
+        return [(group.rows, group.encoded) for group in self._groups]
+
+    def _list_within(self, part: int) -> Parts:
+        found, each = list[tuple[int, int]](), 0.0  # and bytes of an entry of the dictionary
+        for page in self._pages(self._groups[part]) if self._ranges is None else ():
+            if page.kind == DICTIONARY:
+                each = page.size / max(1, page.values)
+            else:
+                found.append((page.values, int(each * page.values) if page.numbers else page.size))
+        return found
+
     def _values(self, page: Page, codec: int, row: int, held: ExitStack) -> pa.Array:
         """The entries of a dictionary, for as long as the memory for them is held."""
         # Stored twice while it is put into a file, then decompressed and decoded; offsets, lengths, numbers.
@@ -209,9 +216,9 @@ class ParquetReader(RowsReader):
         )
 
     def _pages(self, group: RowGroup) -> Iterator[Page]:
-        begin = group.span[0]
         with self._errors(group.start):
-            yield from pages(lambda start, end: self._read(start, end, look=True), begin, group.rows, self._size)
+            look = partial(self._read, look=True)
+            yield from pages(look, group.span[0], group.rows, self._size)
 
     def _read(self, start: int, end: int, look: bool = False) -> Bytes:
         """Bytes of the file; `look`: they will be read again."""
@@ -262,8 +269,7 @@ class ParquetReader(RowsReader):
             for number in range(metadata.num_row_groups):
                 group = metadata.row_group(number)
                 column = group.column(index)
-                begin = column.dictionary_page_offset or column.data_page_offset
-                begin = min(begin, column.data_page_offset)
+                begin = min(column.dictionary_page_offset or column.data_page_offset, column.data_page_offset)
                 end = begin + column.total_compressed_size
                 possible = group.num_rows == 0 or (
                     group.num_rows > 0
@@ -275,7 +281,8 @@ class ParquetReader(RowsReader):
                     raise self._damaged(f"row group {number:,} cannot be where the footer says", start)
                 known = column.is_stats_set and column.statistics.has_null_count
                 nulls = column.statistics.null_count if known else group.num_rows
-                groups.append(RowGroup(start, group.num_rows, nulls, CODECS[column.compression], (begin, end)))
+                codec, encoded = CODECS[column.compression], column.total_uncompressed_size
+                groups.append(RowGroup(start, group.num_rows, nulls, codec, (begin, end), encoded))
                 start += group.num_rows
         except ERRORS as error:
             raise self._damaged(first_line(error), start) from error
@@ -297,7 +304,7 @@ class ParquetReader(RowsReader):
         return SourceError(f"the parquet file is damaged: {what}", place=self._place(row))
 
     def _place(self, row: int) -> str:
-        return f"{self._source.name}, row {row + 1:,}"
+        return f"{self._source.name}, {self.place(row, 0)}"
 
 
 class _Run:
