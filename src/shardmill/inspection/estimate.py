@@ -27,7 +27,7 @@ _ALONE = 0.03  # of a number is the error that is taken for that of a single pla
 _UNSEEN, _UNSEEN_PLACES = 0.02, 0.06  # of what was not reached, in bytes and in documents, it may differ from the rest
 _BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
 _DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
-_STARTING = 0.7  # seconds from the command to the first chunk, and from the last to the manifest
+_STARTING = 0.5  # seconds from the command to the first chunk, and from the last to the manifest
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,6 @@ from shardmill.storage import ROOM, Source, is_url
 from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import Tokenizer, load_tokenizer
 
-_LARGEST = 2 << 20  # bytes of a record that is looked at
 _SECONDS, _AFAR_SECONDS = 5.0, 8.0  # that a sample may take
 # What a token takes in a Python list of ints, as it grows: 8 bytes for the pointer, 28 for the int, and the slack.
 _NAIVE = 41
@@ -155,7 +154,6 @@ def inspect(
             chosen.text_field,
             chosen.separator_bytes,
             tokenizer.cut,
-            largest=_LARGEST,
             fetcher=fetcher if remote else None,
         )
         started = time.monotonic()

@@ -16,7 +16,7 @@ from shardmill.errors import SourceError
 from shardmill.inspection.found import NO_TEXT, Found, first_rows, parted, share_of_controls
 from shardmill.storage import Source
 from shardmill.storage.compressed import compression_from
-from shardmill.storage.feeds import Feed, FileFeed, read_range
+from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, read_range
 from shardmill.storage.opening import TEXT_FORMATS, open_source
 from shardmill.storage.ranges import RemoteFeed
 
@@ -25,7 +25,7 @@ clock = time.thread_time
 _SKIP = 8  # of a stream at most so many times what is looked at is passed over
 _WALK = 1 << 22  # bytes of text that a stream is followed at the least, to see how well it is compressed
 _STREAM_MARKS = 64  # places of a stream at which is noted how many stored bytes were read
-_BEHIND = 1 << 17  # bytes behind a stretch that may be read besides its last record
+_BEHIND = 1 << 19  # bytes behind a stretch that may be read besides its last record
 
 
 class Look:
@@ -190,6 +190,8 @@ class Look:
         behind = through = text = places = next_at = 0
         held: list[Found] = []
         full = chosen = False  # the chunk before ended so; it was taken
+        reach = self._unit + self._reading.largest + _BEHIND
+        end = self._stop_by(feed, reach)
         for chunk in self._chunks(self._reader, feed, Position(), self._unit):
             weight = self._weight(chunk)
             take = wanted is None or (behind >= next_at and places < wanted)
@@ -206,13 +208,14 @@ class Look:
                     next_at = behind + min(_SKIP * self._unit, int(length / (wanted or 1)))
                 text += found.size
             behind, full, chosen = behind + weight, weight <= self._unit, take
+            cut, end = chunk.end >= end, self._stop_by(feed, chunk.end + reach)
             if chunk.through != through:
                 through = chunk.through
                 marks.append((behind, through))
                 if len(marks) > _STREAM_MARKS:
                     del marks[1:-1:2]
             enough = wanted is not None and places >= wanted and not (full and chosen) and behind >= _WALK
-            if enough or text >= self._most or self._ended() or self.too_large[2]:
+            if enough or cut or text >= self._most or self._ended() or self.too_large[2]:
                 break
         else:
             self.whole = wanted is None and not self._partly
@@ -222,6 +225,13 @@ class Look:
         for found in held:
             found.stored = found.covered = found.covered * rate
             yield found
+
+    def _stop_by(self, feed: Feed, end: int) -> int:
+        """Let a stream of text end by there: a stretch without an end in it would be followed to its end."""
+        if isinstance(feed, StreamFeed) and self._reader.unit != "row":
+            feed.limit = end
+            return end
+        return 1 << 62
 
     def _weight(self, chunk: Chunk) -> int:
         """Bytes of text; of rows those of the text and a little for each, since they may have none."""

@@ -11,7 +11,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 UNIT = 512 * 1024
 """Bytes of text at one place, about."""
+_LARGEST = 2 << 20  # bytes of a record that is looked at
 _TOGETHER, _TOGETHER_AFAR = 64, 8  # small sources at one place
 _AFAR = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
 _FEWEST = 6  # places for a kind, however small its share
@@ -148,6 +149,7 @@ def take_sample(
     sources: Sequence[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
 ) -> list[Kind]:
     """The kinds of the sources, each with a sample of about its share of `places`, in at most about `seconds`."""
+    reading = replace(reading, largest=min(reading.largest, _LARGEST))
     kinds = _kinds(sources)
     total = sum(kind.weight for kind in kinds)
     started = time.monotonic()
