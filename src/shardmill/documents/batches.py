@@ -78,7 +78,8 @@ class RowsReader:
         row = sum(rows for rows, _ in parts[:first])
         rows = sum(rows for rows, _ in parts[first:last])
         if last == first + 1 and parts[first][1] > LARGE * size and rows > 1:
-            finer = self._list_within(first) or evenly(parts[first], size)
+            pages = self._list_within(first) or [parts[first]]
+            finer = [piece for page in pages for piece in (evenly(page, size) if page[1] > LARGE * size else [page])]
             # Of a remote source all up to there would have to be fetched, so it is the beginning.
             one, other, _, piece = pick(finer, 0.0 if self._source.remote else within, size)
             row, rows = row + sum(rows for rows, _ in finer[:one]), sum(rows for rows, _ in finer[one:other])

@@ -253,18 +253,24 @@ class TextReader:
         if not isinstance(feed, (FileFeed, RemoteFeed)):
             return None
         begin, end = cell(feed.size, share, size)
-        width = end - begin
+        portion, separator = (end - begin) / max(1, feed.size), self._reading.separator or b""
+        inside = begin > 0
         if begin:
-            feed.drop(begin)
+            # Where the chunk that comes before would end.
+            before = max(0, begin - len(separator))
+            feed.drop(before)
             floor = max(self._text_start, begin - CONTEXT)
             stop = next_stop(
-                feed.peek, start=begin, at=begin, floor=floor, separator=None, cut=self._reading.cut, most=1 << 16
-            )
-            if stop is None:
+                feed.peek, start=before, at=begin, floor=floor, separator=separator or None, cut=self._reading.cut,
+                most=1 << 16,
+            )  # fmt: skip
+            if separator and feed.peek(before, begin - before) == separator:
+                inside = False
+            elif stop is None:
                 begin += continuations(feed.peek(begin, 4))
             else:
-                begin = stop.offset
-        return Stretch(Position(begin, inside=begin > 0), begin, end, width / max(1, feed.size))
+                begin, inside = stop.offset, not stop.ends
+        return Stretch(Position(begin, inside=inside), begin, end, portion)
 
     def place(self, record: int, byte: int) -> str:
         return f"byte {byte:,}"
