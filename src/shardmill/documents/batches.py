@@ -56,7 +56,7 @@ class RowsReader:
         self._source = source
         self._reading = reading
         self._field = reading.text_field
-        self._parts: Parts | None = None
+        self._listed: Parts | None = None
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Oversize):
@@ -69,9 +69,9 @@ class RowsReader:
 
     def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
         """Some row groups or batches, or pages of a large one."""
-        if self._parts is None:
-            self._parts = self._list_parts(feed)
-        parts = self._parts
+        if self._listed is None:
+            self._listed = self._list_parts(feed)
+        parts = self._listed
         if not parts:
             return None
         first, last, within, portion = pick(parts, share, size)
