@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from shardmill.inspection import excerpts, sampling
+from shardmill.inspection import sampling
 from shardmill.storage import compressed
 from shardmill.storage import feeds as storage
 
@@ -14,8 +14,7 @@ from shardmill.storage import feeds as storage
 @pytest.fixture
 def few_places(monkeypatch):
     """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
-    for module in (excerpts, sampling):
-        monkeypatch.setattr(module, "UNIT", 1 << 15)
+    monkeypatch.setattr(sampling, "UNIT", 1 << 15)
     monkeypatch.setattr(storage, "BLOCK", storage.BLOCK >> 4)
     monkeypatch.setattr(compressed, "INPUT_BLOCK", compressed.INPUT_BLOCK >> 4)
 

@@ -51,6 +51,16 @@ def corpus(size: int, seed: int) -> list[str]:
     return made
 
 
+def few_long(size: int, seed: int) -> list[str]:
+    """About `size` bytes: many short documents, and in their midst some that are a hundred times as long."""
+    rng = np.random.default_rng(seed)
+    short = corpus(size // 2, 4 * seed)
+    words = rng.choice(_COMMON, size // 8).tolist()
+    for i in range(0, len(words), 12_000):
+        short.insert(int(rng.integers(len(short))), " ".join(words[i : i + int(rng.integers(4_000, 12_000))]))
+    return short
+
+
 def true_tokens(made: list[str]) -> int:
     """With an end-of-text token for each document that has text."""
     joined = [text.encode() for text in made if text]

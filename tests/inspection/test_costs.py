@@ -8,7 +8,8 @@ import json
 import pytest
 
 from shardmill.inspection import inspect
-from tests.inspection.material import texts, true_tokens
+from shardmill.storage import compressed
+from tests.inspection.material import found, texts, true_tokens
 
 
 @pytest.mark.parametrize("name", ["hole.txt", "hole.jsonl"])
@@ -23,6 +24,8 @@ def test_a_terabyte_costs_no_more_than_some_megabytes(tmp_path, bytes_read, name
     report = inspect(path)
     assert report.stored_bytes == 1 << 40
     assert report.text_bytes.value > 0
+    # A hole in JSON Lines is a part of a line, which then is too long.
+    assert found(report, "source") if name == "hole.jsonl" else found(report, "binary")
     assert 0 < bytes_read["bytes"] < 250_000_000
 
 
@@ -47,3 +50,21 @@ def test_a_small_file_that_unpacks_to_very_much_is_not_unpacked_whole(tmp_path):
     report = inspect(path)
     assert report.sampled_bytes < 100_000_000
     assert abs(report.text_bytes.value / (300 * 7 * 150_000) - 1) < 0.1
+
+
+@pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.jsonl.gz"])
+def test_a_stream_without_a_place_to_cut_is_not_followed_to_its_end(tmp_path, name):
+    with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
+        for _ in range(60):
+            file.write(b"a" * 1_000_000)
+    opened, read = [], compressed._Members.read
+
+    def count(self, n):
+        opened.append(block := read(self, n))
+        return block
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compressed._Members, "read", count)
+        report = inspect(tmp_path / name)
+    assert 0 < sum(map(len, opened)) < 20_000_000
+    assert not report.tokens.exact or report.troubles

@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from shardmill.documents import Reading
+from shardmill.documents.jsonl import JsonLinesReader
+from shardmill.inspection import looking, sampling
 from shardmill.inspection.estimate import Amount, Expected, Pace, pace
-from shardmill.inspection.sampling import Kind, Unit
+from shardmill.inspection.sampling import Kind
+from shardmill.sources import find_sources
+from shardmill.tokens import load_tokenizer
+from tests.corpus import documents, write_jsonl
 
 
 @pytest.mark.parametrize(
@@ -26,22 +32,36 @@ def test_the_slowest_part_bounds_the_time(needed, workers, cpus, bound, least):
 
 
 def sample(stored: int, speeds: list[float]) -> tuple[Kind, Expected]:
-    """Units of a megabyte, encoded at these speeds in MB/s, and what they stand for."""
-    kind = Kind("text", "", [0], np.array([stored]))
-    kind.units = [Unit(1e6, 10**6, 250_000, 100, encoding=1 / speed, reading=0.001) for speed in speeds]
+    """Places of a megabyte, encoded at these speeds in MB/s, and what they stand for."""
+    kind = Kind("text", "", [0], np.array([stored]), measures=np.array([stored]), reading=1e-9)
+    kind.encoding = [(10**6, 1 / speed) for speed in speeds]
     return kind, Expected(Amount(stored), Amount(stored // 10**4), stored // 10**4, Amount(stored // 4))
 
 
 def test_cold_caches_are_paid_for_once_a_worker_and_not_for_every_byte():
     kind, holds = sample(10**12, [20.0] * 10 + [200.0] * 10)
-    warm = pace([kind], holds, 2, 4, 0.0).working
+    warm = pace([kind], [holds], 2, 4, 0.0).working
     assert warm == pytest.approx(10**12 / 200e6 + 1000 + 4 * 0.45, rel=0.2)
-    one, four = (pace([kind], holds, 2, workers, 0.0).working for workers in (1, 4))
+    one, four = (pace([kind], [holds], 2, workers, 0.0).working for workers in (1, 4))
     assert four - one == pytest.approx(3 * 10 * (1 / 20 - 1 / 200))
 
 
-def test_what_loads_libraries_is_not_multiplied():
-    kind, holds = sample(10**12, [100.0] * 20)
-    before = pace([kind], holds, 2, 1, 0.0).working
-    kind.units[0].reading += 0.5
-    assert pace([kind], holds, 2, 1, 0.0).working == pytest.approx(before)
+def test_what_loads_libraries_is_not_multiplied(tmp_path, monkeypatch):
+    """A reader whose first chunks take a second each, as an import does, and no time after that."""
+    write_jsonl(tmp_path / "a.jsonl", documents(4000))
+    now = [0.0]
+    calls = []
+
+    def slow_at_first(self, chunk):
+        calls.append(chunk)
+        now[0] += 1.0 if len(calls) <= 2 else 0.0
+        return read(self, chunk)
+
+    read = JsonLinesReader.read
+    monkeypatch.setattr(JsonLinesReader, "read", slow_at_first)
+    monkeypatch.setattr(looking, "clock", lambda: now[0])
+    monkeypatch.setattr(sampling, "UNIT", 1 << 14)
+    sources = find_sources([str(tmp_path / "a.jsonl")])
+    (kind,) = sampling.take_sample(sources, Reading(), load_tokenizer("gpt2").engine())
+    assert len(calls) > 10
+    assert kind.reading == 0.0

@@ -99,6 +99,63 @@ def test_a_vocabulary_too_large_for_uint16_is_told(tmp_path):
     assert report.output_bytes["nanogpt"] == 4 * report.tokens.value
 
 
+@pytest.mark.parametrize("content", [b"", b'{"text": "', b"words without an end "])
+def test_json_lines_without_line_ends_would_stop(tmp_path, content):
+    """A terabyte of one line, of which nearly all is a hole; and a hundred megabytes of words."""
+    path = tmp_path / "one.jsonl"
+    with path.open("wb") as file:
+        if b"words" in content:
+            file.writelines([content * 50_000] * 100)  # not at once: other tests look at this process's memory
+        else:
+            file.write(content)
+            file.truncate(1 << 40)
+    report = inspect(path)
+    assert report.stops
+    (trouble,) = found(report, "source")
+    assert trouble.place.startswith(str(path))
+    assert any(word in trouble.hint for word in ("NUL bytes", "JSON Lines", "not look like text"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("nul.txt", bytes(300_000)),
+        ("nul.jsonl", bytes(300_000)),
+        ("noise.txt", np.random.default_rng(0).bytes(300_000)),
+        ("noise.csv", np.random.default_rng(1).bytes(300_000)),
+        ("noise.jsonl", np.random.default_rng(2).bytes(300_000)),
+        ("half.txt", b"some words\n" * 2000 + bytes(300_000)),
+    ],
+)
+def test_a_source_that_is_not_text_is_named_and_not_printed_raw(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    report = inspect(tmp_path / name)
+    (trouble,) = found(report, "binary")
+    assert trouble.place == str(tmp_path / name)
+    assert "not text" in trouble.message
+    said = report.text()
+    assert all(one.isprintable() or one == "\n" for one in said)
+    assert "\ufffd" not in said
+    assert len(said) < 10_000
+
+
+def test_real_text_with_a_few_control_characters_is_text(tmp_path):
+    pages = "A page of words.\n\tAnd \x1b[1mmore\x1b[0m of them.\r\n" * 40 + "\f"
+    (tmp_path / "a.txt").write_text(pages * 50)
+    (tmp_path / "b.txt").write_bytes(b"one\x00 in many" + b" words of it" * 1000)
+    (tmp_path / "c.txt").write_bytes("as Windows writes it".encode("utf-16"))
+    assert not found(inspect(tmp_path), "binary")
+
+
+def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"a" * 6_000_000)
+    report = inspect(tmp_path / "a.txt")
+    assert report.text_bytes.value == 6_000_000
+    assert not report.tokens.exact
+    result = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="0")
+    assert abs(report.tokens.value - result.manifest["splits"]["train"]["tokens"]) <= report.tokens.margin
+
+
 def test_empty_sources_are_named(tmp_path):
     write_jsonl(tmp_path / "a.jsonl", documents(5))
     (tmp_path / "b.txt").touch()

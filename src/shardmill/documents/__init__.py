@@ -1,19 +1,33 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
 from shardmill.documents.chunks import Chunk, Documents, Position, Reject
-from shardmill.documents.formats import FORMATS, Reader, chunks_of, load_libraries, reader_for
+from shardmill.documents.formats import (
+    FORMATS,
+    FormatReader,
+    Reader,
+    chunks_of,
+    format_reader,
+    load_libraries,
+    reader_for,
+)
+from shardmill.documents.oversize import TooLarge
 from shardmill.documents.reading import SPAN, Reading
+from shardmill.documents.stretches import Stretch
 
 __all__ = [
     "FORMATS",
     "SPAN",
     "Chunk",
     "Documents",
+    "FormatReader",
     "Position",
     "Reader",
     "Reading",
     "Reject",
+    "Stretch",
+    "TooLarge",
     "chunks_of",
+    "format_reader",
     "load_libraries",
     "reader_for",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ from shardmill.documents.arrow_texts import (
 from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
 from shardmill.documents.chunks import Chunk, Position
 from shardmill.documents.columns import find_column
-from shardmill.documents.reading import Reading
+from shardmill.documents.reading import Memory, Reading
+from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
 from shardmill.storage.feeds import BLOCK, Feed, FeedFile, FileFeed
 from shardmill.storage.opening import ARROW_MARK
@@ -82,6 +83,15 @@ class ArrowReader(RowsReader):
                 raise self._damaged(batches.at, first_line(error)) from error
             self._check_end(FeedFile(feed, self._source.name, batches.at))
 
+    def _list_parts(self, feed: Feed) -> Parts:
+        if not isinstance(feed, FileFeed):
+            return []
+        listed = _Batches(feed, self._source.name, Reading(), 8 if self._head.startswith(ARROW_MARK) else 0)
+        with suppress(ValueError):  # reading from the start will say what is wrong
+            found = [message for _, message, _ in listed.messages() if message.kind == BATCH]
+            return [(each.batch.rows, each.body) for each in found if each.batch]
+        return []
+
     def _check_end(self, file: FeedFile) -> None:
         """Raise when something else follows than should: a length that was damaged to zero looks like the end.
 
@@ -102,26 +112,6 @@ class ArrowReader(RowsReader):
         return SourceError(f"the Arrow data is damaged: {what}", place=f"{self._source.name}, byte {at:,}")
 
 
-class _Memory:
-    """What the feeder holds of a source's data, asked for as one amount whenever a part of it changes."""
-
-    def __init__(self, reading: Reading, name: str) -> None:
-        self._reading, self._name = reading, name
-        self._parts: dict[str, int] = {}
-        self._held = ExitStack()
-
-    def need(self, what: str, amount: int) -> None:
-        """So many bytes are needed for this now, and no others."""
-        if amount == self._parts.get(what, 0):
-            return
-        self._parts[what] = amount
-        self._held.close()
-        self._held.enter_context(self._reading.hold(sum(self._parts.values()), what, self._name))
-
-    def close(self) -> None:
-        self._held.close()
-
-
 class _Batches:
     """The messages of a stream, and their text. ValueError where they are not what they should be."""
 
@@ -129,7 +119,7 @@ class _Batches:
         self._feed, self._name, self._reading = feed, name, reading
         self.at = at
         """How far the stream was read."""
-        self.memory = _Memory(reading, name)
+        self.memory = Memory(reading, name)
         self._size = feed.size if isinstance(feed, (FileFeed, RemoteFeed)) else None
 
     def rows(self, skip: int, size: int) -> Iterator[Rows]:
@@ -137,7 +127,7 @@ class _Batches:
         schema: pa.Schema | None = None
         path: tuple[str, ...] = ()
         dictionary, number = Dictionary(), -1
-        for header, message, body in self._messages():
+        for header, message, body in self.messages():
             if message.kind == SCHEMA and schema is None:
                 schema = pa.ipc.read_schema(pa.py_buffer(CONTINUES + len(header).to_bytes(4, "little") + header))
                 path = find_column(schema, self._reading.text_field, self._name)
@@ -155,7 +145,7 @@ class _Batches:
         if schema is None:
             raise ValueError("it has no schema")
 
-    def _messages(self) -> Iterator[tuple[bytes, Message, int]]:
+    def messages(self) -> Iterator[tuple[bytes, Message, int]]:
         """Each message: its header, what that says, and where the body begins."""
         while mark := self._feed.peek(self.at, 8):
             # Before Arrow 0.15 the length stood alone.
@@ -222,7 +212,7 @@ class _Batches:
         """Bytes of memory that this dictionary takes with all that is added to it in the rest of the file."""
         rest = _Batches(self._feed, self._name, Reading(), body + message.body)
         now, most = 0, 0
-        for each, place in [(message, body), *((each, place) for _, each, place in rest._messages())]:
+        for each, place in [(message, body), *((each, place) for _, each, place in rest.messages())]:
             if each.batch is not None and each.dictionary == message.dictionary:
                 contents = rest._contents(each.batch.buffers, each.batch.codec, place)
                 now = sum(content.length for content in contents) + 4 * each.batch.rows + now * each.delta

@@ -52,7 +52,7 @@ def next_stop(
         final = len(window) < n
         found = window.find(separator, search - low) if separator else -1
         closed = final or found >= 0
-        lead = _continuations(window) if low > floor else 0
+        lead = continuations(window) if low > floor else 0
         text = window[lead : found if found >= 0 else len(window)]
         place = first_safe(cut, text, at - low - lead, 0 if closed else reach)
         if place > 0:
@@ -84,7 +84,8 @@ def first_safe(cut: Cut | None, window: bytes, at: int, reach: int) -> int:
     return -1
 
 
-def _continuations(window: bytes) -> int:
+def continuations(window: bytes) -> int:
+    """Bytes at the beginning that belong to a character before it."""
     count = 0
     while count < min(3, len(window)) and window[count] & 0xC0 == 0x80:
         count += 1
@@ -95,7 +96,7 @@ def _sound(window: bytes, place: int) -> bool:
     """Whether whole characters stand on both sides of the place."""
     before = window[max(0, place - 8) : place]
     if place > 8:
-        before = before[_continuations(before) :]
+        before = before[continuations(before) :]
     first = window[place]
     width = 1 if first < 0x80 else 2 if first < 0xE0 else 3 if first < 0xF0 else 4
     try:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Protocol, cast
 from shardmill import core
 from shardmill.documents.chunks import Chunk, Documents, Position
 from shardmill.documents.reading import Reading
+from shardmill.documents.stretches import Stretch
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
 from shardmill.storage.names import format_of
-from shardmill.storage.opening import open_source
+from shardmill.storage.opening import Opened, open_source
 from shardmill.storage.source import Source, Sources
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ class FormatReader(Protocol):
     def read(self, chunk: Chunk) -> Documents: ...
 
     def place(self, record: int, byte: int) -> str: ...
+
+    def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
+        """The part of about `size` bytes of text that a share of the source falls into; None: it has to be read from
+        its start. Of a remote source, which only goes forward, in the order in which they stand there.
+        """
 
 
 class Reader(Protocol):
@@ -117,6 +123,13 @@ def load_libraries(sources: Sources) -> None:
         import_module("pyarrow")
 
 
+def format_reader(
+    index: int, source: Source, reading: Reading, opened: Opened, reopen: Callable[[], Feed]
+) -> FormatReader:
+    """The reader of a source that was opened."""
+    return _class_of(opened.format)(index, source, reading, reopen, opened.head)
+
+
 @cache
 def _class_of(format: str) -> Callable[..., FormatReader]:
     module, name, _ = FORMATS[format]
@@ -154,7 +167,7 @@ class _SourceReader:
                     place=self._source.name,
                     hint="give `--val` a fraction or `first:N`",
                 )
-            self._reader = _class_of(opened.format)(self._index, self._source, self._reading, self._reopen, opened.head)
+            self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
             yield from self._reader.chunks(opened.feed, start, size)
         finally:
             opened.feed.close()

@@ -15,12 +15,16 @@ from shardmill.documents.cutting import last_separator, next_stop, thinned
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.records import judge
+from shardmill.documents.stretches import Stretch, cell
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage.feeds import Feed, read_range
+from shardmill.storage.feeds import Feed, FileFeed, read_range
+from shardmill.storage.ranges import RemoteFeed
 from shardmill.storage.source import Source
 from shardmill.storage.unicode import BOM
 
 HEAD = 1 << 16
+# Bytes before a part of a source in which the beginning of a line is looked for.
+BACK = 1 << 20
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
@@ -174,6 +178,21 @@ class JsonLinesReader:
         # The other rows are empty, so that each of those that are left ends where the next begins.
         records = np.flatnonzero(taken)
         return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
+
+    def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
+        """The lines of a part, from the beginning of the one that reaches into it on where that is near."""
+        if not isinstance(feed, (FileFeed, RemoteFeed)):
+            return None
+        begin, end = cell(feed.size, share, size)
+        # A remote source would have to be fetched up to there.
+        floor = max(0, begin - (BACK if isinstance(feed, FileFeed) else HEAD))
+        if begin:
+            feed.drop(floor)
+        start = last_separator(feed.peek, floor, begin, b"\n") if begin else 0
+        if start < 0 and floor:
+            found = feed.peek(begin, end - begin).find(b"\n")
+            start = end if found < 0 else begin + found + 1
+        return Stretch(Position(max(0, start)), begin, end, (end - begin) / max(1, feed.size))
 
     def place(self, record: int, byte: int) -> str:
         return f"line {record + 1:,}"

@@ -33,6 +33,20 @@ _DEEPEST = 16
 _BLOCK = 1 << 20
 
 
+class RowGroup(NamedTuple):
+    """A row group, as the footer describes it."""
+
+    start: int
+    rows: int
+    nulls: int
+    """At the most."""
+    codec: int
+    span: tuple[int, int]
+    """The bytes of the file that hold the text column."""
+    encoded: int = 0
+    """Bytes of the text column when decompressed."""
+
+
 class Page(NamedTuple):
     """One page, as its header describes it."""
 
@@ -127,6 +141,8 @@ class Column(NamedTuple):
     codec: int
     start: int
     end: int
+    size: int
+    """Bytes when decompressed."""
 
 
 class Footer:
@@ -154,7 +170,7 @@ class Footer:
             about, _ = self._at(at + len(wanted), lambda raw: (parsed(raw, number=3)[0], 0))
             try:
                 start = min(about.get(11) or about[9], about[9])
-                column = Column(about[5], about[4], start, start + about[7])
+                column = Column(about[5], about[4], start, start + about[7], about[6])
                 if not all(isinstance(number, int) and number >= 0 for number in column) or column.end < column.start:
                     raise Damaged("a column cannot be where the footer says")
             except (KeyError, TypeError) as error:

@@ -30,6 +30,7 @@ from shardmill.documents.pages import (
     Footer,
     Leaf,
     Page,
+    RowGroup,
     Small,
     dictionary_numbers,
     dictionary_values,
@@ -37,6 +38,7 @@ from shardmill.documents.pages import (
     small_file,
 )
 from shardmill.documents.reading import Reading
+from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
 from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
 from shardmill.storage.fetching import Bytes
@@ -51,16 +53,6 @@ NUMBERS_AT_ONCE = 1 << 16
 # Bytes of memory that pyarrow takes for each byte of a footer. Measured: 9.0 for 3,000 row groups of 301 columns.
 PARSED = 10
 ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, EOFError, KeyError)
-
-
-class RowGroup(NamedTuple):
-    start: int
-    rows: int
-    nulls: int
-    """At the most."""
-    codec: int
-    span: tuple[int, int]
-    """The bytes of the file that hold the text column."""
 
 
 class Texts(NamedTuple):
@@ -87,6 +79,7 @@ class ParquetReader(RowsReader):
         super().__init__(index, source, reading)
         self._leaf = Leaf(0, 0, 0)
         self._feed: Feed | None = None
+        self._groups: list[RowGroup] = []
         self._ranges: Ranges | None = None
         """Of a remote file; None: the file is read as it lies on this machine."""
 
@@ -157,6 +150,19 @@ class ParquetReader(RowsReader):
                 self._ranges.release(*group.span)
         yield from run.taken()
 
+    def _list_parts(self, feed: Feed) -> Parts:
+        self._groups = self._open(feed)
+        return [(group.rows, group.encoded) for group in self._groups]
+
+    def _list_within(self, part: int) -> Parts:
+        found, each = list[tuple[int, int]](), 0.0  # and bytes of an entry of the dictionary
+        for page in self._pages(self._groups[part]) if self._ranges is None else ():
+            if page.kind == DICTIONARY:
+                each = page.size / max(1, page.values)
+            else:
+                found.append((page.values, int(each * page.values) if page.numbers else page.size))
+        return found
+
     def _values(self, page: Page, codec: int, row: int, held: ExitStack) -> pa.Array:
         """The entries of a dictionary, for as long as the memory for them is held."""
         # As it is stored, decompressed, and decoded; offsets, lengths, numbers.
@@ -220,9 +226,9 @@ class ParquetReader(RowsReader):
         )
 
     def _pages(self, group: RowGroup) -> Iterator[Page]:
-        begin = group.span[0]
         with self._errors(group.start):
-            yield from pages(lambda start, end: self._read(start, end, look=True), begin, group.rows, self._size)
+            look = partial(self._read, look=True)
+            yield from pages(look, group.span[0], group.rows, self._size)
 
     def _read(self, start: int, end: int, look: bool = False) -> Bytes:
         """Bytes of the file; `look`: they will be read again."""
@@ -272,7 +278,8 @@ class ParquetReader(RowsReader):
                 if column.rows and not 0 < column.start <= column.end <= self._size:
                     raise self._damaged(f"row group {number:,} cannot be where the footer says", start)
                 if column.rows:
-                    yield RowGroup(start, column.rows, nulls, column.codec, (column.start, column.end))
+                    span = (column.start, column.end)
+                    yield RowGroup(start, column.rows, nulls, column.codec, span, column.size)
                 start += column.rows
 
     def _columns(self, footer: int, held: ExitStack) -> Iterator[tuple[Column, int]]:
@@ -297,7 +304,8 @@ class ParquetReader(RowsReader):
             if about.num_values != group.num_rows or group.num_rows < 0:
                 raise self._damaged(f"row group {number:,} has {about.num_values:,} values", rows)
             begin = min(about.dictionary_page_offset or about.data_page_offset, about.data_page_offset)
-            column = Column(group.num_rows, CODECS[about.compression], begin, begin + about.total_compressed_size)
+            end = begin + about.total_compressed_size
+            column = Column(group.num_rows, CODECS[about.compression], begin, end, about.total_uncompressed_size)
             known = about.is_stats_set and about.statistics.has_null_count
             yield column, about.statistics.null_count if known else column.rows
             rows += group.num_rows
@@ -326,7 +334,7 @@ class ParquetReader(RowsReader):
         return SourceError(f"the parquet file is damaged: {what}", place=self._place(row))
 
     def _place(self, row: int) -> str:
-        return f"{self._source.name}, row {row + 1:,}"
+        return f"{self._source.name}, {self.place(row, 0)}"
 
 
 class _Run:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,3 +42,23 @@ class Reading:
     it names what suffices, also for a record of so many bytes that may come out of it."""
     fetcher: Fetcher | None = None
     """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""
+
+
+class Memory:
+    """What the feeder holds of a source's data, asked for as one amount whenever a part of it changes."""
+
+    def __init__(self, reading: Reading, name: str) -> None:
+        self._reading, self._name = reading, name
+        self._parts: dict[str, int] = {}
+        self._held = ExitStack()
+
+    def need(self, what: str, amount: int) -> None:
+        """So many bytes are needed for this now, and no others."""
+        if amount == self._parts.get(what, 0):
+            return
+        self._parts[what] = amount
+        self._held.close()
+        self._held.enter_context(self._reading.hold(sum(self._parts.values()), what, self._name))
+
+    def close(self) -> None:
+        self._held.close()

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shardmill.errors import SourceError
 from shardmill.inspection.at_once import at_once
-from shardmill.inspection.row_windows import column_share, footer
-from shardmill.storage.fetching import CONNECTIONS, Fetcher
+from shardmill.storage.fetching import CONNECTIONS, Fetcher, shared_fetcher
+from shardmill.storage.ranges import RangeFile, RemoteFeed
 from shardmill.storage.retrying import Patience
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from shardmill.inspection.sampling import Kind
     from shardmill.storage import Source
 
@@ -20,6 +25,8 @@ _WINDOW = 2 << 20  # bytes that looks may have on their way: what is read ahead 
 _SMALLEST, _PIECE = 1 << 17, 1 << 20
 _SECONDS = 1.0  # of downloading, to see how fast it is
 _MOST = 32 << 20  # bytes, however fast it is
+_FOOTERS, _FOOTERS_TIME = 4096, 2.0  # parquet files whose footers are read, and seconds for it
+_FOOTERS_AFAR, _FOOTERS_AFAR_TIME = 64, 3.0
 _SHARES = 4  # parquet files of which the share of the text is asked
 
 
@@ -61,30 +68,64 @@ def bytes_to_fetch(kinds: list[Kind], sources: Sequence[Source], field: str, fet
         share = 1.0
         if afar and kind.format == "parquet" and not kind.errors:
             some = afar[:: max(1, len(afar) // _SHARES)][:_SHARES]
-            shares = list(at_once(lambda source: column_share(source, field, fetcher), some, several=True))
+            shares = list(at_once(lambda source: _column_share(source, field, fetcher), some, several=True))
             share = sum(shares) / len(shares)
         needed += share * stored
     return round(needed)
 
 
-def count_rows(kind: Kind, sources: Sequence[Source], fetcher: Fetcher, most: int, seconds: float) -> int | None:
-    """The rows of parquet files, from their footers; None: there are too many, or one cannot be read."""
-    if kind.format != "parquet" or len(kind.members) > most or kind.errors:
+def read_footers(
+    kind: Kind, sources: Sequence[Source], field: str, fetcher: Fetcher | None
+) -> tuple[int, NDArray[np.int64]] | None:
+    """The rows of all parquet files of a kind, and the bytes of text in each, about, as their footers say.
+
+    None: there are too many files, or one cannot be read; looking into it will tell why.
+    """
+    most, seconds = (_FOOTERS_AFAR, _FOOTERS_AFAR_TIME) if kind.remote else (_FOOTERS, _FOOTERS_TIME)
+    if kind.format != "parquet" or len(kind.members) > most:
         return None
     until = time.monotonic() + seconds
 
-    def rows(member: int) -> int | None:
+    def look(member: int) -> tuple[int, int] | None:
         if time.monotonic() > until:
             return None
-        return int(footer(sources[member], fetcher).num_rows)
+        if not sources[member].size:
+            return 0, 0
+        metadata = _footer(sources[member], fetcher)
+        return metadata.num_rows, sum(column.total_uncompressed_size for column in _columns(metadata, field))
 
-    total = 0
     try:
-        for found in at_once(rows, kind.members, kind.remote):
-            if found is None:
-                return None
-            total += found
-    except SourceError as error:
-        kind.errors.append(error)
+        found = list(at_once(look, kind.members, kind.remote))
+    except SourceError:
         return None
-    return total
+    known = [one for one in found if one is not None]
+    return (sum(rows for rows, _ in known), np.array([size for _, size in known])) if known == found else None
+
+
+def _column_share(source: Source, field: str, fetcher: Fetcher) -> float:
+    """The share of a parquet file's bytes that its text column takes: no more of it is fetched."""
+    stored = sum(column.total_compressed_size for column in _columns(_footer(source, fetcher), field))
+    return min(1.0, float(stored) / max(1, source.size or 0)) or 1.0
+
+
+def _columns(metadata: Any, field: str) -> Iterator[Any]:
+    """The text column in each row group."""
+    names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    if field in names:
+        yield from (metadata.row_group(i).column(names.index(field)) for i in range(metadata.num_row_groups))
+
+
+def _footer(source: Source, fetcher: Fetcher | None) -> Any:
+    """The metadata of a parquet file; SourceError when it cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        if not source.remote:
+            return pq.read_metadata(source.path)
+        feed = RemoteFeed(fetcher or shared_fetcher(), source)
+        with closing(feed), RangeFile(feed.ranges()) as file:
+            return pq.read_metadata(file)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise SourceError(f"the parquet file is damaged: {said}", place=source.name) from error

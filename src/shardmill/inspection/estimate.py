@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.inspection.sampling import BUCKETS, Kind, bucketed
+from shardmill.inspection.found import BUCKETS, bucketed
+from shardmill.inspection.sampling import Kind
 from shardmill.run.preflight import SHARDS_HERE
 from shardmill.shards import FORMATS, format_named
 
@@ -19,14 +20,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %.
-_T = (0.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-_DOUBT_FREEDOM = 7  # degrees of freedom of a rate's error, which comes from eight groups
-_LEAST = 0.001  # of a number is the least margin: where windows begin and end costs as much
+# Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %. One place has none.
+_T = (3.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+_LEAST = 0.001  # of a number is the least margin: where places begin and end costs as much
+_FEW = 0.1  # of a number, divided by the places, may be in what none of them has met
+_ALONE = 0.03  # of a number is the error that is taken for that of a single place
+_UNSEEN, _UNSEEN_PLACES = 0.02, 0.06  # of what was not reached, in bytes and in documents, it may differ from the rest
 _BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
-_LOADING = 2  # units
 _DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
-_STARTING = 0.8  # seconds from the command to the first chunk, and from the last to the manifest
+_STARTING = 0.5  # seconds from the command to the first chunk, and from the last to the manifest
 
 
 @dataclass(frozen=True)
@@ -68,48 +70,59 @@ class Expected:
         )
 
 
-def expected(kind: Kind, *, separated: bool, eot: bool, rows: int | None = None) -> Expected:
-    """What a kind holds. `separated`: text has a separator; `rows`: the number of documents, where it is known."""
-    text = _total(kind, [unit.text for unit in kind.units])
+def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
+    """What a kind holds. `separated`: text has a separator."""
+    units = kind.units
+    text = _total(kind, [unit.text for unit in units])
+    full = int(np.count_nonzero(kind.sizes))
     if kind.format == "text" and not separated:
-        if not kind.whole and not kind.compression and not any(unit.replaced for unit in kind.units):
+        if not kind.whole and not kind.compression and not kind.replaced:
             text = Amount(kind.stored)
         documents = Amount(len(kind.members))
-        full = int(np.count_nonzero(kind.sizes))
-        marks = [unit.stored * full / max(1, kind.stored) for unit in kind.units]
+        full = round(full * (1 - kind.blank / max(1, kind.looked)))
+        marks = Amount(full)
     else:
-        documents = _total(kind, [unit.documents for unit in kind.units])
-        if documents.value < np.count_nonzero(kind.sizes):
-            documents = Amount(int(np.count_nonzero(kind.sizes)), documents.margin)
-        if rows is not None:
-            documents = Amount(rows)
-        good = [float(unit.documents - unit.empty - unit.rejected) for unit in kind.units]
-        seen = sum(unit.documents for unit in kind.units)
-        full = round(documents.value * sum(good) / seen) if seen else documents.value
-        marks = good
-    tokens = _total(kind, [unit.tokens + mark * eot for unit, mark in zip(kind.units, marks, strict=True)])
-    return Expected(text, documents, full, tokens)
+        documents = _total(kind, [unit.documents for unit in units], by_place=True)
+        if documents.value < full:
+            documents = Amount(full, documents.margin)
+        if kind.rows is not None and not kind.errors:
+            documents = Amount(kind.rows)
+        seen = sum(unit.documents * unit.weight for unit in units)
+        good = sum((unit.documents - unit.empty - unit.rejected) * unit.weight for unit in units)
+        share = max(0.0, good / seen) if seen else 1.0
+        full = round(documents.value * share)
+        marks = Amount(full, round(documents.margin * share))
+    tokens = _total(kind, [unit.tokens for unit in units])
+    return Expected(text, documents, full, tokens + marks if eot else tokens)
 
 
-def _total(kind: Kind, values: Sequence[float]) -> Amount:
-    """From the ratio of values to stored bytes in the sample to the sum over all of the kind."""
-    found = sum(values)
-    stored = np.array([unit.stored for unit in kind.units])
-    covered = float(stored.sum())
-    if kind.whole or not covered:
-        return Amount(round(found))
-    ratio = found / covered
-    if len(kind.units) == 1:
-        return Amount(round(ratio * kind.stored), round(0.1 * ratio * kind.stored))
-    rest = np.array(values) - ratio * stored
-    n = len(kind.units)
-    error = math.sqrt(float(rest @ rest) * n / (n - 1)) / covered * math.sqrt(max(0.0, 1 - covered / kind.stored))
-    # What the excerpts stand for is itself an estimate where a stream is compressed.
-    doubt = math.sqrt(sum(off * off for _, off in kind.doubts)) / max(1.0, sum(stored for stored, _ in kind.doubts))
-    margin = math.hypot(student(n - 1) * error * kind.stored, student(_DOUBT_FREEDOM) * doubt * ratio * kind.stored)
-    margin = max(margin, _LEAST * ratio * kind.stored)
+def _total(kind: Kind, values: Sequence[float], *, by_place: bool = False) -> Amount:
+    """From the ratio of values to stored bytes in the sample to the sum over all of the kind.
+
+    `by_place`: to the bytes of the places, as records are counted where they begin; not to those that they take.
+    """
+    if kind.whole:
+        return Amount(round(sum(values)))
+    weights = np.array([unit.weight for unit in kind.units])
+    bytes_of = weights * np.array([unit.stored if by_place else unit.covered for unit in kind.units])
+    found = weights * np.array(values, float)
+    covered = float(bytes_of.sum())
+    if not covered:
+        return Amount(round(sum(values)))
+    ratio = float(found.sum()) / covered
+    total = ratio * kind.measured
+    # What stands side by side is alike, so the variance is that between clusters.
+    _, cluster = np.unique([unit.cluster for unit in kind.units], return_inverse=True)
+    rest = np.bincount(cluster, found - ratio * bytes_of)
+    n = len(rest)
+    seen = min(1.0, sum(unit.seen for unit in kind.units) / max(1, kind.measured))
+    # Where a few long documents make most of the variance, one more of them may be where nobody looked.
+    square = float(rest @ rest + np.max(rest * rest))
+    error = math.sqrt(square * n / (n - 1) * (1 - seen)) / covered * kind.measured if n > 1 else _ALONE * total
+    unseen = (_UNSEEN_PLACES if by_place else _UNSEEN) * total * kind.unseen / max(1.0, kind.streams)
+    margin = math.hypot(student(n - 1) * error, (_LEAST + _FEW / n) * total, unseen)
     # An estimate that happens to have no variance is still an estimate.
-    return Amount(round(ratio * kind.stored), max(1, round(margin)) if found else 0)
+    return Amount(round(total), max(1, round(margin)) if found.any() else 0)
 
 
 def student(freedom: int) -> float:
@@ -120,10 +133,12 @@ def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.i
     """The documents of a kind that have text, by size, in whole numbers that add up to those written."""
     if kind.format == "text" and not separated:
         wide = expects.text.value / max(1, kind.stored)
-        seen = bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64))
+        seen = bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64)).astype(float)
     else:
-        seen = kind.sizes_seen
-    total = int(seen.sum())
+        seen = np.zeros(BUCKETS)
+        for unit in kind.units:
+            seen += unit.weight * unit.sizes
+    total = float(seen.sum())
     if not total:
         return np.zeros(BUCKETS, np.int64)
     shares = seen * (expects.written / total)
@@ -171,28 +186,20 @@ class Pace:
         return self.starting + ways[bound], bound
 
 
-def pace(kinds: list[Kind], expects: Expected, width: int, workers: int, download: float) -> Pace:
-    """What a run takes at the speed of the sample."""
-    feeding = reading = encoding = 0.0
+def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, download: float) -> Pace:
+    """What a run takes at the speed of the sample; `expects` says what each kind holds."""
+    feeding = sum(kind.feeding * holds.text.value for kind, holds in zip(kinds, expects, strict=True))
+    reading = sum(kind.reading * holds.text.value for kind, holds in zip(kinds, expects, strict=True))
     # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
     # sample took more than the second is paid once for each.
-    units = [unit for kind in kinds for unit in kind.units]
-    late = units[len(units) // 2 :]
-    warm = sum(unit.encoding for unit in late) / max(1, sum(unit.text for unit in late))
-    sampled = sum(unit.text for unit in units)
-    cold = max(0.0, sum(unit.encoding for unit in units) - warm * sampled)
-    for kind in kinds:
-        # What comes first loads libraries.
-        steady = kind.units[_LOADING:] if len(kind.units) > 2 * _LOADING else kind.units
-        covered = sum(unit.stored for unit in steady)
-        if covered:
-            feeding += sum(unit.feeding for unit in steady) * kind.stored / covered
-            reading += sum(unit.reading for unit in steady) * kind.stored / covered
-    text = expects.text.value
+    calls = [call for kind in kinds for call in kind.encoding]
+    late = calls[len(calls) // 2 :]
+    warm = sum(seconds for _, seconds in late) / max(1, sum(text for text, _ in late))
+    sampled = sum(text for text, _ in calls)
+    cold = max(0.0, sum(seconds for _, seconds in calls) - warm * sampled)
+    text, tokens = sum(holds.text.value for holds in expects), sum(holds.tokens.value for holds in expects)
     encoding = warm * text + cold * workers * min(1.0, text / workers / max(1, sampled))
-    dealing = _DEALING * expects.tokens.value
-    hashing = expects.tokens.value * width / _hash_speed()
-    return Pace(_STARTING, feeding, reading + encoding + dealing, hashing, download)
+    return Pace(_STARTING, feeding, reading + encoding + _DEALING * tokens, tokens * width / _hash_speed(), download)
 
 
 def _hash_speed() -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from shardmill import arguments
 from shardmill.documents import Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspection.download import bytes_to_fetch, count_rows, download_speed, looking_fetcher
+from shardmill.inspection.download import bytes_to_fetch, download_speed, looking_fetcher
 from shardmill.inspection.estimate import (
     NOTHING,
     Amount,
@@ -26,7 +26,8 @@ from shardmill.inspection.estimate import (
     pace,
     staged_sizes,
 )
-from shardmill.inspection.sampling import BUCKETS, Kind, take_sample
+from shardmill.inspection.found import BUCKETS
+from shardmill.inspection.sampling import Kind, take_sample
 from shardmill.inspection.separators import Separator, find_separators
 from shardmill.inspection.troubles import Trouble, find_troubles
 from shardmill.options import Options
@@ -40,10 +41,6 @@ from shardmill.storage import ROOM, Source, is_url
 from shardmill.storage.fetching import Fetcher
 from shardmill.tokens import Tokenizer, load_tokenizer
 
-_LARGEST = 8 << 20  # bytes of a record that are held at once
-_FOOTERS = 256  # parquet files of which the number of rows is asked
-_FOOTERS_TIME = 2.0  # seconds
-_FOOTERS_AFAR, _FOOTERS_AFAR_TIME = 64, 3.0
 _SECONDS, _AFAR_SECONDS = 5.0, 8.0  # that a sample may take
 # What a token takes in a Python list of ints, as it grows: 8 bytes for the pointer, 28 for the int, and the slack.
 _NAIVE = 41
@@ -153,22 +150,22 @@ def inspect(
     settle_allocator()  # as in a run, or the sample would be slower
     engine = tokenizer.engine()
     remote = found.remote
-    memory_error = _machine(report, chosen, remote, tokenizer.library_bytes)
+    budget = _machine(report, chosen, remote, tokenizer)
     with looking_fetcher() as fetcher:
         reading = Reading(
             chosen.text_field,
             chosen.separator_bytes,
             tokenizer.cut,
-            largest=_LARGEST,
             fetcher=fetcher if remote else None,
         )
         started = time.monotonic()
         kinds = take_sample(found, reading, engine, seconds=_AFAR_SECONDS if remote else _SECONDS)
         report.sampled_seconds = time.monotonic() - started
-        all_of_it = _describe(report, kinds, found, chosen, tokenizer, fetcher)
+        expects = _describe(report, kinds, chosen, tokenizer)
         download = _download(report, kinds, found, chosen, fetcher) if remote else 0.0
+    written = sum(holds.written for holds in expects)
     report.output_bytes = output_sizes(
-        report.tokens.value, all_of_it.written, report.token_bytes, report.vocab_size, chosen.tokens_per_shard
+        report.tokens.value, written, report.token_bytes, report.vocab_size, chosen.tokens_per_shard
     )
     report.disk_bytes = (
         staged_sizes(report.output_bytes, report.token_bytes, chosen.tokens_per_shard)
@@ -176,9 +173,9 @@ def inspect(
         else report.output_bytes
     )
     report.naive_bytes = _NAIVE * report.tokens.value + report.text_bytes.value
-    needed = pace(kinds, all_of_it, report.token_bytes, report.workers, download)
+    needed = pace(kinds, expects, report.token_bytes, report.workers, download)
     report.seconds, report.bound = needed.seconds(report.workers, usable_cpus())
-    report.troubles = find_troubles(report, kinds, found, chosen, memory_error)
+    report.troubles = find_troubles(report, kinds, found, chosen, budget)
     return report
 
 
@@ -194,8 +191,8 @@ def _download(
     return report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
 
 
-def _machine(report: Inspection, options: Options, remote: bool, library_bytes: int) -> BudgetError | None:
-    """What this machine has; gives why the memory would not do."""
+def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Tokenizer) -> Budget | BudgetError:
+    """What this machine has; gives the budget of a run, or why the memory would not do."""
     folder = Path(report.staging or report.out).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -207,7 +204,8 @@ def _machine(report: Inspection, options: Options, remote: bool, library_bytes: 
             options.workers,
             report.vocab_size,
             report.token_bytes,
-            library_bytes=library_bytes,
+            engine_bytes=tokenizer.engine_bytes,
+            library_bytes=tokenizer.library_bytes,
             remote=remote,
             beside=ROOM if report.staging else 0,
         )
@@ -217,28 +215,21 @@ def _machine(report: Inspection, options: Options, remote: bool, library_bytes: 
         return error
     report.workers = budget.workers
     report.memory_bytes = options.memory_bytes or default_memory(budget.workers)
-    return None
+    return budget
 
 
 def _describe(
-    report: Inspection,
-    kinds: list[Kind],
-    sources: Sequence[Source],
-    options: Options,
-    tokenizer: Tokenizer,
-    fetcher: Fetcher,
-) -> Expected:
-    """Put what the kinds hold into the report; gives the sum."""
+    report: Inspection, kinds: list[Kind], options: Options, tokenizer: Tokenizer
+) -> list[Expected]:
+    """Put what the kinds hold into the report, and give it."""
     separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
     sizes = np.zeros(BUCKETS, np.int64)
-    total = Expected()
+    expects: list[Expected] = []
     plain: list[bytes] = []
     plain_bytes = 0
     for kind in kinds:
-        most, seconds = (_FOOTERS_AFAR, _FOOTERS_AFAR_TIME) if kind.remote else (_FOOTERS, _FOOTERS_TIME)
-        rows = count_rows(kind, sources, fetcher, most, seconds)
-        holds = expected(kind, separated=separated, eot=eot, rows=rows)
-        total += holds
+        holds = expected(kind, separated=separated, eot=eot)
+        expects.append(holds)
         sizes += histogram(kind, holds, separated=separated)
         report.kinds.append(
             Listed(kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
@@ -247,14 +238,14 @@ def _describe(
         if kind.format == "text" and not separated:
             plain += kind.raw
             plain_bytes += holds.text.value
+    total = sum(expects, Expected())
     report.text_bytes, report.documents, report.tokens = total.text, total.documents, total.tokens
     full = np.flatnonzero(sizes)
     if len(full):
         report.sizes = [(4**i, int(sizes[i])) for i in range(int(full[0]), int(full[-1]) + 1)]
     report.separators = find_separators(plain, plain_bytes)
-    units = [unit for kind in kinds for unit in kind.units]
-    report.sampled_places = len(units)
-    report.sampled_bytes = sum(unit.text for unit in units)
+    report.sampled_places = sum(len(kind.units) for kind in kinds)
+    report.sampled_bytes = sum(kind.sampled for kind in kinds)
     without_eot = report.tokens.value - total.written * eot
     report.bytes_per_token = report.text_bytes.value / without_eot if without_eot > 0 else 0.0
-    return total
+    return expects

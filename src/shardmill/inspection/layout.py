@@ -16,6 +16,7 @@ _WIDTH = 100
 _LABEL = 12
 _BAR = 40
 _KINDS = 12
+_LONGEST = 1000
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -68,7 +69,13 @@ def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
         said = [trouble.message]
         said += [f"place: {trouble.place}"] if trouble.place else []
         said += [f"hint:  {trouble.hint}"] if trouble.hint else []
-        yield "would stop:" if trouble.stops else "warning:", said
+        yield "would stop:" if trouble.stops else "warning:", [_printable(line) for line in said]
+
+
+def _printable(line: str) -> str:
+    """Names of fields may come from a file that is no text: control characters are written out, and it has an end."""
+    shown = line if len(line) <= _LONGEST else line[:_LONGEST] + " …"
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
 
 
 def _time(report: Inspection) -> Iterator[str]:

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shardmill.errors import BudgetError
 from shardmill.shards import FORMATS, foreseen, format_named
 from shardmill.storage import LARGEST
 from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
-    from shardmill.errors import BudgetError
     from shardmill.inspection.inspection import Inspection
     from shardmill.inspection.sampling import Kind
     from shardmill.options import Options
+    from shardmill.run.budget import Budget
     from shardmill.storage import Source
 
 _SHOWN = 3
@@ -28,7 +29,7 @@ class Trouble:
     """One thing that would go wrong, with the way out."""
 
     what: str
-    """A word for programs: source, empty, rejects, utf8, separator, reader, vocabulary, disk or memory."""
+    """A word for programs: source, empty, rejects, utf8, binary, separator, reader, vocabulary, disk or memory."""
     message: str
     place: str | None = None
     hint: str | None = None
@@ -37,7 +38,7 @@ class Trouble:
 
 
 def find_troubles(
-    report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, memory: BudgetError | None
+    report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, budget: Budget | BudgetError
 ) -> list[Trouble]:
     """All of them, those that stop a run first."""
     found = [
@@ -45,7 +46,8 @@ def find_troubles(
         *_rejects(report, kinds, options),
         *_disk(report),
         *_object(report),
-        *([Trouble("memory", memory.message, None, memory.hint, stops=True)] if memory else []),
+        *_memory(kinds, budget),
+        *_binary(kinds),
         *_empty(report, sources),
         *_invalid(kinds),
         *_separator(report, kinds, options),
@@ -74,11 +76,38 @@ def _damaged(kinds: list[Kind]) -> list[Trouble]:
     return found
 
 
-def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
-    bad = sum(unit.rejected for kind in kinds for unit in kind.units)
-    if not bad:
+def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> list[Trouble]:
+    """That there is too little for any run, or for a record that the sample met."""
+    if isinstance(budget, BudgetError):
+        return [Trouble("memory", budget.message, None, budget.hint, stops=True)]
+    size, place, hint = max(kind.too_large for kind in kinds) if kinds else (0, "", "")
+    said = f"a record of {'more than ' if hint else ''}{size:,} bytes is larger than the memory allows"
+    if hint:
+        return [Trouble("source", said, place, hint, stops=True)]
+    if size > budget.largest:
+        error = budget.too_small(said, size, place)
+        return [Trouble("memory", error.message, error.place, error.hint, stops=True)]
+    return []
+
+
+def _binary(kinds: list[Kind]) -> list[Trouble]:
+    """Sources of text that hold what no text does."""
+    odd = {name: share for kind in kinds for name, share in kind.controls.items()}
+    if not odd:
         return []
-    share = bad / max(bad, sum(map(_seen, kinds)))
+    first = max(odd, key=odd.__getitem__)
+    more = f" (and {len(odd) - 1:,} more of the sources that were looked into)" if len(odd) > 1 else ""
+    said = f"a source is not text: {_percent(odd[first])} of its sampled bytes are NUL or other control characters"
+    return [Trouble("binary", said + more, first, "leave it out, or is the download complete?")]
+
+
+def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
+    counted = [(kind, unit) for kind in kinds for unit in kind.units]
+    if not any(unit.rejected for _, unit in counted):
+        return []
+    # Kinds have as many places as their share of the bytes, so that all units count alike.
+    bad = sum(unit.rejected * unit.weight for _, unit in counted)
+    share = min(1.0, bad / max(1e-9, bad, sum(unit.documents * unit.weight for _, unit in counted)))
     reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(_SHOWN)
     listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
     allowed, documents = options.bad_allowed, report.documents.value
@@ -144,8 +173,7 @@ def _empty(report: Inspection, sources: Sequence[Source]) -> list[Trouble]:
 
 
 def _invalid(kinds: list[Kind]) -> list[Trouble]:
-    units = [unit for kind in kinds for unit in kind.units]
-    replaced, text = sum(unit.replaced for unit in units), sum(unit.text for unit in units)
+    replaced, text = sum(kind.replaced for kind in kinds), sum(unit.text for kind in kinds for unit in kind.units)
     if not replaced:
         return []
     share = replaced / max(1, text)

@@ -201,6 +201,7 @@ class StreamFeed:
         self._blocks: deque[bytes] = deque()
         self._base = self._end = 0  # of the blocks that are held
         self._ended = False
+        self.limit = 1 << 62  # it is taken for ended about there, by who wants to see only so much
 
     def peek(self, offset: int, n: int) -> bytes:
         self._fill(offset + n)
@@ -240,7 +241,7 @@ class StreamFeed:
 
     def _fill(self, end: int) -> None:
         while not self._ended and self._end < end:
-            block = self._pull.read(BLOCK)
+            block = self._pull.read(BLOCK) if self._end < self.limit else b""
             if block:
                 self._blocks.append(block)
                 self._end += len(block)

@@ -184,6 +184,9 @@ class RemoteFeed(StreamFeed):
         self._fetcher, self._source = fetcher, source
         super().__init__(self._remote, source.name)
 
+    def peek(self, offset: int, n: int) -> bytes:
+        return super().peek(offset, max(0, min(n, self.size - offset)))
+
     def drop(self, offset: int) -> None:
         keep = max(0, offset - CONTEXT)
         if self._end < keep <= self.size:
