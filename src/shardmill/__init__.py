@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardmill.run.main import Result as Result
     from shardmill.run.main import prepare as prepare
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = ["Dataset", "Result", "ShardmillError", "__version__", "convert", "prepare"]
 

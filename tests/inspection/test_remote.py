@@ -69,8 +69,8 @@ def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path
 
 
 def test_where_the_download_is_slow_it_bounds_the_time(tmp_path, hub):
-    sample_of_fineweb(hub, tmp_path, 7_000_000)
-    hub.latency = 0.3
+    sample_of_fineweb(hub, tmp_path, 12_000_000)
+    hub.latency = 0.7
     page = told(hub, "fineweb-edu/sample-10BT").stdout
     assert "the download bounds it" in page
     assert "to download" in page
