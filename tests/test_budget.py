@@ -179,3 +179,21 @@ def test_any_memory_from_the_named_one_on_has_room_for_the_step(workers):
         enough = int(re.search(r"--memory (\d+)MB`", said.value.hint)[1]) * MB
         for memory in (enough, enough + 7 * MB, enough * 3 // 2, enough * 4):
             assert Budget(memory, workers).largest_step >= amount
+
+
+def test_a_step_within_a_step_does_not_wait_for_itself():
+    room = Budget(8000 * MB, 1)
+    entered = threading.Event()
+
+    def feed():
+        with room.hold(room.largest_step // 2, "a dictionary", "a"), room.hold(room.largest_step // 4, "a page", "a"):
+            entered.set()
+
+    threading.Thread(target=feed, daemon=True).start()
+    assert entered.wait(20)
+    with (
+        room.hold(room.largest_step - MB, "a dictionary", "a"),
+        pytest.raises(BudgetError, match="a page takes"),
+        room.hold(room.largest_step // 4, "a page", "a"),
+    ):
+        pass

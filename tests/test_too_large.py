@@ -17,7 +17,7 @@ from tests.meter import metered
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
 MB = 1_000_000
-LARGE = 12 * MB
+LARGE = 26_000_000
 
 
 def _lines(path: Path, *, before: int = 30_000) -> Path:

@@ -96,7 +96,7 @@ def test_an_object_with_an_odd_name_is_found_and_read(name, s3, request):
     with Fetcher([source]) as fetcher:
         assert bytes(fetcher.read(source, 0, 8)) == b"its text"
     if not set(name) & set("*?["):
-        assert find_sources([f"s3://{bucket}/d/{name}"]) == [source]
+        assert list(find_sources([f"s3://{bucket}/d/{name}"])) == [source]
 
 
 def test_objects_that_only_stand_for_folders_are_no_sources(s3):

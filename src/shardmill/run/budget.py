@@ -199,13 +199,15 @@ class Budget:
         BudgetError where there is never so much; it names what suffices, also for a `record` of so many bytes that may
         come out of it.
         """
-        if amount > self.largest_step:
-            room = max(amount + self.lease_for(LARGEST), 2 * self.lease_for(record))
+        together = self._feeding + amount  # a page is held while its dictionary is
+        if together > self.largest_step:
+            room = max(together + self.lease_for(LARGEST), 2 * self.lease_for(record))
             raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
         amount = max(0, amount - _STEP_FREE)
         full = self.lease_for(self.chunk_bytes)
         with self._freed:
-            while not self._closed and self._held and self._held + amount + full > self.capacity:
+            # Not for what this thread itself holds: nobody would ever give that back.
+            while not self._closed and self._held > self._feeding and self._held + amount + full > self.capacity:
                 self._freed.wait(0.5)
             self._held += amount
             self._feeding += amount

@@ -8,6 +8,7 @@ then whether it still makes sense.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -64,7 +65,9 @@ class Pipeline:
         self._pool.shutdown(wait=False, cancel_futures=True)
         until = time.monotonic() + (_PATIENCE_INTERRUPTED if kind is Interrupted else _PATIENCE)
         for thread in self._threads:
-            thread.join(max(0.0, until - time.monotonic()))
+            # A signal may come while the feeder is being started; then there is nothing to join.
+            with contextlib.suppress(RuntimeError):
+                thread.join(max(0.0, until - time.monotonic()))
 
     def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Milled]:
         """The results for `entries`, in their order; `own` does what only this thread may do."""
