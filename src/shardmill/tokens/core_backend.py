@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill import core
-from shardmill.core.encoding import SCHEMES, Encoder, Model, merge_rows
+from shardmill.core.encoding import SCHEMES, Encoder, Model, merge_rows, room
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,15 +33,19 @@ class CoreBackend:
 
     def __init__(self, model: Model, dtype: np.dtype[Any]) -> None:
         self._encoder = Encoder(model, CACHE, dtype)
+        self._room = np.empty(0, dtype)
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """The ids of all rows, one more after each that means nothing, and where each row begins."""
-        ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after")
+        # One buffer for all calls: what is handed on is as large as its tokens, not as large as its text.
+        if len(self._room) < room(offsets):
+            self._room = np.empty(room(offsets), self._encoder.dtype)
+        ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after", out=self._room)
         bounds = np.zeros(len(offsets), np.int64)
         np.cumsum(counts, out=bounds[1:])
-        return ids, bounds
+        return ids.copy(), bounds
 
 
 def merges_of(rules: Mapping[str, Any], vocab: Mapping[str, int]) -> NDArray[np.uint32]:
