@@ -47,3 +47,14 @@ def test_every_output_format_is_documented():
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_prose_is_wrapped(page):
+    """Lines of more than 100 columns are tables, or hold something that cannot be wrapped."""
+    code, long = False, []
+    for line in page.read_text(encoding="utf-8").splitlines():
+        code ^= line.lstrip().startswith("```")
+        if len(line) > 100 and not (code or line.startswith("|") or " " not in line.strip()[:80]):
+            long.append(line)
+    assert long == []
