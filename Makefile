@@ -10,6 +10,8 @@ BIN := .venv/bin
 FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 python3 python; do \
 	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then echo "$$p"; exit; fi; done
 
+# An install compiles these, where there is a C compiler.
+CORE = hatch_build.py $(wildcard src/shardmill/core/*.[ch])
 # As pip does for what it copies: where Python may not write bytecode, every start would compile the package anew.
 COMPILE = $(BIN)/python -m compileall -q src
 
@@ -39,12 +41,12 @@ help:
 	echo "making .venv with $$("$$python" -V)"; rm -rf .venv; "$$python" -m venv .venv
 	@touch $@
 
-.venv/installed: .venv/made pyproject.toml
+.venv/installed: .venv/made pyproject.toml $(CORE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@$(COMPILE)
 	@touch $@
 
-.venv/tools: .venv/made pyproject.toml
+.venv/tools: .venv/made pyproject.toml $(CORE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@$(COMPILE)
 	@touch $@ .venv/installed
