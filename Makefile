@@ -17,7 +17,7 @@ COMPILE = $(BIN)/python -m compileall -q src
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test lint soak bench lowest core core-check fuzz-reading dist clean
+.PHONY: help demo test lint soak bench docs pictures lowest core core-check fuzz-reading dist clean
 
 help:
 	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
@@ -25,6 +25,8 @@ help:
 	@echo "make lint    ruff, and mypy --strict"
 	@echo "make soak    the slow tests: minutes, gigabytes"
 	@echo "make bench   shardmill beside what people use instead (INPUT=file or folder for text of your own)"
+	@echo "make docs    the documentation as a site in build/site, which needs no network"
+	@echo "make pictures  the pictures of the documentation again, from real runs"
 	@echo "make lowest  the tests again with every dependency at its lower bound"
 	@echo "make core    compile src/shardmill/core in place"
 	@echo "make fuzz-reading    the core's JSON, UTF-8 and separators under clang's fuzzer (FUZZ_SECONDS=600)"
@@ -71,6 +73,7 @@ test: .venv/tools
 
 lint: .venv/tools
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 soak: .venv/tools
@@ -78,6 +81,16 @@ soak: .venv/tools
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks compare $(if $(INPUT),--input '$(INPUT)')
+
+.venv/docs: .venv/installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+docs: .venv/docs
+	$(BIN)/python docs/site.py build/site
+
+pictures: .venv/docs
+	$(BIN)/python docs/pictures.py
 
 # The oldest Python that is here: old releases have no wheels for the newest.
 lowest: .venv/made pyproject.toml

@@ -82,6 +82,28 @@ def crash_everywhere_in_store(
         raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
 
 
+def crash_parts(source: Path, out: Path, parts: int, *, every: int = 1, power: bool = False, **options: Any) -> int:
+    """Kill plan, parts and merge at each `every`-th step, and again soon after; then let them come to their end.
+
+    Asserts that all ends have the bytes of one run; gives how many times it was killed.
+    """
+    with _Helper() as helper:
+        assert helper.run(source, out / "alone", 0, False, **options) == 0
+        expected = contents(out / "alone")
+        for step in range(1, _STEPS * every, every):
+            folder = out / str(step)
+            code = helper.run(source, folder, step, power, parts=parts, **options)
+            if code == 0:
+                return step // every
+            assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
+            helper.run(source, folder, 3 + step % 11, power, parts=parts, **options)
+            assert helper.run(source, folder, 0, False, parts=parts, **options) == 0, f"no end after step {step}"
+            assert contents(folder) == expected, f"other bytes after a death at step {step}"
+            assert not (folder / ".parts").exists()
+            shutil.rmtree(folder)
+        raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
+
+
 class _Helper:
     """A process without threads that forks a child for each run."""
 
@@ -102,9 +124,10 @@ class _Helper:
         power: bool,
         chunk: int = 1 << 16,
         cache: Path | None = None,
+        parts: int = 0,
         **options: Any,
     ) -> int:
-        """The exit code of a run that dies at `step`; 0: it came to its end."""
+        """The exit code of a run that dies at `step`; 0: it came to its end. `parts`: made in so many, and merged."""
         order = {
             "source": str(source),
             "out": str(out),
@@ -112,6 +135,7 @@ class _Helper:
             "power": power,
             "chunk": chunk,
             "cache": str(cache) if cache else None,
+            "parts": parts,
             "options": options,
         }
         assert self._process.stdin is not None
@@ -141,15 +165,15 @@ def _serve() -> None:
 
 
 def _die_at_a_step(
-    source: str, out: str, step: int, power: bool, chunk: int, cache: str | None, options: dict[str, Any]
+    source: str, out: str, step: int, power: bool, chunk: int, cache: str | None, parts: int, options: dict[str, Any]
 ) -> None:
     import shardmill
-    from shardmill.run import budget, checkpoints, mirror
+    from shardmill.run import budget, checkpoints, store_destination
     from shardmill.storage import files, object_store
 
     budget.LARGEST = budget.SMALLEST = chunk
     checkpoints._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between
-    mirror._EVERY = 0.0
+    store_destination._EVERY = 0.0
     if cache:
         os.environ["XDG_CACHE_HOME"] = cache
     if step:
@@ -166,13 +190,25 @@ def _die_at_a_step(
         if cache:
             _count_requests(object_store.ObjectStore, count)
         else:
-            _count_steps(files, count, synced)
-    shardmill.prepare(source, out, **{"memory": "600MB", **options})
+            _count_steps(files, count, synced, removing=bool(parts))
+    if parts:
+        _in_parts(source, out, parts, **options)
+    else:
+        shardmill.prepare(source, out, **{"memory": "600MB", **options})
 
 
-def _count_steps(files: Any, count: Any, synced: dict[str, int]) -> None:
-    """Make every write, sync and rename a step; a write may die half-way."""
-    append, replace, fsync, sync_data = files.PartialFile.append, os.replace, os.fsync, files._sync_data
+def _in_parts(source: str, out: str, parts: int, **options: Any) -> None:
+    from shardmill.cluster import make_part, merge, missing_parts, plan_parts
+
+    if not (Path(out) / "manifest.json").exists() or (Path(out) / ".parts" / "plan.json").exists():
+        for number in missing_parts(plan_parts(source, out, parts=parts, **options)):
+            make_part(out, number, memory="600MB")
+    merge(out, memory="600MB")
+
+
+def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool) -> None:
+    """Make every write, sync and rename a step, and every removal too if that is asked; a write may die half-way."""
+    append, fsync, sync_data = files.PartialFile.append, os.fsync, files._sync_data
 
     def counted_append(self: Any, data: Any) -> None:
         view = memoryview(data).cast("B")
@@ -181,12 +217,22 @@ def _count_steps(files: Any, count: Any, synced: dict[str, int]) -> None:
         append(self, bytes(view[len(view) // 2 :]))
         count()
 
-    def counted_replace(one: Any, other: Any) -> None:
-        count()
-        replace(one, other)
-        if str(one) in synced:
-            synced[str(other)] = synced.pop(str(one))
-        count()
+    def counted_rename(rename: Any) -> Any:
+        def renamed(one: Any, other: Any) -> None:
+            count()
+            rename(one, other)
+            for path in [path for path in synced if path == str(one) or path.startswith(f"{one}/")]:
+                synced[str(other) + path.removeprefix(str(one))] = synced.pop(path)
+            count()
+
+        return renamed
+
+    def counted_unlink(unlink: Any) -> Any:
+        def unlinked(*path: Any, **more: Any) -> None:
+            count()
+            unlink(*path, **more)
+
+        return unlinked
 
     def counted_sync(sync: Any) -> Any:
         def synced_then(handle: int) -> None:
@@ -198,7 +244,9 @@ def _count_steps(files: Any, count: Any, synced: dict[str, int]) -> None:
         return synced_then
 
     files.PartialFile.append = counted_append
-    os.replace = counted_replace
+    os.replace, os.rename = counted_rename(os.replace), counted_rename(os.rename)
+    if removing:
+        os.unlink = counted_unlink(os.unlink)
     os.fsync = counted_sync(fsync)
     files._sync_data = counted_sync(sync_data)
 

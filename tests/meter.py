@@ -25,10 +25,13 @@ class Metered:
 
 def metered(*arguments: object, stdin: object = None) -> Metered:
     """Run `shardmill` with these arguments in a process of its own, and watch its memory."""
+    return metered_command([*SHARDMILL, *map(str, arguments)], stdin)
+
+
+def metered_command(command: list[str], stdin: object = None) -> Metered:
+    """The same with any command."""
     started = time.monotonic()
-    with subprocess.Popen(
-        [*SHARDMILL, *map(str, arguments)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         tree, peak = psutil.Process(process.pid), 0
         while process.poll() is None:
             peak = max(peak, resident(tree))

@@ -234,7 +234,7 @@ def words(tmp_path):
 def often(monkeypatch):
     """Checkpoints and pushes after every small chunk."""
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.run.mirror._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.run.store_destination._EVERY", 0.0)
     monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 18)
 
 

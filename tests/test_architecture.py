@@ -8,9 +8,15 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from shardmill import documents
+from shardmill.run import splits
+from shardmill.storage import feeds
+from shardmill.tokens import cuts
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,7 +28,7 @@ PACKAGE = ROOT / "src" / "shardmill"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PYTHON = sorted(
     path
-    for folder in ("src", "tests", "benchmarks", "examples")
+    for folder in ("src", "tests", "benchmarks", "examples", "docs")
     for path in (ROOT / folder).rglob("*.py")
     if ".cache" not in path.parts
 )
@@ -31,6 +37,7 @@ FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
+    "cluster/merging.py",
     "run/pipeline.py",
     "run/checkpoints.py",
     "run/progress.py",
@@ -39,9 +46,11 @@ STARTS_THREADS = {
     "storage/cache.py",
     "sources/remote.py",
     "inspection/at_once.py",
+    "cluster/part_process.py",
 }
-"""The feeder and the workers; the keeper, which hashes and syncs; progress; what ends a command on a signal; and what
-asks servers: for ranges, for whole files, for lists of files, and for samples before a run."""
+"""The feeder and the workers; the checkpoint thread, which hashes and syncs; progress; what ends a command on a
+signal; what asks servers: for ranges, for whole files, for lists of files, and for samples before a run; and what reads
+parts that are merged, and tells how far one is."""
 
 
 def named(path: Path) -> str:
@@ -75,17 +84,69 @@ def own(names: Iterator[str]) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder):
-    known = {folder, "storage", "core", "errors", "extras", "byte_search", "options", "units"}
+    known = {folder, "storage", "core", "errors", "extras", "lazy", "byte_search", "options", "units"}
     found = {named(path): own(imports(path)) - known for path in (PACKAGE / folder).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
 
 
-@pytest.mark.parametrize("folder", ["shards", "dataset"])
+@pytest.mark.parametrize("folder", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
 def test_others_use_a_folder_only_by_its_interface(folder):
     inside = {f"shardmill.{folder}.{path.stem}" for path in (PACKAGE / folder).glob("*.py")}
     others = [path for path in MODULES if folder not in path.relative_to(PACKAGE).parts[:1]]
     found = {named(path): inside & set(imports(path)) for path in others}
     assert {path: names for path, names in found.items() if names} == {}
+    interface = import_module(f"shardmill.{folder}")
+    asked = {name for path in others for name in imports(path) if name.startswith(f"shardmill.{folder}.")}
+    assert asked <= {f"shardmill.{folder}.{name}" for name in interface.__all__}
+    assert [name for name in interface.__all__ if not hasattr(interface, name)] == []
+
+
+def test_a_class_name_occurs_once():
+    seen: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef):
+                seen.setdefault(node.name, []).append(named(path))
+    del seen["Documents"]  # of a chunk, and those of a finished dataset, as its users know them
+    assert {name: places for name, places in seen.items() if len(places) > 1} == {}
+
+
+def test_a_constant_that_others_import_is_defined_once():
+    imported = {name.rpartition(".")[2] for path in MODULES for name in imports(path)}
+    defined: dict[str, list[str]] = {}
+    for path in MODULES:
+        for name in constants(path):
+            defined.setdefault(name.lstrip("_"), []).append(named(path))
+    assert {name: places for name, places in defined.items() if name in imported and len(places) > 1} == {}
+
+
+def test_the_size_of_a_span_and_the_ending_of_a_partial_file_are_written_once():
+    for text in ("65536", '.partial"'):
+        found = [named(path) for path in MODULES if text in re.sub(r'""".*?"""', "", path.read_text(), flags=re.DOTALL)]
+        assert len(found) == 1, (text, found)
+
+
+def test_a_feed_holds_what_a_cut_looks_back_at():
+    # A cut that saw less would find other places in a stream than in a file. Three bytes may end a character.
+    assert feeds.CONTEXT >= cuts.CUT_CONTEXT + 3
+    assert splits.PREFIX == documents.SPAN
+
+
+def constants(path: Path) -> Iterator[str]:
+    """The names of the numbers that a module defines."""
+    for node in tree(path).body:
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                pairs = [(target, node.value)]
+                if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                    pairs = list(zip(target.elts, node.value.elts, strict=True))
+                yield from (one.id for one, value in pairs if isinstance(one, ast.Name) and _is_number(value))
+
+
+def _is_number(value: ast.expr) -> bool:
+    parts = [part for part in ast.walk(value) if not isinstance(part, (ast.operator, ast.unaryop))]
+    numbers = [part for part in parts if isinstance(part, ast.Constant) and type(part.value) in (int, float)]
+    return bool(numbers) and all(isinstance(part, (ast.BinOp, ast.UnaryOp)) or part in numbers for part in parts)
 
 
 def test_nobody_outside_shards_knows_a_token_format_by_its_name():
@@ -196,17 +257,18 @@ def test_every_dependency_is_imported_and_everything_imported_is_declared():
 
 def test_everything_that_the_tests_import_is_declared():
     needed, _, tools = declared()
-    # torch brings gigabytes of CUDA on some machines, so what needs it is skipped where it is not; pytest brings tomli.
-    known = needed | tools | {"tests", "benchmarks", "torch", "tomli", "tomllib"}
+    # torch brings gigabytes of CUDA on some machines, and ray is 260 MB, so what needs them is skipped where they are
+    # not; pytest brings tomli, and moto yaml.
+    known = needed | tools | {"tests", "benchmarks", "docs", "torch", "ray", "yaml", "tomli", "tomllib"}
     assert outside(path for path in PYTHON if path.is_relative_to(ROOT / "tests")) - known == set()
 
 
 def declared() -> tuple[set[str], set[str], set[str]]:
-    """What is always installed, what comes with the extras, and what with the extra for tests."""
+    """What is always installed, what comes with the extras, and what with the extras for tests and documentation."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = project["optional-dependencies"]
-    extras = [entry for name, group in groups.items() if name != "test" for entry in group]
-    lists = (project["dependencies"], extras, groups["test"])
+    extras = [entry for name, group in groups.items() if name not in ("test", "docs") for entry in group]
+    lists = (project["dependencies"], extras, [*groups["test"], *groups["docs"]])
     return tuple({_bare(entry).replace("-", "_") for entry in entries} for entries in lists)
 
 

@@ -158,8 +158,30 @@ def test_right_values_of_other_kinds_make_the_same_dataset(source):
              "shard_tokens": 1e3, "limit": np.int32(10), "max_bad": np.float64(0.001), "memory": 6e9,
              "workers": np.int16(1)}  # fmt: skip
     shardmill.prepare(str(source), "plain", **plain)
-    shardmill.prepare(iter([Path(source)]), Path("other"), **other)
+    shardmill.prepare([Path(source)], Path("other"), **other)
     assert (Path("plain") / "manifest.json").read_bytes() == (Path("other") / "manifest.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("option", "ways"),
+    [
+        ("limit", [10, "10", " 10", "10 documents", np.int64(10), 10.0]),
+        ("limit", ["2000000 tokens", "2M tokens", "2,000,000 tokens", "2m TOKENS"]),
+        ("val", ["0.1", 0.1, "10%", ".1", "0.10", "1e-1", np.float64(0.1)]),
+        ("val", [0, "0", 0.0, "0%", "0.0"]),
+        ("val", ["first:1000000", "first:1M", "first:1_000k"]),
+        ("val", ["first:500", "first:0.5k"]),
+        ("separator", ["\n\n", "\\n\\n", "\\x0a\n", "\\u000a\\n"]),
+        ("separator", ["é|", "\\xe9|", "\\u00e9\\x7c"]),
+        ("shard_tokens", [1_000_000, "1M", "1,000k", 1e6]),
+    ],
+)
+def test_what_means_the_same_has_the_same_fingerprint(source, option, ways):
+    found = {}
+    for way in ways:
+        shardmill.prepare(source, "out", overwrite=True, **{option: way})
+        found[repr(way)] = (Path("out") / "manifest.json").read_bytes()
+    assert len(set(found.values())) == 1
 
 
 @pytest.mark.parametrize("size", ["6GB", "6000 MB", "6.5gb", "6_000M", "6.0GB", "6,000,000,000", 6_000_000_000])

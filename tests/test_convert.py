@@ -140,8 +140,28 @@ def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path, monkeypatch)
     for _ in range(2):
         with pytest.raises(OutputError, match="no space") as error:
             shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
-        assert "goes on from there" in error.value.kept
+        assert "goes on from the last checkpoint" in error.value.kept
     shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
+    assert files(tmp_path / "out") == files(tmp_path / "straight")
+
+
+def test_a_conversion_that_another_release_began_is_refused_and_can_be_started_anew(tmp_path, monkeypatch):
+    source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            conversion.StoredTokens, "_narrowed", lambda self, block, start, name: 1 / (start < 200) and block
+        )
+        with pytest.raises(ZeroDivisionError):
+            shardmill.convert(source, tmp_path / "out", format="shards")
+    journal = tmp_path / "out" / ".shardmill" / "journal.jsonl"
+    line = json.loads(journal.read_text().splitlines()[-1])
+    # What a conversion recorded when it had a loop of its own.
+    old = {"tokens": [{"train": 183, "val": 0}], "split": 0, "at": 183, "marks": {"train": 2, "val": 0}}
+    journal.write_text(json.dumps({**line, "state": {**old, "outputs": line["state"]["outputs"]}}) + "\n")
+    with pytest.raises(MismatchError, match="another release"):
+        shardmill.convert(source, tmp_path / "out", format="shards")
+    shardmill.convert(source, tmp_path / "out", format="shards", overwrite=True)
+    shardmill.convert(source, tmp_path / "straight", format="shards")
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 
 

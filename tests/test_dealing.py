@@ -68,6 +68,19 @@ def test_the_tail_of_each_text_file_is_val_when_that_is_wanted(tmp_path):
     )  # a run of 5,000 letters has no place to cut
 
 
+def test_the_bytes_of_documents_that_cannot_be_encoded_are_not_counted_whatever_the_chunks_are(tmp_path, monkeypatch):
+    texts = [f"words of document {i} " * 40 for i in range(600)]
+    good = [text for i, text in enumerate(texts) if i % 2]
+    source = write_jsonl(tmp_path / "a.jsonl", [text if text in good else text + "<|endoftext|>" for text in texts])
+    for chunk in (1 << 16, 1 << 17):
+        monkeypatch.setattr("shardmill.run.budget.SMALLEST", chunk)
+        monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
+        options = {"val": 0.3, "specials": "error", "max_bad": "any"}
+        manifest = shardmill.prepare(source, tmp_path / f"{chunk}", **options).manifest
+        assert (manifest["documents"], manifest["rejected"]) == (300, 300)
+        assert sum(split["bytes"] for split in manifest["splits"].values()) == sum(map(len, good))
+
+
 def test_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(tmp_path):
     source = tmp_path / "a.txt"
     source.write_text(" ".join(documents(8000)))
@@ -135,7 +148,7 @@ def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path, monkeypatch):
             super().__init__(*arguments, **more)
             self.largest = 1 << 17
 
-    monkeypatch.setattr("shardmill.run.main.Budget", Small)
+    monkeypatch.setattr("shardmill.run.encoded_text.Budget", Small)
     words, stretch = "some words " * 20_000, "a" * 1_000_000
     (tmp_path / "a.txt").write_text(words + stretch)
     shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="tail:0.9")

@@ -1,34 +1,22 @@
-"""What the documents say of options and formats is what the program says, and their links lead somewhere."""
+"""What the documents say of options, formats and tests is true, their links lead somewhere, and the site is whole."""
 
 from __future__ import annotations
 
-import dataclasses
+import ast
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from shardmill.options import FORMATS, Options
+from docs.reference import MANIFEST_KEYS, example_manifest, manifest_keys, options_table
+from docs.site import SECTIONS, as_python_markdown, page_name, sources
+from shardmill.options import FORMATS
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
-
-
-def options_table() -> str:
-    """Every option, as docs/options.md shows it."""
-    rows = [
-        "| option | default | |",
-        "|---|---|---|",
-        "| `-o, --out DIR` | | folder of the dataset, or a URL: s3://, gs://, az:// |",
-    ]
-    for option in dataclasses.fields(Options):
-        meta, default = option.metadata, option.default
-        flags = ", ".join(meta["flags"]) + (f" {meta['metavar']}" if meta["metavar"] else "")
-        shown = "" if default in (None, False) else f"`{','.join(default) if isinstance(default, tuple) else default}`"
-        choices = f": {', '.join(f'`{choice}`' for choice in meta['choices'])}" if meta["choices"] else ""
-        rows.append(f"| `{flags}` | {shown} | {meta['help']}{choices} |")
-    rows.append("| `--json`, `-q` | | the summary as JSON on standard output; no progress and no summary |")
-    return "\n".join(rows)
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"])
 
 
 def test_every_option_is_documented_as_the_program_knows_it():
@@ -58,3 +46,61 @@ def test_prose_is_wrapped(page):
         if len(line) > 100 and not (code or line.startswith("|") or " " not in line.strip()[:80]):
             long.append(line)
     assert long == []
+
+
+def test_the_tests_that_prove_the_promises_exist():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "promises.md").read_text())
+    assert len(named) > 20
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
+
+
+def test_the_promises_are_those_of_the_readme():
+    readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "promises.md").read_text()
+    promises = re.findall(r"^\d\. \*\*(\w+)\*\*: (.*?)(?=^\d\. |^$)", readme, re.MULTILINE | re.DOTALL)
+    assert [name for name, _ in promises] == re.findall("^## (.+)$", page, re.MULTILINE)
+    for _, promise in promises:
+        assert f"{' '.join(promise.split())[1:]}*" in " ".join(page.split())
+
+
+def test_every_key_of_a_manifest_is_described():
+    assert set(manifest_keys(json.loads(example_manifest()))) == set(MANIFEST_KEYS)
+
+
+def test_every_page_is_in_the_menu():
+    listed = {source for section in SECTIONS.values() for source in section}
+    assert {page.relative_to(ROOT).as_posix() for page in PAGES} - listed == set()
+    names = [page_name(source) for source in listed]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("text\n- a\n- b", "text\n\n- a\n- b"),
+        ("1. a\n   - b\n     c\n2. d", "1. a\n    - b\n        c\n2. d"),
+        ("- a\n  ```\n  - x\n  ```\n- b\n\nc", "- a\n    ```\n    - x\n    ```\n- b\n\nc"),
+        ("text\n| a |\n|---|", "text\n\n| a |\n|---|"),
+        ("```\na\n- b\n```", "```\na\n- b\n```"),
+    ],
+)
+def test_lists_and_tables_are_the_same_for_both_readers_of_markdown(written, read):
+    assert "\n".join(as_python_markdown(written)) == read
+
+
+def test_the_site_is_built_and_no_page_of_it_needs_the_network(tmp_path):
+    out = tmp_path / "site"
+    done = subprocess.run([sys.executable, ROOT / "docs" / "site.py", out], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for source in sources():
+        page = (out / page_name(source)).with_suffix(".html")
+        text = page.read_text(encoding="utf-8")
+        assert "<h1" in text
+        loaded = re.findall(r"<(?:script|img|iframe|source)[^>]* src=\"?([^\" >]+)", text)
+        loaded += re.findall(r"<link[^>]*rel=\"?(?:stylesheet|icon|preload)[^>]*href=\"?([^\" >]+)", text)
+        assert loaded
+        for address in loaded:
+            assert (page.parent / address).exists(), f"{page.name} asks for {address}"
+    for style in [*out.rglob("*.css"), *out.rglob("*.svg")]:
+        assert not re.search(r"url\([\"']?https?:|@import", style.read_text(encoding="utf-8")), style.name

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import shardmill
+from tests.corpus import documents, write_jsonl
 from tests.datasets import EOT
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -78,6 +81,86 @@ def test_a_tiny_gpt_learns_from_the_dataset(prepared, capsys):
     losses = example("tiny_gpt").train(str(prepared), 20)
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 1
     assert "loss" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchs_loader_gives_the_batches_and_goes_on(prepared):
+    pytest.importorskip("torch")
+    steps = example("torch_loader").steps
+    expected = [x.tolist() for x, _ in shardmill.open(prepared)["train"].batches(batch=4, block=64, seed=1)]
+    found = [x.tolist() for x, _ in steps(str(prepared), workers=1)]
+    assert found == expected and len(found) > 5
+    assert [x.tolist() for x, _ in steps(str(prepared), done=3, workers=0)] == expected[3:]
+
+
+_GRAIN = """
+import sys, shardmill
+sys.path.insert(0, sys.argv[1])
+from grain_loader import batches
+made = iter(batches(sys.argv[2]))
+tokens = shardmill.open(sys.argv[2])["train"]
+count = (len(tokens) - 1) // 64
+known = {tuple(tokens[i * 64 : i * 64 + 64].tolist()) for i in range(count)}
+first = [next(made) for _ in range(count // 4)]
+assert first and all((x[:, 1:] == y[:, :-1]).all() for x, y in first)
+seen = [tuple(row.tolist()) for x, _ in first for row in x]
+assert len(seen) == len(set(seen)) and set(seen) <= known
+state, following = made.get_state(), next(made)
+again = iter(batches(sys.argv[2]))
+again.set_state(state)
+assert (next(again)[0] == following[0]).all()
+"""
+
+
+def test_grains_pipeline_gives_every_block_once_and_goes_on(prepared):
+    for name in ("grain", "jax"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"{name} is not installed")
+    # In a process of its own: jax starts threads, and warns of every fork after that.
+    call = [sys.executable, "-c", _GRAIN, str(EXAMPLES), str(prepared)]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Two files of JSON Lines, and the documents of at least 200 characters."""
+    folder = tmp_path_factory.mktemp("texts")
+    made = documents(300, seed=2)
+    for i in range(2):
+        write_jsonl(folder / f"{i}.jsonl", made[i * 150 : (i + 1) * 150])
+    return folder, [text for text in made if len(text) >= 200]
+
+
+def written(folder):
+    """The documents of a dataset, decoded; those of val come last."""
+    data = shardmill.open(folder)
+    return [data[split].documents.text(i) for split in data for i in range(len(data[split].documents))]
+
+
+def test_documents_are_filtered_between_read_and_prepare(texts, tmp_path):
+    folder, kept = texts
+    made = example("filter_documents").prepare(str(tmp_path / "out"), str(folder))
+    assert made.manifest["documents"] == len(kept)
+    assert sorted(written(tmp_path / "out")) == sorted(kept)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_streamed_dataset_of_hugging_face_becomes_token_files(texts, tmp_path, monkeypatch):
+    pytest.importorskip("datasets", reason="datasets is not installed")
+    folder, kept = texts
+    files = [str(path) for path in sorted(folder.iterdir())]
+    made = example("from_datasets").prepare(str(tmp_path / "out"), *files)
+    assert made.manifest["documents"] == len(kept)
+    assert sorted(written(tmp_path / "out")) == sorted(kept)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_datatrove_pipeline_ends_in_token_files(texts, tmp_path):
+    pytest.importorskip("datatrove", reason="datatrove is not installed")
+    folder, kept = texts
+    example("datatrove_step").prepare(str(tmp_path / "out"), str(folder))
+    assert sorted(written(tmp_path / "out/00000") + written(tmp_path / "out/00001")) == sorted(kept)
 
 
 def test_the_readme_names_every_example():

@@ -6,7 +6,9 @@ the time limit of `_ended`, which is far above the two seconds that a command ha
 
 from __future__ import annotations
 
+import gzip
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -174,7 +176,8 @@ def test_a_line_that_no_machine_could_hold_is_not_read_to_its_end(tmp_path, monk
     ("call", "number"), list(zip(["os.fsync", "files._sync_data", "files.PartialFile.append"], SIGNALS, strict=True))
 )
 def test_a_signal_ends_a_run_whose_disk_does_not_answer(tmp_path, source, call, number):
-    code = STUCK + f"from shardmill.storage import files\n{call} = stuck" + MAIN
+    module = "from shardmill.storage import files\n" if call.startswith("files.") else ""
+    code = STUCK + f"{module}{call} = stuck" + MAIN
     run = _start(
         "prepare", source, "-o", tmp_path / "out", code=code, env={**os.environ, "MARK": str(tmp_path / "mark")}
     )
@@ -269,16 +272,50 @@ def test_what_is_printed_never_gets_into_a_file_because_a_stream_is_closed(tmp_p
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "expected" / name).read_bytes()
 
 
-@pytest.mark.parametrize("where", ["missing", "full", "read-only"])
-def test_a_folder_for_temporary_files_that_cannot_be_used_is_no_traceback(tmp_path, source, where):
-    # /dev/full is no folder: whoever makes a file below it is refused.
-    folder = {"missing": "/nowhere/at/all", "full": "/dev/full", "read-only": "/proc"}[where]
-    done = subprocess.run(
-        [*SHARDMILL, "prepare", str(source), "-o", str(tmp_path / "out")],
-        capture_output=True, text=True, timeout=100, check=False, env={**os.environ, "TMPDIR": folder},
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(params=["missing", "read-only", "full"])
+def unusable(request, tmp_path):
+    """A folder for temporary files that takes none; the full one takes the few bytes that Python tries it with."""
+    folder = {"missing": "/nowhere/at/all", "read-only": "/proc"}.get(request.param)
+    if folder:
+        yield folder
+        return
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(small)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"this machine does not let us mount a small file system: {mounted.stderr.strip()}")
+    yield str(small)
+    subprocess.run(["umount", str(small)], check=True)
+
+
+def _spaces(path: Path) -> Path:
+    """White space whose end is looked for; what was read until then, packed 6 MB, lies in a temporary file."""
+    path.write_bytes(b"one" + random.Random(0).randbytes(20_000_000).translate(b" \n\t\r" * 64) + b"two")
+    return path
+
+
+def test_a_folder_for_temporary_files_that_cannot_be_used_is_no_traceback(tmp_path, source, unusable):
+    # Without the compiled core, whose engine needs no file: a library takes its vocabulary from one.
+    environment = {**os.environ, "TMPDIR": unusable, "SHARDMILL_CORE": "0"}
+
+    def called(*arguments: object) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*SHARDMILL, *map(str, arguments)],
+            capture_output=True, text=True, timeout=100, check=False, env=environment,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    out = tmp_path / "out"
+    for arguments in (["inspect", source], ["prepare", source, "-o", out]):
+        done = called(*arguments)
+        assert done.returncode == 0, done.stderr
+    # These need such a file: they work where Python finds another folder, and name this one where it does not.
+    for arguments in (["verify", out, "--source"],
+                      ["prepare", _spaces(tmp_path / "a.txt"), "-o", tmp_path / "spaces", "-q"]):  # fmt: skip
+        done = called(*arguments)
+        assert done.returncode == 0 or (done.returncode == 1 and f"place: {unusable}" in done.stderr), done.stderr
 
 
 @pytest.mark.parametrize(("format", "blocks"), [("nanogpt", 0), ("nanogpt", 4000), ("megatron", 4000)])
@@ -296,3 +333,23 @@ def test_a_limit_on_the_size_of_files_is_an_error_that_names_the_file(tmp_path, 
     assert "ulimit -f" in done.stderr
     again = subprocess.run([*SHARDMILL, *arguments], capture_output=True, text=True, timeout=100, check=False)
     assert again.returncode == 0, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [(0, ["prepare", "a.csv", "-o", "out"]), (1, ["prepare", "cut.csv.gz", "-o", "out"]), (2, ["prepare", "a.csv"]),
+     (0, ["inspect", "a.csv"])],
+)  # fmt: skip
+def test_a_command_ends_at_once_and_not_by_taking_python_from_under_the_threads_of_libraries(tmp_path, code, arguments):
+    # A thread of a library that asks for the interpreter while that is taken down aborts the process, now and then.
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "sitecustomize.py").write_text(
+        "import atexit\natexit.register(lambda: open('taken-down', 'w').close())\n"
+    )
+    (tmp_path / "a.csv").write_text("text,other\n" + "words,x\n" * 30)
+    (tmp_path / "cut.csv.gz").write_bytes(gzip.compress(b"text\nwords\n")[:-6])
+    path = os.pathsep.join([str(tmp_path / "first"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    run = _start(*arguments, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path})
+    _, said = run.communicate(timeout=100)
+    assert run.returncode == code, said
+    assert not (tmp_path / "taken-down").exists()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardmill
+from shardmill.run.rejects import reject_line
 from shardmill.storage.files import PartialFile
 
 
@@ -27,3 +28,14 @@ def test_rejects_are_written_together(tmp_path: Path, monkeypatch: pytest.Monkey
     lines = (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()
     assert [json.loads(line)["line"] for line in lines] == list(range(2, 5_002))
     assert 1 <= calls["rejects.jsonl"] <= 50
+
+
+@pytest.mark.parametrize("text", ["", "plain", 'quotes " and \\ and /', "\n\t\x00\x1f\x7f\u2028", "é中😀", "caf\udce9"])
+@pytest.mark.parametrize(("number", "byte"), [(3, -1), (0, 7), (12, 0), (0, -1)])
+def test_a_line_is_what_json_would_write(text: str, number: int, byte: int) -> None:
+    record: dict[str, str | int] = {"source": text}
+    record |= {"row": number} if number else {}
+    record |= {"byte": byte} if byte >= 0 else {}
+    record |= {"reason": f"why {text}", "excerpt": text}
+    written = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
+    assert reject_line(text, "row", number, byte, f"why {text}", text) == written

@@ -14,13 +14,14 @@ from shardmill.dataset import verify
 from shardmill.dataset.conversion import convert
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
+from shardmill.run.writer import Writer
 from shardmill.storage import ObjectStore
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere_in_store
 from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL, metered
 from tests.object_store import MB, WORDS, FaultyWay, bucket, often, s3_server, words
-from tests.watching import interrupt_after, paused_run, wait_until, watch_reads
+from tests.watching import interrupt_after, paused_run, watch_reads
 
 __all__ = ["bucket", "often", "s3_server", "words"]
 
@@ -111,6 +112,46 @@ def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(tmp_path
     assert bucket.contents() == contents(tmp_path / "out")
 
 
+def test_the_journal_names_the_plan_and_does_not_grow_with_the_sources(tmp_path, bucket, often):
+    sizes, options = [], {"format": "shards", "shard_tokens": 1000}
+    for count in (30, 300):
+        for i in range(count):
+            (tmp_path / f"{count}").mkdir(exist_ok=True)
+            (tmp_path / f"{count}" / f"{i:04}.txt").write_text(f"Words of file {i}. " * 200)
+        interrupt_after(0, tmp_path / f"{count}", bucket.url(f"of{count}"), **options)
+        journal = bucket.read(".shardmill/journal.json", f"of{count}/")
+        sizes.append(len(journal))
+        plan = bucket.read(json.loads(journal)["plan"], f"of{count}/")
+        assert len(json.loads(plan)["sources"]) == count
+    assert sizes[1] < sizes[0] + 500
+    assert shardmill.prepare(tmp_path / "300", bucket.url("of300"), **options).resumed
+    shardmill.prepare(tmp_path / "300", tmp_path / "out", **options)
+    assert bucket.contents("of300/") == contents(tmp_path / "out")
+    assert [name for name in bucket.names("of300/") if name[0] == "."] == [".shardmill/plan.json"]
+
+
+def test_a_run_whose_journal_holds_the_plan_as_earlier_releases_wrote_it_is_resumed(tmp_path, bucket, words, often):
+    interrupt_after(8, words, bucket.url(), **WORDS)
+    journal = json.loads(bucket.read(".shardmill/journal.json"))
+    name = journal["plan"]
+    bucket.put(".shardmill/journal.json", json.dumps({**journal, "plan": json.loads(bucket.read(name))}).encode())
+    bucket.delete(name)
+    assert shardmill.prepare(words, bucket.url(), **WORDS).resumed
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    assert bucket.contents() == contents(tmp_path / "out")
+    assert bucket.working() == [".shardmill/plan.json"]
+
+
+def test_a_plan_that_is_missing_is_named(bucket, words, often):
+    interrupt_after(8, words, bucket.url(), **WORDS)
+    name = json.loads(bucket.read(".shardmill/journal.json"))["plan"]
+    bucket.delete(name)
+    with pytest.raises(OutputError, match=name):
+        shardmill.prepare(words, bucket.url(), **WORDS)
+    shardmill.prepare(words, bucket.url(), overwrite=True, **WORDS)
+    assert bucket.working() == [".shardmill/plan.json"]
+
+
 def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path, bucket):
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(20 * MB))
@@ -130,16 +171,11 @@ def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path, bucket):
     source.write_bytes(random_words(15 * MB))
     options = ["--separator", r"\n", "-f", "shards", "--shard-tokens", "1M", "-q"]
     command = [*SHARDMILL, "prepare", str(source), *options]
-    with subprocess.Popen(
-        [*command, "-o", bucket.url()], stderr=subprocess.PIPE, text=True, env=_machine(tmp_path, "one")
-    ) as first:
-        wait_until(lambda: "train_000000.bin" in bucket.names())
-        first.send_signal(signal.SIGSTOP)
-        try:
-            subprocess.run([*command, "-o", bucket.url()], check=True, env=_machine(tmp_path, "two"))
-        finally:
-            first.send_signal(signal.SIGCONT)
-        _, said = first.communicate(timeout=60)
+    mark, sleeper = tmp_path / "mark", ["prepare", source, *options, "-o", bucket.url(), "--memory", "500MB"]
+    with paused_run(mark, *sleeper, env=_machine(tmp_path, "one")) as first:
+        subprocess.run([*command, "-o", bucket.url()], check=True, env=_machine(tmp_path, "two"))
+        mark.unlink()
+        _, said = first.communicate(timeout=100)
     assert first.returncode == 1
     assert "another run has taken over" in said
     assert "Traceback" not in said
@@ -149,18 +185,16 @@ def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path, bucket):
 
 
 def test_two_runs_of_one_machine_keep_out_of_each_others_way(bucket, words, often, monkeypatch):
-    from shardmill.run.writer import Writer
+    write, refused = Writer.write, []
 
-    take, refused = Writer.take, []
-
-    def twice(self, milled):
+    def twice(self, batch):
         if not refused:
             with pytest.raises(OutputError, match="another run is at work") as error:
                 shardmill.prepare(words, bucket.url(), **WORDS)
             refused.append(error)
-        take(self, milled)
+        write(self, batch)
 
-    monkeypatch.setattr(Writer, "take", twice)
+    monkeypatch.setattr(Writer, "write", twice)
     shardmill.prepare(words, bucket.url(), **WORDS)
     assert refused
 
@@ -210,7 +244,7 @@ def test_files_of_another_making_are_not_touched(bucket, words):
 
 def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_call(bucket, words, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.run.mirror.Mirror.tidy", lambda self, facts=None: None)
+        patch.setattr("shardmill.run.store_destination.StoreDestination.tidy", lambda self, facts=None: None)
         shardmill.prepare(words, bucket.url(), **WORDS)
     assert ".shardmill/journal.json" in bucket.working()
     assert shardmill.prepare(words, bucket.url(), **WORDS).already
@@ -251,8 +285,35 @@ def test_verify_of_what_is_no_dataset_says_so(bucket):
         verify(bucket.url())
 
 
+def test_a_conversion_into_a_store_is_resumed_and_gives_the_objects_that_a_disk_would_have_as_files(
+    tmp_path, bucket, often, monkeypatch
+):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(200))
+    shardmill.prepare(source, tmp_path / "source", val=0.2)
+    monkeypatch.setattr("shardmill.dataset.conversion._BLOCK", 5_000)
+    options = {"format": TOGETHER, "shard_tokens": 9_000, "name": "web"}
+    convert(tmp_path / "source", tmp_path / "out", **options)
+    write, written = Writer.write, []
+
+    def interrupted(self, batch):
+        written.append(batch)
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        write(self, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert(tmp_path / "source", bucket.url(), **options)
+    assert "manifest.json" not in bucket.names()
+    assert convert(tmp_path / "source", bucket.url(), **options).resumed
+    assert bucket.contents() == contents(tmp_path / "out")
+    assert bucket.working() == [".shardmill/plan.json"]
+    assert convert(tmp_path / "source", bucket.url(), **options).already
+
+
 def test_what_reads_folders_only_says_so_of_a_url(tmp_path, bucket):
-    for call in (shardmill.open, lambda url: convert(url, tmp_path / "x"), lambda url: convert(tmp_path, url)):
+    for call in (shardmill.open, lambda url: convert(url, tmp_path / "x")):
         with pytest.raises(UsageError) as error:
             call(bucket.url())
         assert "copy the dataset down" in error.value.hint

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardmill import core
 from tests.corpus import random_words
 from tests.meter import metered
 
@@ -41,7 +42,8 @@ FILES = {
         {"dictionary_pagesize_limit": 1 << 30, "row_group_size": 100_000},
         512,
     ),
-    "long values that repeat": (lambda: _words(20_000, 49) * 39, {}, 330),
+    "long values that repeat": (lambda: (_words(20_000, 49) * 39)[:1900], {}, 330),
+    "long values that repeat, with more memory": (lambda: (_words(20_000, 49) * 39)[:1900], {}, 400),
     "a page of 20 MB": (lambda: _words(2000, 10_000), {"use_dictionary": False, "data_page_size": 1 << 30}, 400),
     "a value of 80 MB": (lambda: ["x y " * 20_000_000], {}, 400),
 }
@@ -78,6 +80,42 @@ def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path, use_dictio
     assert run.peak < int(enough) * MB
 
 
+REFUSED = {
+    "a dictionary": (lambda: _words(11_000, 5000) * 2, {"dictionary_pagesize_limit": 1 << 30}),
+    "a dictionary with a long text": (lambda: [*_words(30, 100), "x y " * 16_000_000], {}),
+    "a page": (lambda: _words(11_000, 14_000), {"use_dictionary": False, "data_page_size": 1 << 30}),
+    "a page with a long text": (lambda: [*_words(30, 100), "x y " * 20_000_000], {"use_dictionary": False}),
+    "a page of a later version": (
+        lambda: _words(11_000, 14_000),
+        {"use_dictionary": False, "data_page_size": 1 << 30, "data_page_version": "2.0"},
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name.endswith("text") else pytest.param(name, marks=pytest.mark.slow) for name in REFUSED]
+)
+def test_the_memory_that_is_named_for_a_large_step_suffices_and_is_not_far_above_the_least(tmp_path, name):
+    texts, options = REFUSED[name]
+    source = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": texts()}), source, **options)
+
+    def run(memory: int):
+        # The first documents suffice: what is refused is refused before any.
+        done = metered(
+            "prepare", source, "-o", tmp_path / str(memory), "--memory", f"{memory}MB", "--workers", "2",
+            "--limit", "20000" if "long" in name else "10",
+        )  # fmt: skip
+        assert done.peak < memory * MB
+        return done
+
+    refused = run(330)
+    assert refused.code == 1
+    named = int(re.search(r"--memory (\d+)MB`", refused.err)[1])
+    assert run(named).code == 0
+    assert run(named * 2 // 3).code == 1
+
+
 @pytest.mark.slow
 def test_a_footer_of_many_columns_and_row_groups_stays_below_the_limit(tmp_path):
     source = tmp_path / "a.parquet"
@@ -110,14 +148,16 @@ main(sys.argv[1:])
 
 
 @LINUX
-def test_below_all_estimates_the_process_itself_is_limited(tmp_path, monkeypatch):
+@pytest.mark.parametrize("texts", [lambda: ["x y " * 75 * MB], lambda: _words(MB, 30) * 5 + _words(5 * MB, 30)])
+def test_below_all_estimates_the_process_itself_is_limited(tmp_path, monkeypatch, texts):
     source = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": ["x y " * 75 * MB]}), source)
+    pq.write_table(pa.table({"text": texts()}), source)
     monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ESTIMATES])
     run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
     assert run.code == 1
     assert "the data takes more than 400 MB of memory" in run.err and "Traceback" not in run.err
-    assert run.peak < 1.2 * 400 * MB
+    # Engines of a library map much more than they touch, so there the limit is that much higher.
+    assert run.peak < (1 if core.available() else 1.2) * 400 * MB
 
 
 @LINUX

@@ -15,15 +15,15 @@ class _Racing(Future):
 
     def result(self, timeout=None):
         if timeout is not None and not self.done():
-            self.set_result("milled")
+            self.set_result("batch")
             raise TimeoutError
         return super().result(timeout)
 
 
 def test_a_result_that_comes_just_when_the_time_is_up_is_a_result():
     future = _Racing()
-    threading.Timer(0.1, lambda: future.done() or future.set_result("milled")).start()
-    assert Pipeline._result(None, future) == "milled"
+    threading.Timer(0.1, lambda: future.done() or future.set_result("batch")).start()
+    assert Pipeline._result(None, future) == "batch"
 
 
 def test_a_timeout_of_the_work_itself_is_raised():

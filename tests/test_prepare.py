@@ -187,6 +187,25 @@ def test_a_limit_is_exact_whatever_the_chunks_are(tmp_path, monkeypatch, limit):
     assert result.manifest["documents"] == 17 or 5000 <= len(tokens) < 5300
 
 
+@pytest.mark.parametrize("options", [{"separator": "\n"}, {"separator": "\n", "input_format": "text"}, {}])
+@pytest.mark.parametrize("limit", ["40", "5k tokens"])
+def test_what_is_replaced_is_counted_as_far_as_a_limit_goes(tmp_path, monkeypatch, limit, options):
+    """One line in three is invalid, and some hold what others become, across the ends of rows too."""
+    line = b"some bytes \xff of a line, \xef\xbf\xbd as it is, \xe2\x82 and more\xef\xbf\n\xbdwords\nplain\n"
+    source = tmp_path / "a.txt"
+    source.write_bytes(line * 20_000)
+    made = []
+    for chunk in (1 << 16, 1 << 22):
+        monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
+        monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
+        result = shardmill.prepare(source, tmp_path / str(chunk), val=0, limit=limit, **options)
+        made.append(contents(tmp_path / str(chunk)))
+    assert made[0] == made[1]
+    if options and limit == "40":
+        # Of the first 40 lines 14 begin with "some" and have three, 13 with an odd byte.
+        assert result.replaced == 14 * 3 + 13
+
+
 def test_a_bom_is_dropped_utf_16_is_read_and_invalid_utf_8_is_replaced_and_counted(tmp_path):
     (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfafter a BOM")
     (tmp_path / "utf16.txt").write_bytes("sixteen bits, ünïcödé 😀".encode("utf-16"))

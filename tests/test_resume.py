@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import subprocess
+import sys
 
 import pytest
 import zstandard
@@ -72,6 +73,31 @@ def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_p
                 run.kill()
                 kills += 1
     assert contents(out) == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("again", [[], ["--overwrite"]])
+def test_a_kill_just_before_the_lock_is_removed_leaves_no_lock_after_the_next_run(tmp_path, again):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(50))
+    code = """
+import os, pathlib, sys
+unlink = pathlib.Path.unlink
+def killed(path, *given, **named):
+    if path.name == "lock":
+        os.kill(os.getpid(), 9)
+    unlink(path, *given, **named)
+pathlib.Path.unlink = killed
+from shardmill.cli import main
+main()
+"""
+    arguments = ["prepare", str(source), "-o", str(tmp_path / "out"), "-q"]
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    made = contents(tmp_path / "out")
+    assert "manifest.json" in made and (tmp_path / "out" / ".shardmill" / "lock").exists()
+    done = subprocess.run([*SHARDMILL, *arguments, *again], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "out" / ".shardmill" / "lock").exists()
+    assert contents(tmp_path / "out") == made
 
 
 def test_a_resumed_run_does_not_start_from_the_beginning(tmp_path, monkeypatch, small_chunks):

@@ -112,7 +112,7 @@ shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
     if command == "prepare":
         assert not verify(out).damage
     assert getattr(shardmill, command)(*arguments).already
-    assert [path.name for path in (out / ".shardmill").iterdir()] == ["plan.json"]
+    assert {path.name for path in (out / ".shardmill").iterdir()} - {"run.json"} == {"plan.json"}
 
 
 def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(tmp_path, monkeypatch):
@@ -138,3 +138,26 @@ def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(tmp
         if differs:
             assert shardmill.prepare(source, out).resumed
         assert contents(out) == whole
+
+
+def test_a_folder_that_is_deleted_during_a_run_is_an_error_that_names_it(tmp_path):
+    source, out = write_jsonl(tmp_path / "a.jsonl", documents(3000)), tmp_path / "out"
+    program = f"""
+import shutil, sys
+from shardmill.run import budget
+budget.LARGEST = budget.SMALLEST = 1 << 16
+from shardmill.run.writer import Writer
+write = Writer.write
+def written(self, batch):
+    write(self, batch)
+    shutil.rmtree({str(out)!r}, ignore_errors=True)
+Writer.write = written
+from shardmill.cli import main
+main(sys.argv[1:])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "prepare", str(source), "-o", str(out)], capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert re.search(f"^error: .*\n  place: {out}", done.stderr, re.MULTILINE), done.stderr

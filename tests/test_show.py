@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import select
+import shutil
+import subprocess
+import time
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import shardmill
 from shardmill.cli import shardmill as command
-from shardmill.dataset import show
+from shardmill.dataset import show, show_text
 from shardmill.errors import UsageError
+from shardmill.options import FORMATS
 from shardmill.tokens import load_tokenizer
-from tests.datasets import make_dataset
+from tests.datasets import make_dataset, random_documents
+from tests.meter import SHARDMILL
 
 TEXTS = ["Hello, world.", "你好", "one two three four", "the last"]
 
@@ -60,3 +69,88 @@ def test_the_commands_show_and_convert_do_what_the_functions_do(made, tmp_path):
     assert '"tokens"' in done.stdout
     assert shardmill.open(tmp_path / "new")["train"].documents.text(2) == TEXTS[2]
     assert (tmp_path / "new" / "x_train_000001.npy").exists()
+
+
+def test_random_documents_are_those_of_the_seed_and_each_once(made, tmp_path):
+    data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", random_documents(1, 50)))
+    first = list(show(data, "train", random=True, seed=1, documents=10))
+    assert first == list(show(data, "train", random=True, seed=1, documents=10))
+    assert first != list(show(data, "train", random=True, seed=2, documents=10))
+    numbers = [int(line.split()[2]) for line in first[::3]]
+    assert numbers == sorted(set(numbers)) and len(numbers) == 10
+    assert len(list(show(data, "train", random=True, documents=80))) == 3 * 50
+    bare = shardmill.open(make_dataset("nanogpt", tmp_path / "bare", made, eot="none"))
+    assert next(iter(show(bare, "train", random=True, seed=1, documents=2, tokens=3))).startswith("train, tokens ")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_document_around_a_token_is_found_in_every_format(format, tmp_path):
+    data = shardmill.open(make_dataset(format, tmp_path / "out", random_documents(3, 12, 40), shard_tokens=150))
+    documents = list(data["train"].documents)
+    bounds = [data["train"].documents.bounds(i) for i in range(len(documents))]
+    for at in range(0, len(data["train"]), 7):
+        heading, text = list(show(data, "train", at=at, documents=1, tokens=1000))[:2]
+        number = max(i for i, (start, _) in enumerate(bounds) if start <= at or i == 0)
+        assert f"token {at:,} is token" in heading and f"of document {number};" in heading
+        assert text.startswith("│".join(list(show(data, "train", first=number, documents=1))[1].split("│")[:3]))
+
+
+def test_a_token_in_the_middle_of_a_long_document_is_shown_with_what_is_around_it(tmp_path):
+    made = {"train": [np.arange(1, 1000, dtype=np.uint16)]}
+    data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
+    heading, text = list(show(data, "train", at=500, documents=1, tokens=10, ids=True))[:2]
+    assert "from token 495 on" in heading and text.count("⟨") == 10 and "⟨501⟩" in text
+    with pytest.raises(UsageError, match="no token 1,000"):
+        list(show(data, "train", at=1000))
+
+
+def test_a_text_is_shown_as_tokenizers_split_it():
+    lines = list(show_text("Hello, 你 world", ["gpt2"]))
+    assert lines == ["gpt2: 6 tokens, 2.67 bytes a token", "", "Hello│,│ │\\xe4\\xbd│\\xa0│ world"]
+    both = list(show_text("a        b\nc", ["gpt2", "p50k_base"]))
+    assert both[0].startswith("gpt2: 11 tokens") and both[1].startswith("p50k_base: 5 tokens")
+    (differs,) = [line for line in both if line.startswith("≠")]
+    assert differs == "≠ ·│·│·│·│·│·│·  ·······"  # seven spaces, as seven tokens and as one
+    assert [line.split() for line in both[-2:]] == [["⏎", "⏎"], ["c", "c"]]
+    assert next(iter(show_text("", ["gpt2"]))) == "gpt2: 0 tokens"
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["DIR", "--text", "a"], ["DIR", "-t", "gpt2"], ["DIR", "--at", "1", "--random"], ["--at", "1"]]
+)
+def test_what_does_not_go_together_is_refused(words, made, tmp_path):
+    make_dataset("nanogpt", tmp_path / "out", made)
+    told = [str(tmp_path / "out") if word == "DIR" else word for word in words]
+    assert CliRunner().invoke(command, ["show", *told]).exit_code == 2
+
+
+@pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
+@pytest.mark.parametrize(("documents", "paged"), [(1, False), (200, True)])
+def test_on_a_terminal_a_long_answer_is_paged_and_a_short_one_is_not(documents, paged, tmp_path):
+    make_dataset("nanogpt", tmp_path / "out", random_documents(1, 200))
+    main, other = pty.openpty()
+    words = ["show", str(tmp_path / "out"), "--split", "train", "-n", str(documents), "--tokens", "5"]
+    environment = {key: value for key, value in os.environ.items() if key not in ("PAGER", "LESS", "NO_COLOR")}
+    run = subprocess.Popen(
+        [*SHARDMILL, *words], stdin=other, stdout=other, stderr=other, env={**environment, "TERM": "xterm"}
+    )
+    os.close(other)
+    seen, until = b"", time.monotonic() + 150
+    try:
+        while time.monotonic() < until and run.poll() is None:
+            if select.select([main], [], [], 0.2)[0]:
+                try:
+                    seen += os.read(main, 65536)
+                except OSError:  # nobody is at the other end any more
+                    break
+                if paged and seen.rstrip().endswith((b":", b":\x1b[K")):
+                    break
+        if paged:
+            assert run.poll() is None and b"document 199" not in seen
+            os.write(main, b"q")
+        assert run.wait(60) == 0
+        assert b"document 0" in seen and b"\x1b[" in seen
+    finally:
+        run.kill()
+        run.wait()
+        os.close(main)

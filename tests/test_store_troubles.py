@@ -168,7 +168,9 @@ def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, m
             said.append(str(error.value))
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.server.endpoint)
     staged = []
-    monkeypatch.setattr("shardmill.run.mirror.Mirror.clean", lambda self: staged.append(_all_of(self.staging)))
+    monkeypatch.setattr(
+        "shardmill.run.store_destination.StoreDestination.clean", lambda self: staged.append(_all_of(self.folder))
+    )
     interrupt_after(6, words, bucket.url(), **WORDS)
     everything = b"".join([*staged, *(bucket.read(name) for name in bucket.names()), *map(str.encode, said)])
     assert len(everything) > MB
@@ -235,8 +237,8 @@ def test_too_little_memory_for_the_uploads_is_said_beforehand(bucket, words):
 
 
 def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(bucket, words, monkeypatch):
-    monkeypatch.setattr("shardmill.storage.object_store.LARGEST", 100_000)
-    monkeypatch.setattr("shardmill.run.preflight.LARGEST", 100_000)
+    monkeypatch.setattr("shardmill.storage.object_store.LARGEST_OBJECT", 100_000)
+    monkeypatch.setattr("shardmill.run.store_destination.StoreDestination.largest_file", 100_000)
     with pytest.raises(OutputError, match="one object may have") as error:
         shardmill.prepare(words, bucket.url(), val=0)
     assert "-f shards" in error.value.hint

@@ -43,8 +43,8 @@ def together(monkeypatch):
 
     made, seen = TinyFiles.chunk_at, []
 
-    def watched(self, first):
-        chunk = made(self, first)
+    def watched(self, first, stop):
+        chunk = made(self, first, stop)
         if chunk is not None:
             seen.append(chunk.whole)
         return chunk

@@ -34,13 +34,17 @@ _PAUSED = """
 import os, time
 from shardmill import interrupts
 from shardmill.run.writer import Writer
-take = Writer.take
-def paused(self, milled):
+write, mark = Writer.write, os.environ["PAUSED"]
+def paused(self, batch):
     if self.state.totals["documents"]:
-        open(os.environ["PAUSED"], "w").close()
-        time.sleep(1000)
-    take(self, milled)
-Writer.take = paused
+        Writer.write = write
+        open(mark, "w").close()
+        for _ in range(20_000):
+            if not os.path.exists(mark):
+                break
+            time.sleep(0.05)
+    write(self, batch)
+Writer.write = paused
 interrupts.PATIENCE = 100.0
 from shardmill.__main__ import main
 main()
@@ -49,9 +53,9 @@ main()
 
 @contextmanager
 def paused_run(mark, *arguments, env=None):
-    """The command in a process that has written some results, and writes no more: whatever comes finds it at work.
+    """The command in a process that has written some results, and writes no more until `mark` is removed.
 
-    An interrupt has all the time it needs, however busy the machine is.
+    Whatever comes finds it at work, and an interrupt has all the time it needs, however busy the machine is.
     """
     mark.unlink(missing_ok=True)
     with subprocess.Popen(
@@ -83,18 +87,18 @@ def interrupt_after(chunks, source, out, **options):
     """A run that ends after so many results, as Ctrl-C ends it."""
     from shardmill.run.writer import Writer
 
-    take, taken = Writer.take, []
+    write, taken = Writer.write, []
 
-    def counted(self, milled):
+    def counted(self, batch):
         if len(taken) >= chunks:
             raise KeyboardInterrupt
         taken.append(1)
-        take(self, milled)
+        write(self, batch)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Writer, "take", counted)
+        patch.setattr(Writer, "write", counted)
         with pytest.raises(KeyboardInterrupt):
             shardmill.prepare(source, out, **options)
-    ours = ("shardmill-feeder", "shardmill-worker", "shardmill-keeper")
+    ours = ("shardmill-feeder", "shardmill-worker", "shardmill-checkpoints")
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith(ours)]
     assert not (Path(out) / "manifest.json").exists()

@@ -17,20 +17,40 @@ if TYPE_CHECKING:
     from shardmill.dataset import convert as convert
     from shardmill.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
     from shardmill.inspection import inspect as inspect
-    from shardmill.run.main import Result as Result
-    from shardmill.run.main import prepare as prepare
+    from shardmill.reporting import card as card
+    from shardmill.reporting import report as report
+    from shardmill.run import Result, prepare, read
+    from shardmill.storage import NamedSource
+    from shardmill.tokens import text_tokenizer as tokenizer
 
 __version__ = "0.2.0"
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
-__all__ = ["Dataset", "Result", "ShardmillError", "__version__", "convert", "prepare"]
+__all__ = [
+    "Dataset",
+    "NamedSource",
+    "Result",
+    "ShardmillError",
+    "__version__",
+    "card",
+    "convert",
+    "prepare",
+    "read",
+    "report",
+    "tokenizer",
+]
 
 _LAZY = {
+    "card": ("reporting", "card"),
     "Dataset": ("dataset", "Dataset"),
-    "Result": ("run.main", "Result"),
+    "NamedSource": ("storage", "NamedSource"),
+    "Result": ("run", "Result"),
     "convert": ("dataset", "convert"),
     "inspect": ("inspection", "inspect"),
     "open": ("dataset", "open_dataset"),
-    "prepare": ("run.main", "prepare"),
+    "prepare": ("run", "prepare"),
+    "read": ("run", "read"),
+    "tokenizer": ("tokens", "text_tokenizer"),
+    "report": ("reporting", "report"),
 }
 
 

@@ -90,6 +90,17 @@ def paths(name: str, value: Any) -> list[str]:
     return [path(name, one) for one in value]
 
 
+def sources(name: str, value: Any) -> list[Any]:
+    """One source, or several in order: each a path, or text from Python as a NamedSource."""
+    from shardmill.storage import NamedSource, given_sources
+
+    found = given_sources(value)
+    for one in found:
+        if not isinstance(one, (str, os.PathLike, NamedSource)):
+            raise _wrong(name, one, "a path, text from Python, or a list of these")
+    return [one if isinstance(one, NamedSource) else path(name, one) for one in found]
+
+
 KINDS: dict[str, Callable[[str, Any], Any]] = {
     "text": text, "path": path, "number": number, "amount": amount, "share": share, "flag": flag, "names": names,
 }  # fmt: skip

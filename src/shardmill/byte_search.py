@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill import core
-from shardmill.core.reading import find
+from shardmill.core import find
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
+import itertools
 import json
 import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
 
@@ -18,7 +19,8 @@ import click
 
 from shardmill import __version__, interrupts
 from shardmill.errors import Interrupted, OutputError, ShardmillError
-from shardmill.options import Options
+from shardmill.flags import complete_tokenizers, part_flags, take_part_options
+from shardmill.flags import option_flags as _options
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
 _RESUMABLE = "interrupted: what was recorded stays; the same command goes on from there"
@@ -40,35 +42,30 @@ def shardmill() -> None:
     """
 
 
-def _options(command: Callable[..., None], only: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Every option of `Options` as a flag, or only some."""
-    for option in reversed(dataclasses.fields(Options)):
-        if only and option.name not in only:
-            continue
-        meta = option.metadata
-        several = isinstance(option.default, tuple)
-        settings: dict[str, Any] = {"help": meta["help"], "default": None}
-        if option.default is False:
-            settings |= {"is_flag": True, "default": False}
-        else:
-            settings |= {"metavar": meta["metavar"] or None, "multiple": several}
-            settings["type"] = click.Choice(meta["choices"]) if meta["choices"] else None
-            if option.name in ("seed", "workers"):
-                settings["type"] = int
-            if option.default is not None:
-                default = ",".join(option.default) if several else option.default
-                settings["help"] += f"  [default: {default}]"
-        command = click.option(*meta["flags"], option.name, **settings)(command)
-    return command
+def _complete_folders(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(begun, type="dir")]
+
+
+def _complete_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
+    """Recipes that begin so, or else files."""
+    from click.shell_completion import CompletionItem
+
+    from shardmill.sources import list_recipes
+
+    named = [recipe.name for recipe in list_recipes() if begun and recipe.name.startswith(begun)]
+    return [CompletionItem(name) for name in named] or [CompletionItem(begun, type="file")]
 
 
 @shardmill.command(short_help="text in, token files out")
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL: s3://, gs://, az://")
+@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=_complete_files)
+@click.option("-o", "--out", metavar="DIR", help="folder of the dataset, or a URL: s3://, gs://, az://")
 @_options
+@part_flags
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
-def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **given: Any) -> None:
+def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Turn text into token files.
 
     SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input: plain
@@ -77,24 +74,83 @@ def prepare(sources: tuple[str, ...], out: str, as_json: bool, quiet: bool, **gi
     .toml file. A path that exists counts before a recipe of that name. Kill it at any moment: the same command goes on
     from there.
     """
-    from shardmill.run.machine import own_process
+    from shardmill.run import own_process
 
     own_process()
     with _importing():
-        from shardmill.run.main import prepare as run
-        from shardmill.run.progress import choose_progress
-        from shardmill.run.summary import as_data, as_text
+        from shardmill.run import choose_progress
+        from shardmill.run import prepare as run
 
     interrupts.end_orderly(_RESUMABLE)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     if quiet:
         logging.getLogger("shardmill").setLevel(logging.ERROR)
+    progress = choose_progress(quiet or as_json)
+    planned, part, in_parts = take_part_options(options, bool(sources) and out is not None)
+    if planned is not None:
+        from shardmill.cluster import make_called_part, part_words
+
+        made = make_called_part(planned, part, sources or out or in_parts, options, progress)
+        if as_json:
+            _print(json.dumps(dataclasses.asdict(made)))
+        elif not quiet:
+            _complain(part_words(made))
+        return
+    assert out is not None
     _tell_shadowed(sources, quiet or as_json)
-    result = run(list(sources), out, progress=choose_progress(quiet or as_json), **options)
-    if as_json:
-        _print(json.dumps(as_data(result)))
-    elif not quiet:
-        _complain(as_text(result))
+    if not in_parts:
+        result = run(list(sources), out, progress=progress, **options)
+    else:
+        from shardmill.cluster import prepare_in_parts
+
+        with redirect_stdout(sys.stderr):  # Ray prints what it thinks of lost nodes
+            result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
+    _tell(result, as_json, quiet)
+
+
+@shardmill.command(short_help="the work cut into parts, for many machines")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.option(
+    "-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL, that all machines see"
+)
+@click.option("--parts", type=int, metavar="N", help="how many  [default: of about 4 GB each]")
+@_options
+@click.option("--json", "as_json", is_flag=True, help="print the parts as JSON on standard output")
+def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, **given: Any) -> None:
+    """Cut the work of a `prepare` into parts of about equal size.
+
+    Then `shardmill prepare --plan DIR --part K` makes part K, on any machine and in any order, and `shardmill merge
+    DIR` makes of all of them what `shardmill prepare` would have made alone. The same command again changes nothing.
+    """
+    from shardmill.cluster import plan_data, plan_parts, plan_words
+
+    _tell_shadowed(sources, as_json)
+    options = {name: value for name, value in given.items() if value not in (None, ())}
+    made = plan_parts(list(sources), out, parts=parts, **options)
+    _print(json.dumps(plan_data(made)) if as_json else plan_words(made))
+
+
+@shardmill.command(short_help="parts → one dataset")
+@click.argument("out", metavar="DIR")
+@partial(_options, only=("memory",))
+@click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
+@click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
+def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
+    """Make the dataset of a plan from its parts, byte for byte what one machine would have made.
+
+    Every part must be there; a part that is missing, damaged or of another plan is named. Parts are removed as they
+    are used up. Kill it at any moment: the same command goes on from there.
+    """
+    from shardmill.run import own_process
+
+    own_process()
+    from shardmill.cluster import merge as run
+    from shardmill.run import choose_progress
+
+    interrupts.end_orderly(_RESUMABLE)
+    options = {name: value for name, value in given.items() if value is not None}
+    result = run(out, progress=choose_progress(quiet or as_json), **options)
+    _tell(result, as_json, quiet)
 
 
 @contextmanager
@@ -109,7 +165,7 @@ def _importing() -> Iterator[None]:
 
 
 def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
-    from shardmill.sources.recipe_calls import shadowed
+    from shardmill.sources import shadowed
 
     for name in shadowed(sources) if not quiet else ():
         _complain(f"note: `{name}` is here, so it is read, and not the recipe of that name")
@@ -121,7 +177,7 @@ _INSPECTED = (
 
 
 @shardmill.command(short_help="before: what it will take, and what would go wrong")
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", shell_complete=_complete_files)
 @click.option("-o", "--out", metavar="DIR", help="folder or URL that the dataset is meant for  [default: this folder]")
 @partial(_options, only=_INSPECTED)
 @click.option("--json", "as_json", is_flag=True, help="print the report as JSON")
@@ -142,7 +198,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
 
 
 @shardmill.command(short_help="is a dataset what its manifest says?")
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
 @click.option("--sample", default=100, metavar="N", help="documents to encode again  [default: 100]")
 @click.option("--source", is_flag=True, help="read the sources again, and compare every token")
 @click.option("--json", "as_json", is_flag=True, help="print the report as JSON on standard output")
@@ -164,28 +220,137 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 
 
 @shardmill.command(short_help="documents, decoded, with their token boundaries")
-@click.argument("folder", metavar="DIR")
+@click.argument("folder", metavar="[DIR]", required=False, shell_complete=_complete_folders)
 @click.option("--split", default=None, metavar="SPLIT", help="train or val  [default: the first]")
 @click.option("-d", "--document", "first", type=click.IntRange(min=0), default=0, metavar="N", help="the first to show")
+@click.option("--at", type=click.IntRange(min=0), default=None, metavar="TOKEN", help="the document around this token")
+@click.option("--random", is_flag=True, help="documents drawn at random")
+@click.option(
+    "--seed", type=int, default=None, metavar="N", help="the same ones every time  [default: others each time]"
+)
 @click.option("-n", "--documents", type=click.IntRange(min=1), default=3, metavar="N", help="how many  [default: 3]")
 @click.option(
     "--tokens", type=click.IntRange(min=1), default=200, metavar="N", help="of each at the most  [default: 200]"
 )
 @click.option("--ids", is_flag=True, help="the id of each token as well")
-def show(folder: str, **given: Any) -> None:
-    """Look at documents of a dataset. Tokens are told apart by colour on a terminal, and by │ elsewhere."""
-    from shardmill.dataset import open_dataset
+@click.option("--text", default=None, metavar="TEXT", help="in place of a dataset: how tokenizers split this text")
+@click.option(
+    "-t", "--tokenizer", "tokenizers", multiple=True, metavar="NAME", shell_complete=complete_tokenizers,
+    help="for `--text`; more than one: side by side  [default: gpt2]",
+)  # fmt: skip
+def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **given: Any) -> None:
+    """Look at documents of a dataset, or at how tokenizers split a text. Tokens are told apart by colour on a
+    terminal, and by │ elsewhere.
+    """
+    from shardmill.dataset import open_dataset, show_text
     from shardmill.dataset import show as shown
 
-    def paint(number: int, text: str) -> str:
-        return click.style(text, bg=("bright_black", "blue")[number % 2])
+    if (folder is None) == (text is None):
+        raise click.UsageError("name a dataset, or give a text with `--text`")
+    if tokenizers and text is None:
+        raise click.UsageError("`--tokenizer` goes with `--text`: a dataset has its own")
+    if given["at"] is not None and given["random"]:
+        raise click.UsageError("`--at` and `--random` do not go together")
+    paint = _painter()
+    if text is not None:
+        lines = show_text(text, tokenizers or ("gpt2",), ids=given["ids"], paint=paint)
+    else:
+        lines = shown(open_dataset(folder or ""), **given, paint=paint)
+    _page(lines)
 
-    for line in shown(open_dataset(folder), **given, paint=paint if sys.stdout and sys.stdout.isatty() else None):
-        _print(line)
+
+def _painter() -> Callable[[int, str], str] | None:
+    """What colours tokens; None where there is no terminal, or no colour is wanted."""
+    if not (sys.stdout and sys.stdout.isatty()) or os.environ.get("NO_COLOR"):
+        return None
+    return lambda number, text: click.style(text, bg=("bright_black", "blue")[number % 2])
+
+
+def _page(lines: Iterator[str]) -> None:
+    """Print lines, on a terminal through a pager as git does: one that ends at once where all fits on the screen."""
+    import shlex
+    import shutil
+    import signal
+    import subprocess
+
+    program = shlex.split(os.environ.get("PAGER", "less"))
+    if not (sys.stdout and sys.stdout.isatty()) or not program or not shutil.which(program[0]):
+        for line in lines:
+            _print(line)
+        return
+    first = next(lines, "")  # errors come before the pager does
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # from here on it is the pager's: there it ends a search, not the pager
+    environment = {"LESS": "FRX", "LESSCHARSET": "utf-8", **os.environ}
+    with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as pager:
+        assert pager.stdin is not None
+        try:
+            for line in itertools.chain([first], lines):
+                pager.stdin.write(line.encode("utf-8", "backslashreplace") + b"\n")
+            pager.stdin.close()
+        except BrokenPipeError:  # whoever reads has seen enough
+            return
+
+
+@shardmill.command(short_help="a page with plots and documents, to look at")
+@click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
+@click.argument("other", metavar="[DIR2]", required=False, shell_complete=_complete_folders)
+@click.option("-o", "--out", default="report.html", metavar="FILE", help="the page  [default: report.html]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="of the documents drawn at random")
+@click.option(
+    "-n",
+    "--documents",
+    type=click.IntRange(min=1, max=50),
+    default=6,
+    metavar="N",
+    help="drawn of each split  [default: 6]",
+)
+@click.option("--tokens", default="2B", metavar="N", help="read at the most; of more a sample  [default: 2B]")
+def report(folder: str, other: str | None, out: str, **given: Any) -> None:
+    """Write one page about a dataset that opens from disk and needs no network: numbers, plots, tokens, documents drawn
+    at random with every token coloured, the odd ones, rejects, and how the run went. With DIR2: two datasets side by
+    side.
+    """
+    from shardmill.reporting import report as write
+
+    _complain(f"written: {write(folder, other, out, **given)}")
+
+
+@shardmill.command(short_help="a dataset card for the hub")
+@click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
+def card(folder: str) -> None:
+    """Print a dataset card (Markdown, with the YAML head of the Hugging Face hub) made from the manifest.
+
+    \b
+      shardmill card data > data/README.md
+    """
+    from shardmill.reporting import card as made
+
+    _print(made(folder))
+
+
+@shardmill.command(short_help="completion for bash, zsh or fish")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what a shell needs to complete commands, options and values.
+
+    \b
+      bash:  echo 'eval "$(shardmill completion bash)"' >> ~/.bashrc
+      zsh:   echo 'eval "$(shardmill completion zsh)"' >> ~/.zshrc
+      fish:  shardmill completion fish > ~/.config/fish/completions/shardmill.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    # Not `source()`: it starts a bash to ask for its version, and may find another than the one that reads this.
+    completes = made(shardmill, {}, "shardmill", _COMPLETE)
+    _print(completes.source_template % completes.source_vars())
 
 
 @shardmill.command(short_help="another format, without tokenizing again")
-@click.argument("source", metavar="DIR")
+@click.argument("source", metavar="DIR", shell_complete=_complete_folders)
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
 @partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite"))
 @click.option(
@@ -202,16 +367,12 @@ def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     moment: the same command goes on from there.
     """
     from shardmill.dataset import convert as run
-    from shardmill.run.progress import choose_progress
-    from shardmill.run.summary import as_data, as_text
+    from shardmill.run import choose_progress
 
     interrupts.end_orderly(_RESUMABLE)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     result = run(source, out, progress=choose_progress(quiet or as_json), **options)
-    if as_json:
-        _print(json.dumps(as_data(result)))
-    elif not quiet:
-        _complain(as_text(result))
+    _tell(result, as_json, quiet)
 
 
 @shardmill.command(short_help="what tokenizers there are")
@@ -239,16 +400,25 @@ def recipes(name: str | None, as_json: bool) -> None:
     """List the recipes: names that `prepare` and `inspect` take as a SOURCE. With NAME, or a recipe's file, all about
     one, and the commands that it stands for.
     """
-    from shardmill.sources.recipe_calls import as_data, as_page, as_table
-    from shardmill.sources.recipes import list_recipes, named_recipe
+    from shardmill.sources import list_recipes, named_recipe, recipe_data, recipe_page, recipe_table
 
     listed = list_recipes() if name is None else [named_recipe(name)]
     if as_json:
-        data = [as_data(one) for one in listed]
+        data = [recipe_data(one) for one in listed]
         _print(json.dumps(data if name is None else data[0]))
         return
-    for line in as_table(listed) if name is None else as_page(listed[0]):
+    for line in recipe_table(listed) if name is None else recipe_page(listed[0]):
         _print(line)
+
+
+def _tell(result: Any, as_json: bool, quiet: bool) -> None:
+    """The summary of a run: as JSON on standard output, or in words on standard error."""
+    from shardmill.run import as_data, as_text
+
+    if as_json:
+        _print(json.dumps(as_data(result)))
+    elif not quiet:
+        _complain(as_text(result))
 
 
 def _print(text: str) -> None:

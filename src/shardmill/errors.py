@@ -53,6 +53,10 @@ class OutputError(ShardmillError):
     """The output cannot be written: no space, no permission, another run at work."""
 
 
+class BusyError(OutputError):
+    """Another process is at work there."""
+
+
 class StuckError(OutputError):
     """The disk does not answer. Whoever meets it leaves everything as it is: to close a file would wait as well."""
 

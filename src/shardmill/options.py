@@ -52,6 +52,13 @@ class Val:
     def nothing(self) -> bool:
         return not (self.fraction or self.first or self.tail)
 
+    @property
+    def written(self) -> str:
+        """As most people write it; what means the same is written the same."""
+        if self.first:
+            return f"first:{_short(self.first)}"
+        return f"tail:{self.tail}" if self.tail else f"{self.fraction:.15g}"
+
     @classmethod
     def parse(cls, written: str) -> Val:
         """UsageError for what is no `--val`."""
@@ -237,14 +244,43 @@ class Options:
             return None
         return parse_share(written) if "%" in written or "." in written else parse_count(written)
 
+    def _written_limit(self) -> str | None:
+        documents, tokens = self.limits
+        return (
+            _short(documents) if documents is not None else f"{_short(tokens)} tokens" if tokens is not None else None
+        )
+
+    def _written_separator(self) -> str | None:
+        """With an escape for what cannot be printed: a newline may be given as itself or as one."""
+        found = self.separator_bytes
+        return (
+            None
+            if found is None
+            else "".join(
+                c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in found.decode()
+            )
+        )
+
     def shaping(self) -> dict[str, Any]:
         """The options that can change the bytes, as they go into fingerprint and manifest."""
         shaping = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["shapes"]}
+        # What means the same is written the same, however the caller wrote it.
         shaping["shard_tokens"] = self.tokens_per_shard
+        shaping["limit"] = self._written_limit()
+        shaping["val"] = Val.parse(self.val).written
+        shaping["separator"] = self._written_separator()
         shaping["format"] = list(self.format)
         if self.delimiter is None:
             del shaping["delimiter"]  # so that datasets from before there was such an option have the same fingerprint
         return shaping
+
+
+def _short(amount: int) -> str:
+    """A number as most people write it: 1000, 100M, 10B."""
+    for unit, size in (("B", 10**9), ("M", 10**6)):
+        if amount and amount % size == 0:
+            return f"{amount // size}{unit}"
+    return str(amount)
 
 
 def is_file_name(name: str) -> bool:

@@ -37,5 +37,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *text, size_t size) {
     }
     free(ids[0]);
     free(ids[1]);
+
+    /* The same bytes as a rank file: what is taken has its tokens in order. */
+    enum { MOST = 8 };
+    int64_t ranks[MOST + 1];
+    uint8_t *tokens = malloc(size ? size : 1);
+    int64_t count = sm_ranks(text, (int64_t)size, tokens, ranks, MOST);
+    if (count > MOST) abort();
+    for (int64_t i = 0; i < count; i++)
+        if (ranks[i] < 0 || ranks[i] > ranks[i + 1] || ranks[i + 1] > (int64_t)size) abort();
+    free(tokens);
     return 0;
 }

@@ -9,10 +9,12 @@ from itertools import pairwise
 from operator import itemgetter
 
 import pytest
+import tiktoken
 
+from shardmill.core import encoding as core
 from shardmill.tokens import gigatoken_backend, vocabulary
 from shardmill.tokens.schemes import SCHEMES
-from tests.core.models import VOCABULARIES, check, needs_core, ranks
+from tests.core.models import VOCABULARIES, both, check, needs_core, ranks
 from tests.core.unicode_tables import HEADER, classes, header
 from tests.tokens.hard import CHARACTERS, RUNS, disorder, rows, run
 
@@ -89,3 +91,21 @@ def test_gigatoken_agrees_where_it_knows_the_characters(scheme):
     theirs, bounds = backend.rows(data, offsets, 0)
     lists = [theirs[begin : end - 1].tolist() for begin, end in pairwise(bounds.tolist())]
     check(scheme, texts, lists)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_ranks_in_any_order_are_merged_as_the_reference_does(seed):
+    """A token may be made of parts whose ranks are higher than its own, or of nothing that merging leads to."""
+    rng = random.Random(seed)
+    letters = "abc é中"
+    made = {"".join(rng.choices(letters, k=rng.randint(2, 7))).encode() for _ in range(300)}
+    made |= {token[rng.randint(0, 2) :][:4] for token in made}
+    made |= {bytes([byte]) for byte in range(256)}
+    made.discard(b"")
+    order = sorted(made)
+    rng.shuffle(order)
+    shuffled = {token: rank for rank, token in enumerate(order)}
+    pattern = SCHEMES["gpt2"].patterns[0]
+    encode = tiktoken.Encoding("x", pat_str=pattern, mergeable_ranks=shuffled, special_tokens={}).encode_ordinary
+    texts = ["".join(rng.choices(letters, weights=[4, 4, 4, 1, 2, 2], k=rng.randint(1, 60))) for _ in range(1500)]
+    both(core.Model(order, "gpt2"), texts, [encode(text) for text in texts])

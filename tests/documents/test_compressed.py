@@ -180,3 +180,20 @@ def test_a_decompression_bomb_is_read_in_bounded_memory(tmp_path: Path, ending: 
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=100
     )
     assert int(done.stdout) < 48 << 10, "kilobytes more than before"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        lzma.compress(b"some text" * 9, format=lzma.FORMAT_ALONE),
+        b"\x1f\x9d\x90abc",
+        b"Rar!\x1a\x07\x01\0",
+        b"PK\x03\x04",
+    ],
+    ids=["lzma", "compress", "rar", "zip"],
+)
+def test_what_cannot_be_unpacked_is_not_taken_for_text(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match="not text"):
+        read_path(path, 100)

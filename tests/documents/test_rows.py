@@ -253,3 +253,13 @@ def test_of_an_arrow_batch_larger_than_memory_allows_only_a_row_that_is_too_larg
     got = read_path(path, 100, Reading(largest=100_000))
     assert got.documents == [text.encode() for text in texts if text and len(text) < 100_000]
     assert got.too_large == [3_000_000] * 2 and [record for record, _ in got.rejects] == [2, 6]
+
+
+def test_two_parquet_columns_of_one_dotted_name_are_not_mistaken_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for columns in ({"a.b": ["x"], "a": [{"b": "y"}]}, {"a": [{"b": "y"}], "a.b": ["x"]}):
+        pq.write_table(pa.table(columns), path)
+        with pytest.raises(SourceError, match=r"two columns `a\.b`"):
+            read_path(path, 100, Reading(text_field="a.b"))
+    pq.write_table(pa.table({"a": [{"c": "y"}], "a.b": ["x"]}), path)
+    assert read_path(path, 100, Reading(text_field="a.b")).documents == [b"x"]

@@ -79,7 +79,7 @@ def read_source(
             rows = [data[a:b] for a, b in pairwise(ends)]
             for row in rows:
                 row.decode()
-            if not documents.replaced:
+            if not documents.replaced(len(documents)):
                 assert sum(map(len, rows)) <= chunk.cost
             if documents.spans:
                 out.rows += rows
@@ -91,7 +91,7 @@ def read_source(
             out.too_large += [reject.size for reject in documents.rejects if isinstance(reject, TooLarge)]
             out.reject_bytes += [chunk.start + reject.byte for reject in documents.rejects]
             assert all(len(reject.excerpt) <= 80 for reject in documents.rejects)
-            out.replaced += documents.replaced
+            out.replaced += documents.replaced(len(documents))
             if documents.tail is not None:
                 assert len(documents.tail) == len(documents)
                 out.tail += documents.tail.tolist()

@@ -15,7 +15,9 @@ from shardmill.storage import feeds as storage
 def few_places(monkeypatch):
     """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
     monkeypatch.setattr(sampling, "UNIT", 1 << 15)
-    monkeypatch.setattr(storage, "BLOCK", storage.BLOCK >> 4)
+    block = storage.STREAM_BLOCK >> 4
+    for module in (storage, compressed):
+        monkeypatch.setattr(module, "STREAM_BLOCK", block)
     monkeypatch.setattr(compressed, "INPUT_BLOCK", compressed.INPUT_BLOCK >> 4)
 
 

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from shardmill.inspection import inspect
-from shardmill.storage import compressed
+from shardmill.storage import opening
 from tests.inspection.material import found, texts, true_tokens
 
 
@@ -57,14 +57,15 @@ def test_a_stream_without_a_place_to_cut_is_not_followed_to_its_end(tmp_path, na
     with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
         for _ in range(60):
             file.write(b"a" * 1_000_000)
-    opened, read = [], compressed._Members.read
+    opened, decompressed = [], opening.decompressed
 
-    def count(self, n):
-        opened.append(block := read(self, n))
-        return block
+    def count(*arguments):
+        for block in decompressed(*arguments):
+            opened.append(block)
+            yield block
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compressed._Members, "read", count)
+        patch.setattr(opening, "decompressed", count)
         report = inspect(tmp_path / name)
     assert 0 < sum(map(len, opened)) < 20_000_000
     assert not report.tokens.exact or report.troubles

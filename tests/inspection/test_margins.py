@@ -87,6 +87,15 @@ def write(path: Path, made: list[str], kind: str) -> dict[str, str]:
     return {}
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl.gz", "feather"])
+def test_tokens_have_a_margin_where_all_was_read_and_only_some_of_it_encoded(tmp_path, kind):
+    made = corpus(5_000_000, 1)
+    report = inspect(tmp_path / f"a.{kind}", **write(tmp_path / f"a.{kind}", made, kind))
+    assert report.documents.value == len(made)
+    off = abs(report.tokens.value - true_tokens(made))
+    assert off <= report.tokens.margin, f"off by {off:,}, said ± {report.tokens.margin:,}"
+
+
 def test_a_part_that_was_drawn_by_its_size_does_not_count_by_it_once_more(tmp_path, monkeypatch):
     """Files of short documents and files of long ones: each is one part, and all of a part is read."""
     monkeypatch.setattr(sampling, "UNIT", 1 << 14)

@@ -210,7 +210,7 @@ def test_uploads_take_their_memory_in_the_foretelling_too(tmp_path):
 
 def test_an_object_that_would_be_too_large_is_told(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
-    monkeypatch.setattr("shardmill.inspection.troubles.LARGEST", 1000)
+    monkeypatch.setattr("shardmill.inspection.troubles.LARGEST_OBJECT", 1000)
     (trouble,) = found(inspect(source, "gs://bucket/out"), "disk")
     assert "nanogpt, megatron" in trouble.message and "-f shards" in trouble.hint
     assert not found(inspect(source, tmp_path / "out"), "disk")

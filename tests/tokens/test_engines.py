@@ -206,6 +206,24 @@ def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts(alone: 
     assert 0 < noted.most <= 2 * made.stitching.step
 
 
+def test_a_library_gets_many_documents_in_one_call_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call for each document holds the GIL between them, and workers wait for each other."""
+    made = load_tokenizer(str(write_json("lower", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}})))
+    calls: list[int] = []
+    init = engines.ReferenceBackend.__init__
+
+    def noted(self: engines.ReferenceBackend, encode: Callable[[Any], Any]) -> None:
+        init(self, lambda texts: calls.append(sum(map(len, texts))) or encode(texts))
+
+    monkeypatch.setattr(engines.ReferenceBackend, "__init__", noted)
+    documents = [run("words", 300, i) for i in range(2000)]
+    check(made, documents)
+    total = sum(map(len, documents))
+    most = 1 << 17  # bytes: enough that calls are few, and little beside a chunk
+    assert len(calls) <= 2 * total / most + 1
+    assert max(calls) <= most
+
+
 def test_documents_that_go_whole_to_a_library_are_counted_with_what_it_takes() -> None:
     rules = gpt2_rules()
     lower = load_tokenizer(str(write_json("lower", {**rules, "normalizer": {"type": "Lowercase"}})))

@@ -11,7 +11,7 @@ import functools
 import os
 from pathlib import Path
 
-ABI = 1
+ABI = 2
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -23,6 +23,7 @@ _ENCODING: dict[str, tuple[object, list[object]]] = {
         _INT64,
         [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT32, _INT32],
     ),
+    "sm_ranks": (_INT64, [_POINTER, _INT64, _POINTER, _POINTER, _INT64]),
     "sm_encoder_least": (_INT64, []),
     "sm_encoder_build": (_INT64, [_POINTER, _INT64, _POINTER, _INT32, _INT32]),
     "sm_encode": (
@@ -78,3 +79,30 @@ def library() -> ctypes.CDLL:
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
     return loaded
+
+
+# Behind the binding, since both are made of it.
+from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, parse_ranks, room  # noqa: E402
+from shardmill.core.reading import BLANK, LEFT, TAKEN, JsonLines, content_hash, find, is_utf8, json_lines  # noqa: E402
+
+__all__ = [
+    "ABI",
+    "BLANK",
+    "CACHE",
+    "LEFT",
+    "SCHEMES",
+    "TAKEN",
+    "Encoder",
+    "JsonLines",
+    "Model",
+    "available",
+    "content_hash",
+    "find",
+    "is_utf8",
+    "json_lines",
+    "library",
+    "merge_rows",
+    "parse_ranks",
+    "room",
+    "why_not",
+]

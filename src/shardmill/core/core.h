@@ -16,7 +16,7 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 1
+#define SM_ABI 2
 SM_API int32_t sm_abi(void);
 
 enum {
@@ -57,7 +57,12 @@ SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_
                               const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
                               int32_t scheme, int32_t whole_first);
 
-/* An encoder of at most `bytes`; the least is what sm_encoder_least() gives. wide: its ids are uint32_t, else uint16_t.
+/* The tokens of a rank file, as sm_model_build takes them: each line has the bytes in base64, a space, and a rank that is
+ * larger than the one before. `text` has room for n bytes, `offsets` for most + 1. Returns how many ids there are, or
+ * SM_ERROR_VOCABULARY for a file that is in any way different. */
+SM_API int64_t sm_ranks(const uint8_t *file, int64_t n, uint8_t *text, int64_t *offsets, int64_t most);
+
+/* An encoder of at most `bytes`, with as large a power of two of slots as that allows; the least is what sm_encoder_least() gives. wide: its ids are uint32_t, else uint16_t.
  * simd: 0 for plain C alone, 1 for what this processor has. Returns the bytes that it takes. */
 SM_API int64_t sm_encoder_least(void);
 SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd);

@@ -23,11 +23,14 @@ typedef struct {
     u32 count;
 } LongSlot;
 
+typedef u8 *Put(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out);
+
 struct sm_encoder {
     const sm_model *model;
+    Put *put;
     Slot *slots;
     LongSlot *longs;
-    u32 sets, longs_count;
+    u32 shift, long_shift; /* of a hash of 64 bits, so that a place in either table is left */
     int simd, wide, error;
     u64 memo[MEMO]; /* of two characters whether a token may cover their border */
     u64 keys[BATCH + SPLIT_SLACK][2];
@@ -62,12 +65,9 @@ INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
 
 /* ---- the cache */
 
-/* A hash of 32 bits to one of so many places. */
-INLINE size_t place(u32 hash, u32 count) { return (size_t)((u64)hash * count >> 32); }
-
-INLINE u32 hash_key(const u64 *key) {
-    return (u32)((key[0] * 0x9E3779B97F4A7C15u + key[1] * 0xD6E8FEB86659FD93u) >> 32);
-}
+INLINE u64 hash_key(u64 low, u64 high) { return low * 0x9E3779B97F4A7C15u + high * 0xD6E8FEB86659FD93u; }
+/* The first of the two slots where a piece may be. The number of sets is a power of two. */
+INLINE u32 set_of(u32 shift, const u64 *key) { return (u32)(hash_key(key[0], key[1]) >> shift) * 2; }
 /* What counts of the 16 bytes at the beginning of a piece, by its length. No slot has the key of more than 15. */
 #define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
 #define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
@@ -172,7 +172,7 @@ static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     for (u32 at = 0; at < n; at += length) {
         u32 code = decode(p + at, p + n, &length);
         if (code < 0x10000) {
-            const CharIds *own = &e->model->char_ids[code];
+            const OneChar *own = &e->model->chars[code];
             for (u32 i = 0; i < own->count; i++) ids[count++] = own->ids[i];
         } else {
             count += sm_merge(e->model, &e->scratch, e->simd, p + at, length, ids + count);
@@ -189,7 +189,7 @@ static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limi
     size_t at;
     make_key(p, n, limit, key);
     key[1] |= (u64)1 << 63;
-    Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
+    Slot *set = e->slots + set_of(e->shift, key);
     if (look_up(set, key, &at)) return put_slot(out, wide, set + at);
     u8 *end = chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
     if (end - out <= FEW) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
@@ -207,7 +207,7 @@ static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *ou
     return put_part(e, p + begin, n - begin, 0, limit, out, wide);
 }
 
-INLINE u32 flags_of(const sm_model *m, u32 code) { return code < 0x10000 ? m->char_flags[code] : 0x3FF; }
+INLINE u32 flags_of(const sm_model *m, u32 code) { return code < 0x10000 ? m->chars[code].flags : 0x3FF; }
 
 /* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
  * both sides are encoded alone; a character between two such borders is in a table. */
@@ -219,7 +219,7 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
     for (;;) {
         /* Most of Chinese and Japanese: three bytes, and no token goes from this character into the next. */
         while (begin == at && length == 3 && !(flags & 15)) {
-            const CharIds *ids = &m->char_ids[code];
+            const OneChar *ids = &m->chars[code];
             put(put(put(out, wide, ids->ids[0]), wide, ids->ids[1]), wide, ids->ids[2]);
             out = forward(out, wide, ids->count);
             begin = at += 3;
@@ -246,7 +246,7 @@ static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *
         }
         chars &= !(crosses & IN_PARTS);
         if (!crosses) {
-            if (begin == at && code < 0x10000) out = put_all(out, wide, m->char_ids[code].ids, m->char_ids[code].count);
+            if (begin == at && code < 0x10000) out = put_all(out, wide, m->chars[code].ids, m->chars[code].count);
             else out = put_part(e, p + begin, next - begin, chars, limit, out, wide);
             begin = next;
             chars = m->in_order;
@@ -271,7 +271,7 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, 
     }
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
 }
-static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
+APART u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
     /* A short piece has seldom more ids than a slot, except of 32 bits: to look in vain costs a miss of all caches. */
     int may_be_long = n <= LONG && n > (wide ? SHORT / 2 : SHORT);
     LongSlot *slot = NULL;
@@ -282,8 +282,7 @@ static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *se
             words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
             words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
         }
-        u64 mixed[2] = {words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]};
-        slot = e->longs + place(hash_key(mixed), e->longs_count);
+        slot = e->longs + (hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]) >> e->long_shift);
         if (!memcmp(slot->key, words, sizeof words)) {
             memcpy(out, slot->ids, MORE);
             return forward(out, wide, slot->count);
@@ -303,66 +302,51 @@ static u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *se
 
 /* ---- rows */
 
+/* The pieces of a batch, which begin at e->starts: all keys first, so that the slots are on their way from memory. */
 INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out, int wide) {
-    const u32 *starts = e->starts;
-    u32 sets = e->sets;
+    const u32 *starts = e->starts, shift = e->shift;
     Slot *slots = e->slots;
-    int far = limit - (text + starts[count - 1]) >= 16; /* so that it need not be asked for each */
+    u64(*keys)[2] = e->keys;
+    u32 *places = e->places;
+    u32 far = count; /* pieces that have 16 bytes before the limit, so that it need not be asked for each */
+    while (far && limit - (text + starts[far - 1]) < 16) far--;
     for (u32 i = 0; i < count; i++) {
-        u64 *key = e->keys[i];
         const u8 *p = text + starts[i];
         u32 n = starts[i + 1] - starts[i];
-        if (LIKELY(far)) make_key_of(load64(p), load64(p + 8), n, key);
-        else make_key(p, n, limit, key);
-        size_t at = 2 * place(hash_key(key), sets);
-        PREFETCH(slots + at);
-        e->places[i] = (u32)at;
+        if (LIKELY(i < far)) make_key_of(load64(p), load64(p + 8), n, keys[i]);
+        else make_key(p, n, limit, keys[i]);
+        places[i] = set_of(shift, keys[i]);
+        PREFETCH(slots + places[i]);
     }
     for (u32 i = 0; i < count; i++) {
-        Slot *set = slots + e->places[i];
+        Slot *set = slots + places[i];
         size_t at;
-        if (LIKELY(look_up(set, e->keys[i], &at))) out = put_slot(out, wide, set + at);
-        else out = put_piece(e, text + starts[i], starts[i + 1] - starts[i], e->keys[i], set, limit, out, wide);
+        if (LIKELY(look_up(set, keys[i], &at))) out = put_slot(out, wide, set + at);
+        else out = put_piece(e, text + starts[i], starts[i + 1] - starts[i], keys[i], set, limit, out, wide);
     }
     return out;
 }
-INLINE i64 encode_rows(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
-                       int before, int wide, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
-    u8 *out = ids;
-    i64 total = 0, row = 0;
-    for (; row < rows; row++) {
-        const u8 *text = data + offsets[row];
-        u32 size = (u32)(offsets[row + 1] - offsets[row] - gap), at = 0;
-        if (capacity - total < (i64)size + SM_ROOM) break;
-        if (eot >= 0 && before) out = put(out, wide, (u32)eot);
-        while (at < size) {
-            u32 count = sm_split(e->model->scheme, e->simd, text, size, limit, &at, e->starts, BATCH);
-            e->starts[count] = at;
-            out = put_pieces(e, text, count, limit, out, wide);
-            if (e->error) return e->error;
-        }
-        if (eot >= 0 && !before) out = put(out, wide, (u32)eot);
-        i64 now = (out - ids) >> (1 + wide);
-        counts[row] = now - total;
-        total = now;
+/* A function for each width of ids, and each with what the processor has. */
+#define PUT(name, wide)                                                                           \
+    static u8 *name(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out) {         \
+        return put_pieces(e, text, count, limit, out, wide);                                      \
     }
-    *done = row;
-    return total;
-}
-static i64 encode_narrow(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
-                         int before, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
-    return encode_rows(e, data, limit, offsets, rows, gap, eot, before, 0, ids, capacity, counts, done);
-}
-static i64 encode_wide(sm_encoder *e, const u8 *data, const u8 *limit, const i64 *offsets, i64 rows, i64 gap, i64 eot,
-                       int before, u8 *ids, i64 capacity, i64 *counts, i64 *done) {
-    return encode_rows(e, data, limit, offsets, rows, gap, eot, before, 1, ids, capacity, counts, done);
-}
+PUT(put_narrow, 0)
+PUT(put_wide, 1)
+#if defined(HAVE_AVX2)
+TARGET_AVX2 PUT(put_narrow_simd, 0)
+TARGET_AVX2 PUT(put_wide_simd, 1)
+#else
+#define put_narrow_simd put_narrow
+#define put_wide_simd put_wide
+#endif
+static Put *const PUTS[2][2] = {{put_narrow, put_wide}, {put_narrow_simd, put_wide_simd}};
 
 /* ---- the interface */
 
 int32_t sm_abi(void) { return SM_ABI; }
 
-int64_t sm_encoder_least(void) { return (i64)sizeof(sm_encoder) + 64 + 2048 * 64; }
+int64_t sm_encoder_least(void) { return (i64)sizeof(sm_encoder) + 64 + 1024 * 72; }
 
 int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd) {
     if (!memory || !model || (!wide && model->count > 0x10000) || ((uintptr_t)memory & 63)) return SM_ERROR_ARGUMENT;
@@ -371,22 +355,16 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     memset(e, 0, sizeof *e);
     e->model = model;
     i64 head = ((i64)sizeof *e + 63) & ~(i64)63;
-    i64 lines = (bytes - head) / 64; /* an eighth of them for long pieces */
-    u32 longs = (u32)((lines < (i64)1 << 31 ? lines : (i64)1 << 31) / 8), sets = longs * 7;
+    /* A power of two of sets, and an eighth of it for long pieces. */
+    u32 sets = 1024;
+    for (e->shift = 54; sets < 1u << 30 && (i64)sets * 2 * 72 <= bytes - head; e->shift--) sets *= 2;
+    e->long_shift = e->shift + 3;
+    u32 longs = sets / 8;
     e->slots = (Slot *)((u8 *)memory + head);
     e->longs = (LongSlot *)(e->slots + 2 * (size_t)sets);
-    e->sets = sets;
-    e->longs_count = longs;
     e->wide = wide != 0;
-    e->simd = 0;
-#if defined(HAVE_AVX2)
-    e->simd = simd && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-              __builtin_cpu_supports("popcnt");
-#elif defined(HAVE_NEON)
-    e->simd = simd;
-#else
-    (void)simd;
-#endif
+    e->simd = sm_simd(simd);
+    e->put = PUTS[e->simd][e->wide];
     memset(e->slots, 0, (size_t)sets * 64);
     memset(e->longs, 0, (size_t)longs * 64);
     u32 kept = 0;
@@ -398,7 +376,7 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
         u8 id[4];
         put(id, e->wide, i);
         make_key(t, n, t + n, key);
-        Slot *set = e->slots + 2 * place(hash_key(key), e->sets);
+        Slot *set = e->slots + set_of(e->shift, key);
         keep(set, key, id, 1, e->wide, 1);
         kept++;
     }
@@ -415,7 +393,25 @@ int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const 
         i64 size = offsets[i + 1] - offsets[i] - gap;
         if (size < 0 || size >> 31 || size > data_bytes - offsets[i]) return SM_ERROR_ARGUMENT;
     }
+    u8 *out = ids;
+    i64 total = 0, row = 0;
     e->error = 0;
-    return (e->wide ? encode_wide : encode_narrow)(e, data, data + data_bytes, offsets, rows, gap, eot, before, ids, capacity,
-                                                counts, done);
+    for (; row < rows; row++) {
+        const u8 *text = data + offsets[row];
+        u32 size = (u32)(offsets[row + 1] - offsets[row] - gap), at = 0;
+        if (capacity - total < (i64)size + SM_ROOM) break;
+        if (eot >= 0 && before) out = put(out, e->wide, (u32)eot);
+        while (at < size) {
+            u32 count = sm_split(e->model->scheme, e->simd, text, size, data + data_bytes, &at, e->starts, BATCH);
+            e->starts[count] = at;
+            out = e->put(e, text, count, data + data_bytes, out);
+            if (e->error) return e->error;
+        }
+        if (eot >= 0 && !before) out = put(out, e->wide, (u32)eot);
+        i64 now = (out - (u8 *)ids) >> (1 + e->wide);
+        counts[row] = now - total;
+        total = now;
+    }
+    *done = row;
+    return total;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+CACHE = (18 << 20) + (1 << 19)
+"""Bytes of an encoder unless others are asked for: 2^19 slots, an eighth of that for long pieces, its working space."""
 _HUGE = 2 << 20
+_MOST = 1 << 20  # ids; the core takes fewer
 _ERRORS = {
     -1: "an argument is out of range",
     -2: "a buffer is too small",
@@ -37,7 +40,8 @@ def _checked(result: int) -> int:
 
 def _memory(size: int) -> NDArray[np.uint8]:
     """Memory of its own that begins at a page, in huge pages if the system has them: a look-up then costs half."""
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}  # what is shared gets no huge pages
+    # What is shared gets no huge pages. Windows has no such choice.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     area = mmap.mmap(-1, size + 2 * _HUGE, **private)
     if size > _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
         # Not every kernel has them, and nothing depends on them.
@@ -52,6 +56,28 @@ SCHEMES = ("gpt2", "cl100k", "llama3", "qwen2", "qwen3.5", "o200k", "tekken")
 """Split patterns, in the order of core.h."""
 
 
+class Tokens(NamedTuple):
+    """The bytes of every id: text[offsets[i] : offsets[i+1]], empty where there is none."""
+
+    text: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+
+def pack(tokens: Sequence[bytes]) -> Tokens:
+    """The bytes of every id, one after the other."""
+    offsets = np.zeros(len(tokens) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=offsets[1:])
+    return Tokens(np.frombuffer(b"".join(tokens) or b"\0", np.uint8), offsets)
+
+
+def parse_ranks(file: bytes) -> Tokens:
+    """The tokens of a rank file. CoreError if it is not plain: ranks in order, no blank line."""
+    source = np.frombuffer(file or b"\0", np.uint8)
+    text, offsets = np.empty(len(source), np.uint8), np.empty(_MOST + 1, np.int64)
+    count = _checked(library().sm_ranks(source.ctypes.data, len(file), text.ctypes.data, offsets.ctypes.data, _MOST))
+    return Tokens(text[: offsets[count]], offsets[: count + 1])
+
+
 class Model:
     """The tables of one tokenizer: immutable, and shared by the encoders of all threads.
 
@@ -62,19 +88,17 @@ class Model:
 
     def __init__(
         self,
-        tokens: Sequence[bytes],
+        tokens: Sequence[bytes] | Tokens,
         scheme: str,
         merges: NDArray[np.uint32] | None = None,
         *,
         whole_first: bool = True,
     ) -> None:
-        text = np.frombuffer(b"".join(tokens) or b"\0", np.uint8)
-        offsets = np.zeros(len(tokens) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=offsets[1:])
+        text, offsets = tokens if isinstance(tokens, Tokens) else pack(tokens)
         if merges is not None:
             merges = np.ascontiguousarray(merges, np.uint32).reshape(-1, 3)
         merge_count = -1 if merges is None else len(merges)
-        vocabulary = (text.ctypes.data, offsets.ctypes.data, len(tokens))
+        vocabulary = (text.ctypes.data, offsets.ctypes.data, len(offsets) - 1)
         scratch_size = ctypes.c_int64()
         core = library()
         size = _checked(core.sm_model_bytes(*vocabulary, merge_count, ctypes.addressof(scratch_size)))
@@ -107,7 +131,7 @@ class Encoder:
     dtype: uint16 or uint32, of its ids. simd=False keeps to plain C, which gives the same ids.
     """
 
-    def __init__(self, model: Model, cache_bytes: int = 16 << 20, dtype: Any = np.uint16, *, simd: bool = True) -> None:
+    def __init__(self, model: Model, cache_bytes: int = CACHE, dtype: Any = np.uint16, *, simd: bool = True) -> None:
         core = library()
         self.model, self.dtype = model, np.dtype(dtype)
         self._memory = _memory(max(cache_bytes, core.sm_encoder_least()))

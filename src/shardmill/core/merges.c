@@ -7,8 +7,8 @@
 
 /* ---- pairs */
 
-/* Two ids → the rank of merging them, or NONE. Most pairs have none, which a table of bits tells that is small enough for
- * the processor's nearest caches. Then there are groups of four entries: both ids, and the rank. */
+/* Two ids → the rank of merging them, or NONE: groups of four entries, both ids and the rank, and a small table of bits
+ * that tells of most pairs that they are in none. */
 #define PAIR(a, b) ((u64)(a) << 20 | (b))
 INLINE u64 pair_hash(u64 pair) { return pair * 0x9E3779B97F4A7C15u; }
 #if defined(HAVE_AVX2)
@@ -25,9 +25,10 @@ INLINE u32 same_pairs(const u64 *group, u64 pair) {
 }
 INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b, int avx2) {
     u64 pair = PAIR(a, b), h = pair_hash(pair);
-    u32 bit = (u32)(h >> 8) & m->bit_mask;
-    if (!(m->pair_bits[bit / 32] >> bit % 32 & 1)) return NONE;
-    for (u32 at = (u32)(h >> m->group_shift);; at = (at + 1) & m->group_mask) {
+    u32 bit = (u32)(h >> 8) & m->bit_mask, at = (u32)(h >> m->group_shift);
+    u32 possible = m->pair_bits[bit / 32] >> bit % 32 & 1;
+    at = possible ? at : m->group_mask + 1; /* a group that is always empty, and in the nearest cache */
+    for (;;) {
         const u64 *group = m->pairs + 4 * (size_t)at;
 #if defined(HAVE_AVX2)
         u32 same = avx2 ? same_pairs_avx2(group, pair) : same_pairs(group, pair);
@@ -35,8 +36,13 @@ INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b, int avx2) {
         u32 same = same_pairs(group, pair);
         (void)avx2;
 #endif
-        if (same) return group[lowest(same)] & NONE;
-        if (group[3] == ~(u64)0) return NONE; /* a group is filled from the front */
+        /* Only this is a branch, and a rare one: a group is filled from the front, and goes on in the next when it is
+         * full. Whether a pair is there cannot be foreseen. */
+        if (LIKELY(!((same == 0) & (group[3] != ~(u64)0)))) {
+            u64 none = (u64)(same != 0) - 1;
+            return (u32)(group[lowest(same | 8) & 3] | none) & NONE;
+        }
+        at = (at + 1) & m->group_mask;
     }
 }
 u32 sm_pair_rank(const sm_model *m, u32 a, u32 b) { return pair_rank(m, a, b, 0); }

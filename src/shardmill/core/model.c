@@ -6,6 +6,34 @@
  */
 #include "model.h"
 
+/* ---- a rank file */
+
+int64_t sm_ranks(const uint8_t *file, int64_t n, uint8_t *text, int64_t *offsets, int64_t most) {
+    static const char DIGITS[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    u8 value[256];
+    if ((!file && n) || n < 0 || !text || !offsets || most < 0) return SM_ERROR_ARGUMENT;
+    memset(value, 255, sizeof value);
+    for (u32 i = 0; i < 64; i++) value[(u8)DIGITS[i]] = (u8)i;
+    i64 count = 0, used = 0, at = 0;
+    while (at < n) {
+        u32 bits = 0, digits = 0, padding = 0;
+        i64 begin = used, rank = 0;
+        for (; at < n && value[file[at]] < 64; at++) {
+            bits = bits << 6 | value[file[at]];
+            if (digits++ % 4) text[used++] = (u8)(bits >> (6 - 2 * ((digits - 1) % 4)));
+        }
+        for (; at < n && file[at] == '='; at++) padding++;
+        if (!digits || digits % 4 == 1 || padding != (4 - digits % 4) % 4) return SM_ERROR_VOCABULARY;
+        if (at + 1 >= n || file[at++] != ' ' || file[at] < '0' || file[at] > '9') return SM_ERROR_VOCABULARY;
+        for (; at < n && file[at] >= '0' && file[at] <= '9' && rank <= most; at++) rank = 10 * rank + (file[at] - '0');
+        if (at < n && file[at++] != '\n') return SM_ERROR_VOCABULARY;
+        if (rank < count || rank >= most) return SM_ERROR_VOCABULARY;
+        while (count <= rank) offsets[count++] = begin; /* ranks that are left out are empty tokens */
+    }
+    offsets[count] = used;
+    return count;
+}
+
 /* ---- the vocabulary */
 
 static u64 mix(u64 h) {
@@ -81,17 +109,17 @@ static void crossing_flags(sm_model *m, const Border *border) {
     /* All characters that end with a. Those of four bytes have all flags. */
     if ((a[0] & 0xC0) != 0x80) {
         code = decode(a, a + border->la, &n);
-        if (n == border->la && code < 0x10000) m->char_flags[code] |= right;
+        if (n == border->la && code < 0x10000) m->chars[code].flags |= right;
     } else if (border->la <= 2) {
         for (code = 0, n = 0; n < border->la; n++) code = code << 6 | (a[n] & 63u);
-        for (; code < 0x10000; code += 1u << 6 * border->la) m->char_flags[code] |= right;
+        for (; code < 0x10000; code += 1u << 6 * border->la) m->chars[code].flags |= right;
     }
     /* All characters that begin with b. */
-    if (whole == 1) m->char_flags[b[0]] |= left;
+    if (whole == 1) m->chars[b[0]].flags |= left;
     if (whole == 1 || whole == 4) return;
     code = b[0] & (whole == 2 ? 31u : 15u);
     for (u32 i = 1; i < border->lb; i++) code = code << 6 | (b[i] & 63u);
-    for (u32 i = 0; i < 1u << 6 * missing; i++) m->char_flags[(code << 6 * missing | i) & 0xFFFF] |= left;
+    for (u32 i = 0; i < 1u << 6 * missing; i++) m->chars[(code << 6 * missing | i) & 0xFFFF].flags |= left;
 }
 
 /* ---- building */
@@ -122,13 +150,12 @@ static void lay_out(sm_model *m, Arena *arena, i64 text_bytes, i64 count, i64 me
     m->vocabulary = take(arena, (i64)vocabulary * 4);
     m->vocabulary_mask = vocabulary - 1;
     m->results = by_list ? take(arena, merge_count * 4) : NULL;
-    m->pairs = take(arena, (i64)groups * 32);
+    m->pairs = take(arena, ((i64)groups + 1) * 32);
     m->group_mask = groups - 1;
     m->pair_bits = take(arena, (i64)bits / 8);
     m->bit_mask = bits - 1;
     m->byte_pair = take(arena, 65536 * 4);
-    m->char_ids = take(arena, 65536 * (i64)sizeof(CharIds));
-    m->char_flags = take(arena, 65536 * 2);
+    m->chars = take(arena, 65536 * (i64)sizeof(OneChar));
     m->neighbours = take(arena, 65536 / 8);
     m->crossings = take(arena, (i64)crossings * 4);
     m->crossing_mask = crossings - 1;
@@ -154,11 +181,12 @@ int64_t sm_model_bytes(const uint8_t *text, const int64_t *offsets, int64_t coun
     Arena arena = {NULL, 0};
     take(&arena, sizeof m);
     lay_out(&m, &arena, offsets[count], count, merge_count, borders);
-    *scratch = (i64)sizeof(Scratch) + 4 * count;
+    *scratch = (i64)sizeof(Scratch) + 5 * count;
     return arena.used + 64;
 }
 
-/* The one pair that makes a token, by merging its bytes alone in the order of all tokens; 0 if none does. */
+/* The one pair that makes a token, by merging its bytes alone in the order of all tokens; 0 if none does. It asks the
+ * vocabulary for every two neighbours, so it needs no pairs. */
 static int last_pair(const sm_model *m, u32 token, u32 *left, u32 *right) {
     const u8 *t = m->text + m->begin[token];
     u32 n = m->begin[token + 1] - m->begin[token], parts = n;
@@ -182,9 +210,14 @@ static int last_pair(const sm_model *m, u32 token, u32 *left, u32 *right) {
     return *left != NONE && *right != NONE;
 }
 static void remember(sm_model *m, u32 id) {
-    u32 at = (u32)hash_bytes(m->text + m->begin[id], m->begin[id + 1] - m->begin[id]) & m->vocabulary_mask;
+    u32 at = (u32)hash_bytes(m->text + m->begin[id], length_of(m, id)) & m->vocabulary_mask;
     while (m->vocabulary[at] != NONE) at = (at + 1) & m->vocabulary_mask;
     m->vocabulary[at] = id;
+}
+static void insert_pair(sm_model *m, u32 left, u32 right, u32 rank) {
+    u8 a = m->text[m->begin[left]], b = m->text[m->begin[right]];
+    sm_pair_insert(m, left, right, rank);
+    if (m->byte_id[a] == left && m->byte_id[b] == right && m->byte_pair[a << 8 | b] == NONE) m->byte_pair[a << 8 | b] = rank;
 }
 static void fill(u32 *table, size_t count, u32 value) {
     for (size_t i = 0; i < count; i++) table[i] = value;
@@ -202,6 +235,10 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     Arena arena = {memory, 0};
     sm_model *m = take(&arena, sizeof *m);
     Scratch *working = scratch;
+    u32 *rank_of = (u32 *)(working + 1), ids[LONGEST];
+    u8 *notes = (u8 *)(rank_of + count); /* of each token */
+    enum { FIRST = 1, MADE = 2 };        /* the first of these bytes; merging its bytes makes it */
+    int simd = sm_simd(1);
     memset(m, 0, sizeof *m);
     lay_out(m, &arena, offsets[count], count, merges ? merge_count : -1, borders);
     m->bytes_used = arena.used;
@@ -214,9 +251,10 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     /* The vocabulary. Of two tokens with the same bytes the first counts. */
     fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
     for (u32 i = 0; i < m->count; i++) {
-        u32 n = m->begin[i + 1] - m->begin[i];
+        u32 n = length_of(m, i);
         if (n > m->longest) m->longest = n;
-        if (n && sm_token(m, text + offsets[i], n) == NONE) remember(m, i);
+        notes[i] = n && sm_token(m, text + offsets[i], n) == NONE ? FIRST : 0;
+        if (notes[i]) remember(m, i);
     }
     for (int i = 0; i < 256; i++) {
         u8 byte = (u8)i;
@@ -225,54 +263,55 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
 
     /* The merges, and whether every token is made of such as are made before it. */
     m->in_order = 1;
-    memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 1));
+    memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 2));
     fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
+    fill(m->byte_pair, 65536, NONE);
     if (merges) {
         for (i64 i = 0; i < merge_count; i++) {
             struct {
                 u32 left, right, result;
             } merge = {merges[3 * i], merges[3 * i + 1], merges[3 * i + 2]};
             if (merge.left >= m->count || merge.right >= m->count || merge.result >= m->count) return SM_ERROR_ARGUMENT;
-            u32 a = m->begin[merge.left + 1] - m->begin[merge.left], b = m->begin[merge.right + 1] - m->begin[merge.right];
+            u32 a = length_of(m, merge.left), b = length_of(m, merge.right);
             const u8 *made = m->text + m->begin[merge.result];
-            if (!a || !b || a + b != m->begin[merge.result + 1] - m->begin[merge.result] ||
-                memcmp(made, m->text + m->begin[merge.left], a) || memcmp(made + a, m->text + m->begin[merge.right], b))
+            if (!a || !b || a + b != length_of(m, merge.result) || memcmp(made, m->text + m->begin[merge.left], a) ||
+                memcmp(made + a, m->text + m->begin[merge.right], b))
                 return SM_ERROR_VOCABULARY;
             m->results[i] = merge.result;
-            sm_pair_insert(m, merge.left, merge.right, (u32)i);
+            insert_pair(m, merge.left, merge.right, (u32)i);
         }
-    } else {
-        for (u32 i = 0; i < m->count; i++) {
-            u32 n = m->begin[i + 1] - m->begin[i], left, right;
-            if (n < 2 || sm_token(m, text + offsets[i], n) != i) continue;
-            if (!last_pair(m, i, &left, &right)) continue; /* then it is found only when it is a whole piece */
-            sm_pair_insert(m, left, right, i);
-            m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
-        }
-    }
-    for (u32 i = 0; i < 65536; i++) m->byte_pair[i] = sm_pair_rank(m, m->byte_id[i >> 8], m->byte_id[i & 255]);
-
-    if (merges) { /* the same for these */
-        u32 *rank_of = (u32 *)(working + 1);
         fill(rank_of, m->count, 0);
         for (i64 i = 0; i < merge_count; i++) rank_of[merges[3 * i + 2]] = (u32)i + 1; /* the last that makes it */
         for (i64 i = 0; i < merge_count; i++)
             m->in_order &= rank_of[merges[3 * i]] <= i && rank_of[merges[3 * i + 1]] <= i;
+    } else {
+        for (u32 i = 0; i < m->count; i++) {
+            u32 n = length_of(m, i), left, right;
+            if (n < 2 || !(notes[i] & FIRST)) continue;
+            /* The table has the pairs of lower ranks, and these come first. If they leave two parts, it is done; else
+             * parts of a higher rank are needed, or nothing makes this token. */
+            if (sm_merge(m, working, simd, text + offsets[i], n, ids) == 2) {
+                left = ids[0], right = ids[1];
+                notes[i] |= MADE;
+            } else if (!last_pair(m, i, &left, &right)) {
+                continue; /* it is found only when it is a whole piece */
+            }
+            insert_pair(m, left, right, i);
+            m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
+        }
     }
 
-    /* Tokens that merging does not make of their own bytes. */
+    /* Tokens that merging does not make of their own bytes are found only if a piece that is a token is that token. */
     for (u32 i = 0; i < m->count; i++) {
-        u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
-        if (!n || sm_token(m, text + offsets[i], n) != i) continue;
-        if (sm_merge(m, working, 0, text + offsets[i], n, ids) != 1 || ids[0] != i) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
+        u32 n = length_of(m, i);
+        if (!n || notes[i] & MADE) continue;
+        if (sm_merge(m, working, simd, text + offsets[i], n, ids) == 1 && ids[0] == i) notes[i] |= MADE;
+        else if (whole_first && notes[i] & FIRST) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
     }
-    if (!whole_first) { /* then a piece is such a token only if merging makes it */
-        memset(m->odd_lengths, 0, sizeof m->odd_lengths);
+    if (!whole_first) {
         fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
-        for (u32 i = 0; i < m->count; i++) {
-            u32 n = m->begin[i + 1] - m->begin[i], ids[LONGEST];
-            if (n && sm_merge(m, working, 0, text + offsets[i], n, ids) == 1 && ids[0] == i) remember(m, i);
-        }
+        for (u32 i = 0; i < m->count; i++)
+            if (notes[i] & MADE) remember(m, i);
     }
 
     /* The borders between bytes, and between characters. */
@@ -280,7 +319,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     for (u32 i = 0; i < m->count; i++)
         for (u32 k = m->begin[i] + 1; k < m->begin[i + 1]; k++) m->neighbours[m->text[k - 1] << 5 | m->text[k] >> 3] |= (u8)(1 << (m->text[k] & 7));
     fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
-    memset(m->char_flags, 0, 65536 * 2);
+    memset(m->chars, 0, 65536 * sizeof(OneChar));
     for (u32 i = 0; i < m->count; i++) {
         Border border;
         for (u32 k = 1; (k = next_border(m->text + m->begin[i], m->begin[i + 1] - m->begin[i], k, &border));) {
@@ -292,12 +331,13 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     }
     for (u32 code = 0; code < 65536; code++) {
         u8 c[3];
-        u32 n = code < 0x80 ? 1 : code < 0x800 ? 2 : 3, ids[16];
+        u32 n = code < 0x80 ? 1 : code < 0x800 ? 2 : 3;
         if (n == 1) c[0] = (u8)code;
         else if (n == 2) c[0] = (u8)(0xC0 | code >> 6), c[1] = (u8)(0x80 | (code & 63));
         else c[0] = (u8)(0xE0 | code >> 12), c[1] = (u8)(0x80 | (code >> 6 & 63)), c[2] = (u8)(0x80 | (code & 63));
-        u32 made = sm_merge(m, working, 0, c, n, ids);
-        m->char_ids[code] = (CharIds){{ids[0], made > 1 ? ids[1] : 0, made > 2 ? ids[2] : 0}, made};
+        u32 made = sm_merge(m, working, simd, c, n, ids);
+        memcpy(m->chars[code].ids, ids, made * sizeof *ids);
+        m->chars[code].count = (u16)made;
     }
     return arena.used;
 }

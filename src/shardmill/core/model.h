@@ -21,10 +21,12 @@ typedef int64_t i64;
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define PREFETCH(p) __builtin_prefetch(p)
 #define INLINE static inline __attribute__((always_inline))
+#define APART static __attribute__((noinline)) /* what is rare: it would take registers from what is not */
 #else
 #define LIKELY(x) (x)
 #define PREFETCH(p) ((void)(p))
 #define INLINE static inline
+#define APART static
 #endif
 
 /* The number of the lowest and of the highest bit; x is not 0. */
@@ -55,6 +57,19 @@ INLINE u32 highest(u32 x) {
 #define HAVE_NEON 1
 #endif
 
+/* Whether vector instructions are wanted and this processor has those that are used. */
+INLINE int sm_simd(int wanted) {
+#if defined(HAVE_AVX2)
+    return wanted && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+           __builtin_cpu_supports("popcnt");
+#elif defined(HAVE_NEON)
+    return wanted != 0;
+#else
+    (void)wanted;
+    return 0;
+#endif
+}
+
 enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWLINE = 64, LETTER = UPPER | LOWER | EITHER };
 
 enum {
@@ -63,9 +78,11 @@ enum {
     WINDOW = 4096        /* bytes that are merged at once, at most; more is stitched together */
 };
 
+/* The ids of a character taken alone; and whether a token may go on from it, or come into it: see crossing_flags(). */
 typedef struct {
-    u32 ids[3], count;
-} CharIds;
+    u32 ids[3];
+    u16 count, flags;
+} OneChar;
 
 /* Immutable after sm_model_build, and shared by all threads. Everything lies in one buffer of the caller. */
 struct sm_model {
@@ -80,14 +97,13 @@ struct sm_model {
     u32 *vocabulary;     /* hash table: bytes → id, of tokens that a piece of these bytes becomes */
     u32 vocabulary_mask;
     u32 *results;        /* rank → the id that the merge makes; NULL: the rank is the id */
-    u64 *pairs;          /* hash table in groups of four: two ids → rank */
+    u64 *pairs;          /* hash table in groups of four: two ids → rank; and an empty group behind it */
     u32 group_shift, group_mask;
     u32 *pair_bits;      /* a bit of every hash that occurs */
     u32 bit_mask;
     u32 byte_id[256];
     u32 *byte_pair;      /* two bytes → rank */
-    CharIds *char_ids;       /* ids of each character below U+10000, taken alone */
-    u16 *char_flags;     /* may a token go on from it, or come into it; see crossing_flags() */
+    OneChar *chars;      /* every character below U+10000 */
     u8 *neighbours;      /* a bit for each two bytes that stand beside each other in some token */
     u32 *crossings;      /* hash set of the pairs of forms at a border inside of some token */
     u32 crossing_mask;

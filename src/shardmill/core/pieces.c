@@ -415,10 +415,11 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
             found &= ~((u64)1 << last_found);
             at = here + last_found;
         }
-        for (u32 *next = starts + count; found;)
+        u32 *next = starts + count;
+        count += (u32)__builtin_popcountll(found);
+        for (; found; next += 8)
             for (int i = 0; i < 8; i++) { /* beyond the last one it writes what the next call overwrites */
-                *next++ = here + (u32)__builtin_ctzll(found | (u64)1 << 63);
-                count += found != 0;
+                next[i] = here + (u32)__builtin_ctzll(found | (u64)1 << 63);
                 found &= found - 1;
             }
     }

@@ -1,29 +1,25 @@
 """What can be done with a finished dataset: open, batches, verify, convert, show."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
     from shardmill.dataset.conversion import convert as convert
     from shardmill.dataset.dataset import Dataset as Dataset
     from shardmill.dataset.dataset import open_dataset as open_dataset
     from shardmill.dataset.showing import show as show
+    from shardmill.dataset.showing import show_text as show_text
     from shardmill.dataset.verification import Report as Report
     from shardmill.dataset.verification import verify as verify
 
-_LAZY = {
-    "Dataset": "dataset",
-    "Report": "verification",
-    "convert": "conversion",
-    "open_dataset": "dataset",
-    "show": "showing",
-    "verify": "verification",
-}
-__all__ = ["Dataset", "Report", "convert", "open_dataset", "show", "verify"]
-
-
-def __getattr__(name: str) -> Any:
-    # Imported when asked for: whoever opens a dataset does not wait for what makes one.
-    if name in _LAZY:
-        return getattr(import_module(f"shardmill.dataset.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'shardmill.dataset' has no attribute {name!r}")
+# Whoever opens a dataset does not wait for what makes one.
+__all__, __getattr__ = lazily(
+    "shardmill.dataset",
+    {
+        "conversion": "convert",
+        "dataset": "Dataset open_dataset",
+        "showing": "show show_text",
+        "verification": "Report verify",
+    },
+)

@@ -12,10 +12,7 @@ import numpy as np
 from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.errors import DamageError
 from shardmill.options import Options
-from shardmill.run.journal import Journal
-from shardmill.run.main import Run
-from shardmill.run.plan import Plan
-from shardmill.run.progress import Progress
+from shardmill.run import Destination, EncodedText, Plan, Progress, Run
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
 from shardmill.storage import writing_temporary_files
@@ -34,11 +31,8 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
     with writing_temporary_files():
         temporary = tempfile.TemporaryDirectory(prefix="shardmill-")
     with temporary as folder:
-        journal = Journal(Path(folder))
-        try:
-            made = Run(Plan(sources, tokenizer, options), Path(folder), outputs, progress or Progress()).go(journal)
-        finally:
-            journal.close()
+        text = EncodedText(Plan(sources, tokenizer, options), outputs)
+        made = Run(text, Destination(Path(folder)), outputs, progress or Progress()).go()
     for key in ("documents", "empty", "rejected"):
         if made.manifest[key] != manifest[key]:
             raise DamageError(

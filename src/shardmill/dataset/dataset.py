@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +14,7 @@ import numpy as np
 from shardmill import arguments
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run.manifest import NAME as MANIFEST
-from shardmill.run.manifest import dataset_folder, read_manifest
+from shardmill.run import MANIFEST, dataset_folder, read_manifest, splits_html
 from shardmill.shards import DocumentIndex, EndOfText, TokenFile, format_named
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class Dataset:
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {len(split):,} tokens" for name, split in self._splits.items())
         return f"<shardmill dataset {str(self.folder)!r}, {self.format}; {sizes}>"
+
+    def _repr_html_(self) -> str:
+        words = f"{self.format}, {self.dtype}, end-of-text {self.eot}; {self.manifest['rejected']:,} rejected"
+        splits = {name: split.described for name, split in self._splits.items()}
+        return splits_html(str(self.folder), words, self.manifest["tokenizer"]["name"], splits)
 
     @property
     def eot_id(self) -> int | None:
@@ -200,6 +205,18 @@ class Documents:
                 open_pieces.append(block[at:].copy())
         if open_pieces and len(rest := self._strip(np.concatenate(open_pieces))):
             yield rest
+
+    def bounds(self, i: int) -> tuple[int, int]:
+        """Where a document begins and ends in the split; its end-of-text token may stand inside or not. IndexError."""
+        return self._index.bounds(i)
+
+    def holding(self, token: int) -> int:
+        """The number of the document that holds the token at a place of the split."""
+        return max(0, bisect_right(range(len(self)), token, key=lambda i: self._index.bounds(i)[0]) - 1)
+
+    def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
+        """Where documents end from `start` to `stop`; `tokens` are those between them."""
+        return self._index.ends(start, stop, tokens)
 
     def text(self, i: int) -> str:
         """A document's text."""

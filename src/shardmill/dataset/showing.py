@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shardmill.errors import UsageError
 from shardmill.shards import format_named
+from shardmill.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.dataset.dataset import Dataset, Split
+    from shardmill.tokens import Tokenizer
 
 BOUNDARY = "│"
 
@@ -25,38 +30,102 @@ def show(
     documents: int = 3,
     tokens: int = 200,
     ids: bool = False,
+    random: bool = False,
+    seed: int | None = None,
+    at: int | None = None,
     paint: Callable[[int, str], str] | None = None,
 ) -> Iterator[str]:
     """Some documents, a heading and the text of each; `tokens`: of a document at the most.
 
+    From the `first` on, or drawn at `random` with a `seed`, or those from the one on that holds the token `at`.
     `paint` tells tokens apart, given their number and text; without it a line stands between them. UsageError when
-    there is no such split or document.
+    there is no such split, document or token.
     """
     name = split or next(iter(data))
     if name not in data:
         raise UsageError(f"there is no split `{name}`", hint=f"there are: {', '.join(data)}")
-    for heading, some in islice(_documents(data[name], first, tokens), documents):
+    if random:
+        found = _drawn(data[name], documents, tokens, seed)
+    elif at is not None:
+        found = _around(data[name], at, tokens)
+    else:
+        found = _documents(data[name], first, tokens)
+    for heading, some in islice(found, documents):
         yield heading
-        pieces = token_texts(data, some[:tokens])
+        pieces = token_texts(data.tokenizer, some[:tokens])
         if ids:
             pieces = [f"{piece}⟨{int(token)}⟩" for piece, token in zip(pieces, some, strict=False)]
-        text = BOUNDARY.join(pieces) if paint is None else "".join(paint(i, piece) for i, piece in enumerate(pieces))
-        yield text + ("…" if len(some) > tokens else "")
+        yield _joined(pieces, paint) + ("…" if len(some) > tokens else "")
         yield ""
 
 
-def token_texts(data: Dataset, tokens: NDArray[Any]) -> list[str]:
+def show_text(
+    text: str, tokenizers: Sequence[str], *, ids: bool = False, paint: Callable[[int, str], str] | None = None
+) -> Iterator[str]:
+    """How tokenizers split a text: counts, and the tokens; of several, side by side between their common boundaries."""
+    known = [load_tokenizer(name) for name in tokenizers]
+    size = len(text.encode())
+    columns = []
+    for tokenizer in known:
+        found = np.array(tokenizer.reference()(text), np.int64)
+        columns.append((tokenizer, found, [len(tokenizer.decode(found[i : i + 1])) for i in range(len(found))]))
+        ratio = f", {size / len(found):.2f} bytes a token" if len(found) else ""
+        yield f"{tokenizer.name}: {len(found):,} token{'s' * (len(found) != 1)}{ratio}"
+    yield ""
+    # Where a library's tokens do not add up to the text (SentencePiece adds a space), there are no common boundaries.
+    aligned = len(columns) > 1 and all(sum(sizes) == size for _, _, sizes in columns)
+    shown = []
+    for tokenizer, found, _ in columns:
+        pieces = [
+            piece.replace("\n", "⏎").replace(" ", "·") if aligned else piece for piece in token_texts(tokenizer, found)
+        ]
+        shown.append([f"{piece}⟨{id_}⟩" for piece, id_ in zip(pieces, found.tolist(), strict=True)] if ids else pieces)
+    if not aligned:
+        for (tokenizer, _, _), pieces in zip(columns, shown, strict=True):
+            if len(columns) > 1:
+                yield f"{tokenizer.name}:"
+            yield _joined(pieces, paint)
+        return
+    ends = [np.cumsum(sizes).tolist() for _, _, sizes in columns]
+    common = sorted(set(ends[0]).intersection(*ends[1:]))
+    rows = [[tokenizer.name for tokenizer, _, _ in columns]]
+    reached = [0] * len(columns)
+    for end in common:
+        row = []
+        for i, pieces in enumerate(shown):
+            stop = bisect_right(ends[i], end)
+            row.append(BOUNDARY.join(pieces[reached[i] : stop]))
+            reached[i] = stop
+        rows.append(row)
+    wide = [max(_cells(row[i]) for row in rows) for i in range(len(columns))]
+    for number, row in enumerate(rows):
+        same = len(set(row)) == 1 or number == 0
+        line = "  ".join(cell + " " * (wide[i] - _cells(cell)) for i, cell in enumerate(row))
+        yield f"{' ' if same else '≠'} {line.rstrip() if paint is None or same else paint(number, line)}"
+
+
+def _joined(pieces: Sequence[str], paint: Callable[[int, str], str] | None) -> str:
+    return BOUNDARY.join(pieces) if paint is None else "".join(paint(i, piece) for i, piece in enumerate(pieces))
+
+
+def _cells(text: str) -> int:
+    """Columns of a terminal that a text takes."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def token_texts(tokenizer: Tokenizer, tokens: NDArray[Any]) -> list[str]:
     """The text of each token; bytes that are no whole character are written as `\\xe4`."""
-    decode = data.tokenizer.decode
+    decode = tokenizer.decode
     return [decode(tokens[i : i + 1]).decode("utf-8", "backslashreplace") for i in range(len(tokens))]
 
 
 def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
     """(heading, tokens) from a document on; where nothing separates documents, stretches of the whole instead."""
-    if split.dataset.eot == "none" and not format_named(split.dataset.format).indexed:
+    if not _separated(split):
         for start in range(first * tokens, len(split), tokens):
-            some = split[start : start + tokens]
-            yield f"{split.name}, tokens {start:,} to {start + len(some):,} of {len(split):,}", some
+            yield _stretch(split, start, tokens)
         return
     for i in count(first):
         try:
@@ -68,3 +137,44 @@ def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDA
                 ) from None
             return
         yield f"{split.name}, document {i:,}: {len(document):,} tokens", document
+
+
+def _separated(split: Split) -> bool:
+    """Whether something says where documents end."""
+    return split.dataset.eot != "none" or format_named(split.dataset.format).indexed
+
+
+def _stretch(split: Split, start: int, tokens: int) -> tuple[str, NDArray[Any]]:
+    some = split[start : start + tokens]
+    return f"{split.name}, tokens {start:,} to {start + len(some):,} of {len(split):,}", some
+
+
+def _drawn(split: Split, documents: int, tokens: int, seed: int | None) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Documents or stretches drawn at random, in the order of the split."""
+    random = np.random.default_rng(seed)
+    if not _separated(split):
+        for start in sorted(random.integers(0, max(1, len(split) - tokens), documents).tolist()):
+            yield _stretch(split, start, tokens)
+        return
+    count = len(split.documents)
+    for i in sorted(random.choice(count, min(count, documents), replace=False).tolist()):
+        document = split.documents[i]
+        yield f"{split.name}, document {i:,} of {count:,}: {len(document):,} tokens", document
+
+
+def _around(split: Split, at: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    """What stands around a token, from the beginning of its document on if that is near, and the documents after it."""
+    if not 0 <= at < len(split):
+        raise UsageError(f"{split.name} has no token {at:,}", hint=f"it has {len(split):,}, counted from 0")
+    start = max(0, at - tokens // 2)
+    if not _separated(split):
+        yield _stretch(split, start, tokens)
+        return
+    number = split.documents.holding(at)
+    begin, end = split.documents.bounds(number)
+    start = max(begin, start)
+    yield (
+        f"{split.name}, token {at:,} is token {at - begin:,} of document {number:,}; from token {start:,} on",
+        split[start : max(end, at + 1)],
+    )
+    yield from _documents(split, number + 1, tokens)

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.dataset.dataset import Dataset, document_index, open_dataset
 from shardmill.errors import UsageError
-from shardmill.run.manifest import NAME
+from shardmill.run import MANIFEST as NAME
 from shardmill.shards import find_foreign, format_named
 from shardmill.tokens import load_tokenizer
 
@@ -140,18 +140,28 @@ class Origin:
                     "nothing says where documents end: there are no end-of-text tokens", hint="add `--eot none`"
                 )
 
-    def documents(self, name: str, marks: int) -> int:
-        """How many a split has; `marks`: end-of-text tokens that were counted in it."""
+    def amounts(self, name: str, start: int, block: NDArray[Any]) -> tuple[int, int]:
+        """Documents that end in a block of a split, and bytes of text. All blocks together have those of the split.
+
+        Where a number for the whole split is written down, a block has its share of it.
+        """
         split = self.splits[name]
-        if name in self.counts:
-            return self.counts[name]
-        if split.index is not None:
-            return len(split.index)
-        if not len(split.tokens) or split.eot == "none":
-            return int(len(split.tokens) > 0)
-        first, last = (int(split.tokens.read(at, at + 1)[0]) == split.mark for at in (0, len(split.tokens) - 1))
+        total, end = len(split.tokens), start + len(block)
+        known = self.counts.get(name, None if split.index is None else len(split.index))
+
+        def share(amount: int) -> int:
+            return amount * end // total - amount * start // total
+
+        text = share(self.text_bytes.get(name, 0))
+        if known is not None:
+            return share(known), text
+        last = end == total
+        if split.eot == "none" or split.mark is None:
+            return int(last), text
         # A document counts where it ends. A mark at the very start ends one only if it began in the other split.
-        return max(0, marks - int(first and not split.continues) + int(not last and not split.open))
+        begun = start > 0 or split.continues or block[0] != split.mark
+        rest = last and block[-1] != split.mark and not split.open
+        return int(np.count_nonzero(block == split.mark)) - int(not begun) + int(rest), text
 
 
 def find_origin(path: Path, tokenizer: str, eot: str | None = None, delimiter: str | None = None) -> Origin:

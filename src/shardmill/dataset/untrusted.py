@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.run.manifest import NAME, SourceLines
+from shardmill.run import MANIFEST as NAME
+from shardmill.run import SourceLines
 from shardmill.shards import FORMATS
 
 _TEXT = (str, type(None))

@@ -17,9 +17,9 @@ from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
 from shardmill.dataset.dataset import Dataset, Split, open_dataset, tokenizer_of
 from shardmill.dataset.untrusted import check_manifest
+from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run.manifest import NAME as MANIFEST
-from shardmill.run.manifest import parse_manifest, read_manifest
+from shardmill.run import MANIFEST, parse_manifest, read_manifest
 from shardmill.shards import format_named
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK = 4 << 20
-_SPAN = 65536  # bytes: a longer document without a separator may be dealt in spans, with parts of others beside it
 _LONGEST = 1 << 20  # tokens of a document that a sample encodes again; the library takes a second for a few megabytes
 
 
@@ -298,7 +297,8 @@ def _sample(
     skipped = 0
     for entry, tokens in _documents(out, described, manifest["tokenizer"], sample, draw):
         text = b"" if tokens is None else tokenizer.decode(tokens)
-        if tokens is None or (spans and len(text) > _SPAN):
+        # A longer document without a separator may be dealt in spans, with parts of others beside it.
+        if tokens is None or (spans and len(text) > SPAN):
             skipped += 1
             continue
         report.sampled += 1

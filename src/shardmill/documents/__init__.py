@@ -1,8 +1,9 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
-from shardmill.documents.chunks import Chunk, Documents, Position, Reject
+from shardmill.documents.chunks import Bounds, Chunk, Documents, Position, Reject
 from shardmill.documents.formats import (
     FORMATS,
+    SECTIONED,
     FormatReader,
     Reader,
     chunks_of,
@@ -16,7 +17,9 @@ from shardmill.documents.stretches import Stretch
 
 __all__ = [
     "FORMATS",
+    "SECTIONED",
     "SPAN",
+    "Bounds",
     "Chunk",
     "Documents",
     "FormatReader",

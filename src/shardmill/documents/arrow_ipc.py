@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from shardmill.documents import arrow_texts
 from shardmill.documents.arrow_messages import (
-    BATCH,
-    DICTIONARY,
+    DICTIONARY_BATCH,
+    RECORD_BATCH,
     SCHEMA,
-    Batch,
-    Leaf,
+    BatchHeader,
+    ColumnPlace,
     Message,
     Span,
     dictionary_id,
@@ -37,24 +37,19 @@ from shardmill.documents.arrow_texts import (
     Texts,
     ViewedTexts,
 )
-from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
-from shardmill.documents.chunks import Chunk, Position
+from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, runs
+from shardmill.documents.chunks import WHOLE, Chunk, Position, Section
 from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Memory, Reading
 from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage.feeds import BLOCK, Feed, FeedFile, FileFeed
-from shardmill.storage.opening import ARROW_MARK
-from shardmill.storage.ranges import RemoteFeed
-from shardmill.storage.source import Source
+from shardmill.storage import ARROW_MARK, STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
 
 # Writers may align the footer.
 PADDING = 64
 CONTINUES = b"\xff\xff\xff\xff"
 # Rows whose offsets are read at once, a multiple of eight; they take about 60 bytes each meanwhile.
 STEP = 1 << 15
-# Bytes of a text, and more, for which memory is asked.
-LONG = 1 << 21
 # A header becomes lists of numbers, which take so many times its bytes.
 HEADER = 16
 
@@ -66,7 +61,7 @@ class ArrowReader(RowsReader):
         super().__init__(index, source, reading)
         self._head = head
 
-    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._head.startswith(b"FEA1"):
             raise SourceError(
                 "the file is Feather version 1", place=self._source.name, hint="write it again with pyarrow.feather"
@@ -79,27 +74,29 @@ class ArrowReader(RowsReader):
                 for part in batches.rows(row, max(1, size)):
                     yield self._chunk(row, part, feed.stored(batches.at))
                     row += part.total
-            except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+            except MemoryError:  # Arrow's own is an ArrowException too
+                raise
+            except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
                 raise self._damaged(batches.at, first_line(error)) from error
-            self._check_end(FeedFile(feed, self._source.name, batches.at))
+            self._check_end(FeedStream(feed, batches.at))
 
     def _list_parts(self, feed: Feed) -> Parts:
         if not isinstance(feed, FileFeed):
             return []
         listed = _Batches(feed, self._source.name, Reading(), 8 if self._head.startswith(ARROW_MARK) else 0)
         with suppress(ValueError):  # reading from the start will say what is wrong
-            found = [message for _, message, _ in listed.messages() if message.kind == BATCH]
+            found = [message for _, message, _ in listed.messages() if message.kind == RECORD_BATCH]
             return [(each.batch.rows, each.body) for each in found if each.batch]
         return []
 
-    def _check_end(self, file: FeedFile) -> None:
+    def _check_end(self, file: FeedStream) -> None:
         """Raise when something else follows than should: a length that was damaged to zero looks like the end.
 
         After a file's batches stand its footer, the footer's length and the mark; after a stream's there is nothing.
         """
         begin = file.offset
         last = b""
-        while block := file.read(BLOCK):
+        while block := file.read(STREAM_BLOCK):
             last = (last + block)[-10:]
         rest = file.offset - begin
         if not self._head.startswith(ARROW_MARK):
@@ -120,9 +117,9 @@ class _Batches:
         self.at = at
         """How far the stream was read."""
         self.memory = Memory(reading, name)
-        self._size = feed.size if isinstance(feed, (FileFeed, RemoteFeed)) else None
+        self._size = feed.size if isinstance(feed, RandomAccess) else None
 
-    def rows(self, skip: int, size: int) -> Iterator[Rows]:
+    def rows(self, skip: int, size: int) -> Iterator[RowBatch]:
         """The rows after the first `skip`, in runs that weigh about `size`."""
         schema: pa.Schema | None = None
         path: tuple[str, ...] = ()
@@ -134,11 +131,11 @@ class _Batches:
                 number = dictionary_id(header, schema, path)
             elif schema is None or message.batch is None:
                 raise ValueError("a message of another kind stands where a batch should")
-            elif message.kind == DICTIONARY and message.dictionary == number:
+            elif message.kind == DICTIONARY_BATCH and message.dictionary == number:
                 self._add(dictionary, schema, path, message, body)
-            elif message.kind == BATCH and message.batch.rows <= skip:
+            elif message.kind == RECORD_BATCH and message.batch.rows <= skip:
                 skip -= message.batch.rows
-            elif message.kind == BATCH:
+            elif message.kind == RECORD_BATCH:
                 leaf = find_leaf(schema, path, message)
                 yield from after(self._leaf_rows(leaf, message.batch, body, size, dictionary), skip)
                 skip = 0
@@ -178,7 +175,7 @@ class _Batches:
         """Go on to this place."""
         if self._size is None:
             while self.at < end:
-                block = self._feed.peek(self.at, min(BLOCK, end - self.at))
+                block = self._feed.peek(self.at, min(STREAM_BLOCK, end - self.at))
                 if not block:
                     raise ValueError("it ends too early")
                 self.at += len(block)
@@ -221,13 +218,13 @@ class _Batches:
 
     def _leaf_rows(
         self,
-        leaf: Leaf,
-        batch: Batch,
+        leaf: ColumnPlace,
+        batch: BatchHeader,
         body: int,
         size: int,
         dictionary: Dictionary | None,
         largest: int | None = None,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBatch]:
         """The rows of one column of a batch."""
         if not batch.rows:
             return
@@ -249,27 +246,23 @@ class _Batches:
 
     def _cut(
         self, texts: Texts, lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int, largest: int
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBatch]:
         """Some rows in runs that weigh about `size`."""
         weights = np.cumsum(lengths + np.where(valid, ROW_TEXT, ROW_TEXT + NULL_TEXT))
-        at = 0
-        while at < len(lengths):
-            behind = int(weights[at - 1]) if at else 0
-            to = max(int(np.searchsorted(weights, behind + size, side="right")), at + 1)
+        for at, to in runs(weights, size):
             cost = int(lengths[at:to].sum())
             if cost > largest:
                 texts.skip(at, to)
-                yield Rows(pa.array([], pa.large_binary()), cost, 1)
+                yield RowBatch(pa.array([], pa.large_binary()), cost, 1)
             else:
-                self.memory.need("a row", 2 * cost if cost > LONG else 0)
+                self.memory.need("a row", 2 * cost if cost > LONG_TEXT else 0)
                 offsets = np.concatenate([[0], np.cumsum(lengths[at:to])])
                 some = valid[at:to]
                 mask = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
                 data = [mask, pa.py_buffer(offsets), pa.py_buffer(texts.text(at, to))]
-                yield Rows(pa.Array.from_buffers(pa.large_binary(), to - at, data), cost, to - at)
-            at = to
+                yield RowBatch(pa.Array.from_buffers(pa.large_binary(), to - at, data), cost, to - at)
 
-    def _texts(self, leaf: Leaf, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
+    def _texts(self, leaf: ColumnPlace, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
         kind = leaf.kind
         if pt.is_null(kind):
             return NoTexts()

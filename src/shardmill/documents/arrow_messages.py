@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-SCHEMA, DICTIONARY, BATCH = 1, 2, 3
+SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CODECS = ("lz4", "zstd")
 # Metadata versions 4 and 5, as they are numbered; earlier ones ended with Arrow 0.8.
 VERSIONS = (3, 4)
@@ -25,7 +25,7 @@ class Span(NamedTuple):
     length: int
 
 
-class Batch(NamedTuple):
+class BatchHeader(NamedTuple):
     """What the header of a record batch says."""
 
     rows: int
@@ -45,14 +45,14 @@ class Message(NamedTuple):
     version: int
     body: int
     """Bytes that follow the header."""
-    batch: Batch | None = None
+    batch: BatchHeader | None = None
     """Of a batch or a dictionary."""
     dictionary: int = -1
     """The number of the dictionary that this is, or adds to."""
     delta: bool = False
 
 
-class Leaf(NamedTuple):
+class ColumnPlace(NamedTuple):
     """Where a column stands in every batch; for one inside structs, where they say what is null."""
 
     kind: pa.DataType
@@ -123,9 +123,9 @@ def read_message(header: bytes) -> Message:
         raise ValueError("a header is not one of a message")
     if version not in VERSIONS:
         raise ValueError("it was written by a version of Arrow before 0.8")
-    if kind == BATCH:
+    if kind == RECORD_BATCH:
         return Message(kind, version, body, _batch(content, body))
-    if kind == DICTIONARY:
+    if kind == DICTIONARY_BATCH:
         data = content.table(1)
         if data is None:
             raise ValueError("a dictionary has no values")
@@ -140,7 +140,7 @@ def _root(header: bytes) -> _Table:
     return _Table(header, int.from_bytes(header[:4], "little"))
 
 
-def _batch(table: _Table, body: int) -> Batch:
+def _batch(table: _Table, body: int) -> BatchHeader:
     compression = table.table(3)
     codec = ""
     if compression is not None:
@@ -154,7 +154,7 @@ def _batch(table: _Table, body: int) -> Batch:
         raise ValueError("a batch has an impossible number of rows")
     if any(span.start < 0 or span.length < 0 or span.start + span.length > body for span in buffers):
         raise ValueError("a buffer leads outside of its batch")
-    return Batch(rows, nodes, buffers, codec, table.numbers(4))
+    return BatchHeader(rows, nodes, buffers, codec, table.numbers(4))
 
 
 def dictionary_id(header: bytes, schema: pa.Schema, path: Sequence[str]) -> int:
@@ -180,7 +180,7 @@ def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
     return kind
 
 
-def find_leaf(schema: pa.Schema, path: Sequence[str], message: Message) -> Leaf:
+def find_leaf(schema: pa.Schema, path: Sequence[str], message: Message) -> ColumnPlace:
     """Where the column at this path stands in a batch."""
     assert message.batch is not None
     walk = _Walk(message.version, message.batch.view_buffers)
@@ -239,11 +239,11 @@ class _Walk:
             raise ValueError("a batch does not say how many buffers its views have")
         return self._view_buffers[view]
 
-    def leaf(self, kind: pa.DataType, above: list[tuple[int, int]], batch: Batch) -> Leaf:
+    def leaf(self, kind: pa.DataType, above: list[tuple[int, int]], batch: BatchHeader) -> ColumnPlace:
         node, buffer = self.node, self.buffer
         self.skip(kind)
         if self.node > len(batch.nodes) or self.buffer > len(batch.buffers):
             raise ValueError("a batch does not have the columns of its schema")
         if any(batch.nodes[each][0] != batch.rows for each in (node, *(struct for struct, _ in above))):
             raise ValueError("a column does not have the rows of its batch")
-        return Leaf(kind, above, node, buffer, max(0, self.buffer - buffer - 1))
+        return ColumnPlace(kind, above, node, buffer, max(0, self.buffer - buffer - 1))

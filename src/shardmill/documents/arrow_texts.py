@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.storage.feeds import BLOCK
+from shardmill.storage import STREAM_BLOCK
 
 # Pieces of a dictionary are put together up to this size: few pieces, and little that is copied.
 PIECE = 1 << 23
@@ -41,7 +41,7 @@ class Content:
 
     def skip(self, n: int) -> None:
         while n > 0:
-            n -= len(self.read(min(n, BLOCK)))
+            n -= len(self.read(min(n, STREAM_BLOCK)))
 
 
 class Bits:

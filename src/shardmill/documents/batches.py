@@ -7,21 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from shardmill.documents.chunks import REJECT, ROW, Chunk, Documents, Position, Reject, beside
+from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Position, Reject, beside
 from shardmill.documents.columns import as_binary, documents_of, text_bytes
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
-from shardmill.documents.stretches import LARGE, Parts, Stretch, evenly, pick
-from shardmill.storage.feeds import Feed
-from shardmill.storage.source import Source
+from shardmill.documents.stretches import LARGE_PART, Parts, Stretch, evenly, pick
+from shardmill.storage import Feed, Source
 
 # A row counts as so many bytes of text more where rows are cut into chunks, and so does a null: a lease has eight bytes
 # of memory or more for each byte of text.
-ROW_TEXT, NULL_TEXT = ROW // 8, REJECT // 8
+ROW_TEXT, NULL_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
+# Bytes of a text, and more, for which memory is asked: it is put together from pieces, which takes it twice.
+LONG_TEXT = 1 << 21
 
 
-class Rows(NamedTuple):
+class RowBatch(NamedTuple):
     """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
 
     column: pa.Array | pa.ChunkedArray
@@ -61,7 +63,7 @@ class RowsReader:
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Oversize):
             return chunk.payload.documents(record=0, lines=1)
-        rows: Rows = chunk.payload
+        rows: RowBatch = chunk.payload
         return documents_of_rows(rows, self._field)
 
     def place(self, record: int, byte: int) -> str:
@@ -77,9 +79,11 @@ class RowsReader:
         first, last, within, portion = pick(parts, share, size)
         row = sum(rows for rows, _ in parts[:first])
         rows = sum(rows for rows, _ in parts[first:last])
-        if last == first + 1 and parts[first][1] > LARGE * size and rows > 1:
+        if last == first + 1 and parts[first][1] > LARGE_PART * size and rows > 1:
             pages = self._list_within(first) or [parts[first]]
-            finer = [piece for page in pages for piece in (evenly(page, size) if page[1] > LARGE * size else [page])]
+            finer = [
+                piece for page in pages for piece in (evenly(page, size) if page[1] > LARGE_PART * size else [page])
+            ]
             # Of a remote source all up to there would have to be fetched, so it is the beginning.
             one, other, _, piece = pick(finer, 0.0 if self._source.remote else within, size)
             row, rows = row + sum(rows for rows, _ in finer[:one]), sum(rows for rows, _ in finer[one:other])
@@ -94,15 +98,15 @@ class RowsReader:
         """The same within one part."""
         return []
 
-    def _numbered(self, parts: Iterable[Rows], start: Position, through: Callable[[], int]) -> Iterator[Chunk]:
+    def _numbered(self, parts: Iterable[RowBatch], start: Position, through: Callable[[], int]) -> Iterator[Chunk]:
         """The chunks after `start`; `through` tells how far the stored bytes have been read."""
         row = start.offset
         for part in after(parts, row):
             yield self._chunk(row, part, through())
             row += part.total
 
-    def _chunk(self, row: int, part: Rows, through: int) -> Chunk:
-        payload: Rows | Oversize = part
+    def _chunk(self, row: int, part: RowBatch, through: int) -> Chunk:
+        payload: RowBatch | Oversize = part
         if part.total == 1 and part.cost > self._reading.largest:
             payload = Oversize("row", part.cost)
         return Chunk(
@@ -110,7 +114,7 @@ class RowsReader:
         )
 
 
-def documents_of_rows(rows: Rows, field: str) -> Documents:
+def documents_of_rows(rows: RowBatch, field: str) -> Documents:
     """The documents of the rows, with the rejects of both kinds in order."""
     column = rows.column
     if isinstance(column, pa.ChunkedArray):
@@ -126,7 +130,7 @@ def documents_of_rows(rows: Rows, field: str) -> Documents:
     return documents
 
 
-def after(parts: Iterable[Rows], count: int) -> Iterator[Rows]:
+def after(parts: Iterable[RowBatch], count: int) -> Iterator[RowBatch]:
     """The rows after the first `count` of them all."""
     for part in parts:
         if part.total <= count:
@@ -136,7 +140,7 @@ def after(parts: Iterable[Rows], count: int) -> Iterator[Rows]:
             count = 0
 
 
-def _without(rows: Rows, count: int) -> Rows:
+def _without(rows: RowBatch, count: int) -> RowBatch:
     """The rows after the first `count`."""
     gone = sum(1 for reject in rows.rejects if reject.record < count)
     column = rows.column.slice(count - gone)
@@ -145,10 +149,20 @@ def _without(rows: Rows, count: int) -> Rows:
         for reject in rows.rejects
         if reject.record >= count
     )
-    return Rows(column, int(text_bytes(column).sum()), rows.total - count, rejects)
+    return RowBatch(column, int(text_bytes(column).sum()), rows.total - count, rejects)
 
 
-def slices(columns: Iterable[pa.Array], size: int) -> Iterator[Rows]:
+def runs(weights: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
+    """First row and end of runs that weigh about `size`, or are one row. `weights`: of each row and all before it."""
+    first = 0
+    while first < len(weights):
+        behind = int(weights[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(weights, behind + max(1, size), side="right")))
+        yield first, last
+        first = last
+
+
+def slices(columns: Iterable[pa.Array], size: int) -> Iterator[RowBatch]:
     """Columns as runs of rows that weigh about `size`: small ones are not joined, large ones are cut.
 
     The weights of a column's rows take 8 bytes each, so columns must not have more rows than the memory is there for.
@@ -159,23 +173,19 @@ def slices(columns: Iterable[pa.Array], size: int) -> Iterator[Rows]:
         weights += ROW_TEXT * np.arange(1, len(column) + 1)
         if column.null_count:
             weights += NULL_TEXT * np.cumsum(column.is_null().to_numpy(zero_copy_only=False))
-        first = 0
-        while first < len(column):
-            behind = int(weights[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(weights, behind + max(1, size), side="right")))
-            yield Rows(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
-            first = last
+        for first, last in runs(weights, size):
+            yield RowBatch(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
 
 
-def gathered(parts: Iterable[Rows], size: int) -> Iterator[Rows]:
+def gathered(parts: Iterable[RowBatch], size: int) -> Iterator[RowBatch]:
     """Runs of rows, without rejects, that weigh together about `size`: what comes in small batches."""
     held: list[pa.Array] = []
     cost = total = weight = 0
     for part in parts:
         if held and weight + part.weight > size:
-            yield Rows(pa.chunked_array(held), cost, total)
+            yield RowBatch(pa.chunked_array(held), cost, total)
             held, cost, total, weight = [], 0, 0, 0
         held.append(part.column)
         cost, total, weight = cost + part.cost, total + part.total, weight + part.weight
     if held:
-        yield Rows(pa.chunked_array(held), cost, total)
+        yield RowBatch(pa.chunked_array(held), cost, total)

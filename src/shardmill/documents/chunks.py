@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 # Bytes of memory that a row takes while it is worked on, however short its text: offsets, lengths, masks, where its
 # tokens end, for each EOT policy. Measured: 76-112 with one policy, up to 136 with three.
-ROW = 144
+ROW_MEMORY = 144
 # What a reject takes besides, until its line is written. Measured: 330 for a null, and the line.
-REJECT = 512
+REJECT_MEMORY = 512
 
 
 def beside(rows: int, rejects: int = 0) -> int:
     """Bytes of memory that so many rows, of them so many rejects, take besides their text."""
-    return ROW * rows + REJECT * rejects
+    return ROW_MEMORY * rows + REJECT_MEMORY * rejects
 
 
 class Position(NamedTuple):
@@ -31,6 +31,43 @@ class Position(NamedTuple):
     """Lines or rows that lie behind, for the places in rejects."""
     inside: bool = False
     """A document begins before this position and goes on after it."""
+    state: str = ""
+    """How text from Python is entered here, as its own `state_dict` says; empty: by reading it from its start."""
+
+
+class Section(NamedTuple):
+    """A part of a source: the records that begin between two of its bytes, counted as it is stored.
+
+    A source that cannot be entered in its middle belongs to the section that holds its first byte.
+    """
+
+    begin: int = 0
+    end: int | None = None
+    """None: to the end of the source."""
+
+    def holds(self, byte: int) -> bool:
+        return self.begin <= byte and (self.end is None or byte < self.end)
+
+
+WHOLE = Section()
+
+
+class Bounds(NamedTuple):
+    """Some consecutive sources of a plan: from a byte of the first to a byte of the last."""
+
+    first: int
+    byte: int
+    last: int
+    end: int
+    """Of the last source, which is left out where this is 0."""
+
+    @property
+    def stop(self) -> int:
+        """The index behind the last source of which anything is wanted."""
+        return self.last + (self.end > 0)
+
+    def section(self, source: int) -> Section:
+        return Section(self.byte if source == self.first else 0, self.end if source == self.last else None)
 
 
 class Chunk(NamedTuple):
@@ -59,6 +96,8 @@ class Chunk(NamedTuple):
     """What a stream that cannot be entered in the middle has read already."""
     tail: bool | None = None
     """Of a long one, whether it begins in the last share of its source; None: that does not matter."""
+    state: str = ""
+    """Of the position behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +126,8 @@ class Documents:
     lines: int = 0
     """Lines or rows that the chunk spans, blank ones included."""
     rejects: list[Reject] = field(default_factory=list)
-    replaced: int = 0
-    """Invalid UTF-8 sequences that became U+FFFD."""
+    repairs: NDArray[np.int64] | None = None
+    """Invalid UTF-8 sequences that became U+FFFD, in each row; None: there were none."""
     tail: NDArray[np.bool_] | None = None
     """Rows that begin in the last share of their source, when that was asked for."""
     gap: bytes = b""
@@ -101,6 +140,10 @@ class Documents:
     def lengths(self) -> NDArray[np.int64]:
         """Bytes of each row."""
         return self.offsets[1:] - self.offsets[:-1] - len(self.gap)
+
+    def replaced(self, rows: int) -> int:
+        """Invalid UTF-8 sequences that became U+FFFD in the first so many rows."""
+        return 0 if self.repairs is None else int(self.repairs[:rows].sum())
 
     def record(self, row: int) -> int:
         """The line or row of the source that a document came from, counted from 0 within the chunk."""

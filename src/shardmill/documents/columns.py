@@ -15,6 +15,7 @@ from shardmill.errors import SourceError
 
 _RESERVED = 16 << 20  # bytes that Arrow may set aside at once for the values of a dictionary
 
+
 def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
     """The path of the text column: a column of that very name, or `a.b` for b inside the struct a."""
     path: tuple[str, ...] = (field,) if field in schema.names else tuple(field.split("."))
@@ -98,19 +99,20 @@ def documents_of(array: pa.Array, field: str, records: NDArray[np.int64] | None 
     count = len(array)
     numbers = np.arange(count) if records is None else records
     array = as_binary(array)
-    bad: list[tuple[int, str, str]] = []
+    keep = np.ones(count, bool)
+    rejects: list[Reject] = []
     if array.null_count:
-        empty = np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
-        bad += [(int(row), f"field `{field}` is null", "") for row in empty]
-    for row in invalid_rows(array):
-        bad.append((row, "invalid UTF-8", excerpt(array[row].as_py())))
-    if bad:
-        keep = np.ones(count, bool)
-        keep[[row for row, _, _ in bad]] = False
+        keep = array.is_valid().to_numpy(zero_copy_only=False)
+        reason = f"field `{field}` is null"
+        rejects = [Reject(number, -1, reason, "") for number in numbers[~keep].tolist()]
+    if invalid := list(invalid_rows(array)):
+        keep[invalid] = False
+        rejects += [Reject(int(numbers[row]), -1, "invalid UTF-8", excerpt(array[row].as_py())) for row in invalid]
+        rejects.sort(key=lambda reject: reject.record)
+    if rejects:
         array = array.filter(pa.array(keep))
-    rejects = [Reject(int(numbers[row]), -1, reason, shown) for row, reason, shown in sorted(bad)]
     data, offsets = layout(array)
-    kept = numbers[keep] if bad else records
+    kept = numbers[keep] if rejects else records
     return Documents(data, offsets, kept, lines=count, rejects=rejects)
 
 

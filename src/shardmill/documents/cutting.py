@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from shardmill.storage.feeds import BLOCK, CONTEXT
+from shardmill.storage import CONTEXT, STREAM_BLOCK
 
 Cut = Callable[[bytes, int], int]
 Peek = Callable[[int, int], bytes]
@@ -65,7 +65,7 @@ def next_stop(
         if edge - start > most:
             return None
         at = search = max(at, edge - reach)
-        step = min(BLOCK, step * 4)
+        step = min(STREAM_BLOCK, step * 4)
         if forget:
             forget(at - CONTEXT)
 
@@ -116,6 +116,20 @@ def last_separator(peek: Peek, start: int, limit: int, separator: bytes) -> int:
             return low + end
         if low == start:
             return -1
+        width *= 4
+
+
+def splits_from(peek: Peek, start: int, at: int, separator: bytes) -> int:
+    """A place shortly before `at`, or there, from which on splitting gives what splitting from `start` on gives."""
+    width = max(1 << 14, 4 * len(separator))
+    while True:
+        low = max(start, at - width)
+        window = peek(low, at - low)
+        if separator not in window:
+            return max(start, at - len(separator) + 1)
+        end = _last_end(window, separator, whole=low == start)
+        if end >= 0:
+            return low + end
         width *= 4
 
 

@@ -16,22 +16,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, after
-from shardmill.documents.chunks import Chunk, Position, Reject, excerpt
+from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, runs
+from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
 from shardmill.documents.columns import find_column, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
-from shardmill.storage.feeds import Feed, FeedFile
-from shardmill.storage.source import Source
-from shardmill.storage.unicode import BOM
+from shardmill.storage import BOM, Feed, FeedStream, Source
 
 # Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. What ends something takes 150
 # bytes of memory meanwhile, so where every sixteenth byte does, the blocks are smaller.
 BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
 # Bytes of a header line at the most.
 LONGEST_HEADER = 1 << 22
-# Bytes of a text, and more, for which memory is asked: it is put together from pieces, which takes it twice.
-LONG = 1 << 21
 # Bytes of a row that may be needed to show 80 characters of it.
 SHOWN = 320
 QUOTE, CR, LF = b'"\r\n'
@@ -48,7 +44,7 @@ class CsvReader(RowsReader):
         super().__init__(index, source, reading)
         self._begin = len(BOM) if head.startswith(BOM) else 0
 
-    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         header = self._header(feed)
         if header.count(self._field) > 1:
             raise SourceError(
@@ -58,7 +54,7 @@ class CsvReader(RowsReader):
             )
         if self._field not in header:
             find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, self._source.name)
-        file = FeedFile(feed, self._source.name, self._begin)
+        file = FeedStream(feed, self._begin)
         parser = RowParser(self.delimiter, header.index(self._field), len(header), self._reading, self._source.name)
         # The header is the first row, and no document.
         rows = after(_rows(file, parser, max(1, size)), 1)
@@ -90,7 +86,7 @@ class TsvReader(CsvReader):
     delimiter = "\t"
 
 
-def _rows(file: FeedFile, parser: RowParser, size: int) -> Iterator[Rows]:
+def _rows(file: FeedStream, parser: RowParser, size: int) -> Iterator[RowBatch]:
     """Runs of rows of about `size` bytes of text."""
     held = b""
     with parser.memory:
@@ -129,7 +125,7 @@ class RowParser:
         ends = sum(np.count_nonzero(raw == byte) for byte in (QUOTE, CR, LF, self._delimiter))
         return len(block) if ends * DENSE <= len(block) else DENSE_BLOCK
 
-    def rows(self, block: bytes, size: int) -> Iterator[Rows]:
+    def rows(self, block: bytes, size: int) -> Iterator[RowBatch]:
         """The rows that end in this block, in runs of about `size` bytes of text."""
         drops, places, kinds = self._separators(block)
         if block and block[-1] != QUOTE:
@@ -151,7 +147,7 @@ class RowParser:
             self._open = _OpenRow(self._column, self._columns, self._reading.largest)
             self._add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
 
-    def end(self) -> Iterator[Rows]:
+    def end(self) -> Iterator[RowBatch]:
         """The last row, when no line break follows it."""
         if self._open is not None:
             with self.memory:
@@ -161,7 +157,7 @@ class RowParser:
         assert self._open is not None
         was = self._open.size
         self._open.add(block, begin, end, delimiters)
-        if was <= LONG < self._open.size:
+        if was <= LONG_TEXT < self._open.size:
             self.memory.enter_context(self._reading.hold(2 * self._reading.largest, "a long row", self._name))
 
     def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
@@ -213,7 +209,7 @@ class RowParser:
         delimiters: _Places,
         drops: _Places,
         size: int,
-    ) -> Iterator[Rows]:
+    ) -> Iterator[RowBatch]:
         """The rows from `first` to the last of the breaks."""
         starts = np.concatenate([[first], breaks[:-1] + 1])
         some = breaks > starts
@@ -233,18 +229,14 @@ class RowParser:
         sizes[good] = text_bytes(column)
         weights = np.cumsum(sizes + np.where(good, ROW_TEXT, ROW_TEXT + NULL_TEXT))
         passed = np.concatenate([[0], np.cumsum(good)])
-        at = 0
-        while at < len(ends):
-            weight = int(weights[at - 1]) if at else 0
-            to = max(int(np.searchsorted(weights, weight + size, side="right")), at + 1)
+        for at, to in runs(weights, size):
             bad = np.flatnonzero(~good[at:to])
             rejects = tuple(
                 _wrong(row, int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
                 for row in bad.tolist()
             )
             part = column.slice(int(passed[at]), int(passed[to] - passed[at]))
-            yield Rows(part, int(sizes[at:to].sum()), to - at, rejects)
-            at = to
+            yield RowBatch(part, int(sizes[at:to].sum()), to - at, rejects)
 
 
 class _OpenRow:
@@ -274,20 +266,20 @@ class _OpenRow:
         else:
             self._pieces.clear()
 
-    def row(self, closed: bool = True) -> Rows:
+    def row(self, closed: bool = True) -> RowBatch:
         """What has become of it."""
         nothing = pa.array([], pa.large_binary())
         if not closed:
             reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
-            return Rows(nothing, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
+            return RowBatch(nothing, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
         if self._delimiters + 1 != self._columns:
-            return Rows(nothing, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
+            return RowBatch(nothing, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
         if self.size > self._largest:
-            return Rows(nothing, self.size, 1)
+            return RowBatch(nothing, self.size, 1)
         text = b"".join(self._pieces)
         self._pieces.clear()
         text = _value(text)
-        return Rows(pa.array([text], pa.large_binary()), len(text), 1)
+        return RowBatch(pa.array([text], pa.large_binary()), len(text), 1)
 
 
 def _wrong(row: int, fields: int, columns: int, raw: bytes) -> Reject:

@@ -11,15 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from shardmill import core
-from shardmill.documents.chunks import Chunk, Documents, Position
+from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
 from shardmill.documents.reading import Reading
 from shardmill.documents.stretches import Stretch
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
-from shardmill.storage.names import format_of
-from shardmill.storage.opening import Opened, open_source
-from shardmill.storage.source import Source, Sources
+from shardmill.storage import (
+    Feed,
+    FileFeed,
+    Opened,
+    RandomAccess,
+    Source,
+    Sources,
+    check_unchanged,
+    format_of,
+    open_source,
+)
 
 if TYPE_CHECKING:
     from shardmill.documents.text import TextReader
@@ -33,7 +40,8 @@ class FormatReader(Protocol):
 
     unit: str
 
-    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]: ...
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
+        """Those of a section, only where the format is one of SECTIONED."""
 
     def read(self, chunk: Chunk) -> Documents: ...
 
@@ -71,7 +79,7 @@ class Reader(Protocol):
 class SourceReader(Reader, Protocol):
     """One source as chunks, and these as documents."""
 
-    def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
+    def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
 
 
@@ -85,6 +93,9 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "tsv": ("delimited", "TsvReader", "row"),
 }
 
+# Formats whose uncompressed files can be entered in the middle.
+SECTIONED = ("text", "jsonl", "parquet")
+
 
 def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
     """The reader of a source, which is opened only when its chunks are asked for."""
@@ -95,24 +106,36 @@ def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
 
 
 def chunks_of(
-    sources: Sources, first: int, start: Position, reading: Reading, size: int
+    sources: Sources, first: int, start: Position, reading: Reading, size: int, bounds: Bounds | None = None
 ) -> Iterator[tuple[Reader, int, Chunk | None]]:
     """All chunks from a position in a source on, each with its reader and its source; no chunk: the source ends here.
 
-    Of a chunk of whole sources that is not said again.
+    Of a chunk of whole sources that is not said again. With `bounds` only what begins within these.
     """
+    bounds = bounds or Bounds(0, 0, len(sources), 0)
     tiny = TinyFiles(sources, reading, size)
-    while first < len(sources):
-        chunk = tiny.chunk_at(first) if start == Position() else None
+    while first < bounds.stop:
+        section = bounds.section(first)
+        chunk = tiny.chunk_at(first, bounds.last) if start.offset == 0 and section == WHOLE else None
         if chunk is not None:
             yield tiny, first, chunk
             first += chunk.whole
             continue
-        reader = reader_for(first, sources[first], reading)
-        for part in reader.chunks(start, size):
+        reader = _reader_in(sources, first, reading)
+        for part in reader.chunks(start, size, section):
             yield reader, first, part
-        yield reader, first, None
+        if section.end is None:
+            yield reader, first, None
         first, start = first + 1, Position()
+
+
+def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader:
+    source = sources[index]
+    if source.path not in sources.given:
+        return reader_for(index, source, reading)
+    from shardmill.documents.from_python import PythonReader
+
+    return PythonReader(index, source, reading, sources.given[source.path])
 
 
 def load_libraries(sources: Sources) -> None:
@@ -154,7 +177,7 @@ class _SourceReader:
         promised = self._source.input_format
         return FORMATS[(format_of(self._source.path) or "text") if promised == "auto" else promised][2]
 
-    def chunks(self, start: Position, size: int) -> Iterator[Chunk]:
+    def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         fetcher = self._reading.fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, fetcher)
@@ -168,7 +191,11 @@ class _SourceReader:
                     hint="give `--val` a fraction or `first:N`",
                 )
             self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
-            yield from self._reader.chunks(opened.feed, start, size)
+            if opened.format not in SECTIONED or not isinstance(opened.feed, RandomAccess):
+                if section.begin:
+                    return
+                section = WHOLE
+            yield from self._reader.chunks(opened.feed, start, size, section)
         finally:
             opened.feed.close()
 
@@ -187,8 +214,7 @@ class _SourceReader:
         return cast("TextReader", self._opened()).pieces(chunk, size)
 
     def check(self) -> None:
-        # Of a remote source every answer was compared with what was found.
-        if not self._source.remote and not self._whole:
+        if not self._whole:
             check_unchanged(self._source)
 
     def place(self, record: int, byte: int) -> str:

@@ -11,9 +11,9 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences, places
-from shardmill.core.reading import BLANK, LEFT, TAKEN, JsonLines
+from shardmill.core import BLANK, LEFT, TAKEN, JsonLines
 from shardmill.documents.columns import layout
-from shardmill.storage.unicode import is_valid
+from shardmill.storage import is_valid
 
 # Below these lines are left alone: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.
 FEW = 16

@@ -9,20 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill import core
-from shardmill.core.reading import LEFT, TAKEN, JsonLines, json_lines
-from shardmill.documents.chunks import Chunk, Documents, Position, Reject, excerpt
+from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Reject, Section, excerpt
 from shardmill.documents.cutting import last_separator, next_stop, thinned
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.records import judge
 from shardmill.documents.stretches import Stretch, cell
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage.feeds import Feed, FileFeed, read_range
-from shardmill.storage.ranges import RemoteFeed
-from shardmill.storage.source import Source
-from shardmill.storage.unicode import BOM
+from shardmill.storage import BOM, SMALL, Before, Feed, FileFeed, RandomAccess, Source, read_range
 
-HEAD = 1 << 16
 # Bytes before a part of a source in which the beginning of a line is looked for.
 BACK = 1 << 20
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
@@ -48,10 +44,15 @@ class JsonLinesReader:
         self._path = tuple(reading.text_field.split("."))
         self._text_start = len(BOM) if head.startswith(BOM) else 0
 
-    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
-        position = start.offset
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
+        position = start.offset or self._enter(feed, section.begin)
+        if section.end is not None:
+            end = self._enter(feed, section.end)
+            if position >= end:
+                return
+            feed = Before(feed, end)
         if position == 0:
-            head = feed.peek(0, HEAD)
+            head = feed.peek(0, SMALL)
             self._refuse_array(head)
             self._look_for_field(head)
         feed.drop(position)
@@ -69,6 +70,15 @@ class JsonLinesReader:
                 return
             position = chunk.end
 
+    def _enter(self, feed: Feed, byte: int) -> int:
+        """Where the first line begins that begins at or after a byte."""
+        if byte == 0:
+            return 0
+        assert isinstance(feed, RandomAccess)
+        stop = next_stop(feed.look, start=byte - 1, at=byte - 1, floor=byte - 1, separator=b"\n", cut=None)
+        assert stop is not None
+        return stop.offset
+
     def _refuse_array(self, head: bytes) -> None:
         """Raise when the file is one JSON array."""
         text = head[self._text_start :].strip()
@@ -83,7 +93,7 @@ class JsonLinesReader:
     def _look_for_field(self, head: bytes) -> None:
         """Raise when every record at the beginning lacks the field: then it has another name."""
         lines = head[self._text_start :].split(b"\n")
-        if len(head) == HEAD:
+        if len(head) == SMALL:
             lines.pop()
         seen: dict[str, None] = {}
         for line in lines:
@@ -113,7 +123,7 @@ class JsonLinesReader:
         payload: Any = None
         cost = size
         if end is None:
-            hole = not feed.peek(position, HEAD).strip(b"\0")
+            hole = not feed.peek(position, SMALL).strip(b"\0")
             stop = next_stop(
                 feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, forget=feed.drop,
                 most=most if hole else LONGEST,
@@ -181,11 +191,11 @@ class JsonLinesReader:
 
     def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
         """The lines of a part, from the beginning of the one that reaches into it on where that is near."""
-        if not isinstance(feed, (FileFeed, RemoteFeed)):
+        if not isinstance(feed, RandomAccess):
             return None
         begin, end = cell(feed.size, share, size)
         # A remote source would have to be fetched up to there.
-        floor = max(0, begin - (BACK if isinstance(feed, FileFeed) else HEAD))
+        floor = max(0, begin - (BACK if isinstance(feed, FileFeed) else SMALL))
         if begin:
             feed.drop(floor)
         start = last_separator(feed.peek, floor, begin, b"\n") if begin else 0

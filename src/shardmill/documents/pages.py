@@ -18,7 +18,7 @@ from shardmill.documents.columns import column_of
 
 MARK = b"PAR1"
 # Kinds of pages, encodings and physical types have these numbers in the format.
-DATA, DICTIONARY, DATA_V2 = 0, 2, 3
+DATA, DICTIONARY_PAGE, DATA_V2 = 0, 2, 3
 PLAIN, PLAIN_DICTIONARY, DELTA_BINARY, DELTA_LENGTH, DELTA_BYTES, NUMBERS = 0, 2, 5, 6, 7, 8
 INT32, BYTE_ARRAY, FIXED = 1, 6, 7
 TYPES = {"INT32": INT32, "BYTE_ARRAY": BYTE_ARRAY, "FIXED_LEN_BYTE_ARRAY": FIXED}
@@ -30,6 +30,8 @@ _COMPRESSORS = {0: None, 1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "
 # A header is short, but may hold the page's smallest and largest text.
 _FIRST_LOOK, _LONGEST_HEADER = 1 << 10, 16 << 20
 _DEEPEST = 16
+# Texts whose lengths are looked at one by one, for the words of an error: 0.3 s.
+_WALKED = 1 << 20
 _BLOCK = 1 << 20
 
 
@@ -100,7 +102,7 @@ def pages(read: Callable[[int, int], Any], start: int, rows: int, file_size: int
             found += page.values
             if found > rows:
                 raise Damaged("its pages hold more rows than the footer says")
-        if page.kind in (DATA, DATA_V2, DICTIONARY):
+        if page.kind in (DATA, DATA_V2, DICTIONARY_PAGE):
             yield page
         start = page.end
 
@@ -118,11 +120,11 @@ def _page(read: Callable[[int, int], Any], start: int, file_size: int) -> Page:
             look *= 16
     try:
         kind, size, stored = header[1], header[2], header[3]
-        about = header.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, 0), {})
+        about = header.get({DATA: 5, DICTIONARY_PAGE: 7, DATA_V2: 8}.get(kind, 0), {})
         values = encoding = nulls = 0
         if kind == DATA_V2:
             values, nulls, encoding = about[1], about[2], about[4]
-        elif kind in (DATA, DICTIONARY):
+        elif kind in (DATA, DICTIONARY_PAGE):
             values, encoding = about[1], about[2]
             nulls = values
     except (KeyError, TypeError) as error:
@@ -253,8 +255,25 @@ def dictionary_numbers(page: Page, stored: Iterable[Any], entries: int, leaf: Le
     name = _COMPRESSORS[codec]
     small = pa.Codec(name).compress(numbers, asbytes=True) if name else numbers
     about = _struct([(1, 5, entries), (2, 5, PLAIN)])
-    head = _header(DICTIONARY, len(numbers), len(small), None, 7, about) + small
+    head = _header(DICTIONARY_PAGE, len(numbers), len(small), None, 7, about) + small
     return small_file(stored, page.values, Leaf(INT32, 0, leaf.levels), codec, head)
+
+
+def longest_text(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> int | None:
+    """Bytes of the longest text in a page of texts, which is decompressed but not decoded; None: it cannot be told."""
+    if page.kind == DATA_V2 or page.encoding not in (PLAIN, PLAIN_DICTIONARY) or page.values > _WALKED:
+        return None
+    stored = bytearray()
+    for part in body:
+        stored += part
+    name = _COMPRESSORS[codec]
+    raw = memoryview(pa.Codec(name).decompress(stored, page.size) if name else stored)
+    at = 4 + int.from_bytes(raw[:4], "little") if page.kind == DATA and leaf.levels else 0
+    longest = 0
+    while at < len(raw):
+        length = int.from_bytes(raw[at : at + 4], "little")
+        longest, at = max(longest, length), at + 4 + length
+    return longest
 
 
 def _header(kind: int, size: int, stored: int, checksum: int | None, field: int, about: bytes) -> bytes:

@@ -15,15 +15,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_ipc import first_line
-from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, Rows, RowsReader, documents_of_rows, slices
-from shardmill.documents.chunks import Chunk, Documents, Position, beside
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, documents_of_rows, slices
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Section, beside
 from shardmill.documents.columns import as_binary, find_column
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.pages import (
     CODECS,
     DELTA_BYTES,
     DELTA_LENGTH,
-    DICTIONARY,
+    DICTIONARY_PAGE,
     TYPES,
     Column,
     Damaged,
@@ -34,17 +34,14 @@ from shardmill.documents.pages import (
     Small,
     dictionary_numbers,
     dictionary_values,
+    longest_text,
     pages,
     small_file,
 )
 from shardmill.documents.reading import Reading
 from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage.feeds import Feed, FileFeed, check_unchanged
-from shardmill.storage.fetching import Bytes
-from shardmill.storage.opening import PARQUET_MARK
-from shardmill.storage.ranges import RangeFile, Ranges, RemoteFeed
-from shardmill.storage.source import Source
+from shardmill.storage import PARQUET_MARK, Bytes, Feed, RandomAccess, Source, check_unchanged
 
 # Bytes that are read at once.
 PART = 1 << 20
@@ -55,7 +52,7 @@ PARSED = 10
 ERRORS = (pa.ArrowException, OSError, ValueError, OverflowError, EOFError, KeyError)
 
 
-class Texts(NamedTuple):
+class StoredPages(NamedTuple):
     """The payload of a chunk whose pages a worker decodes."""
 
     file: Small
@@ -78,15 +75,15 @@ class ParquetReader(RowsReader):
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading)
         self._leaf = Leaf(0, 0, 0)
-        self._feed: Feed | None = None
+        self._file: RandomAccess
         self._groups: list[RowGroup] = []
-        self._ranges: Ranges | None = None
-        """Of a remote file; None: the file is read as it lies on this machine."""
 
-    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
-        groups = [group for group in self._open(feed) if group.start + group.rows > start.offset]
-        if self._ranges is not None:
-            self._ranges.expect([group.span for group in groups])
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
+        found = [group for group in self._open(feed) if section.holds(group.span[0])]
+        if start.offset == 0 and found:
+            start = Position(found[0].start)
+        groups = [group for group in found if group.start + group.rows > start.offset]
+        self._file.expect([group.span for group in groups])
         total = groups[-1].start + groups[-1].rows if groups else 0
         stored, row = self._source.size or 0, start.offset
         try:
@@ -95,11 +92,10 @@ class ParquetReader(RowsReader):
                 yield Chunk(self._index, row, row + rows, cost, through=through, beside=more, payload=payload)
                 row += rows
         finally:
-            if self._ranges is not None:  # nobody will read what was fetched ahead
-                self._ranges.close()
+            self._file.expect(())  # nobody will read what was fetched ahead
 
     def read(self, chunk: Chunk) -> Documents:
-        if not isinstance(chunk.payload, Texts):
+        if not isinstance(chunk.payload, StoredPages):
             return super().read(chunk)
         file, skip = chunk.payload
         with self._errors(chunk.start):
@@ -108,14 +104,13 @@ class ParquetReader(RowsReader):
         if len(whole) != file.rows:
             raise self._damaged(f"{len(whole):,} rows where {file.rows:,} were announced", chunk.start)
         whole = whole.slice(skip)
-        return documents_of_rows(Rows(whole, chunk.cost, len(whole)), self._field)
+        return documents_of_rows(RowBatch(whole, chunk.cost, len(whole)), self._field)
 
     def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[_Piece]:
         """All rows from row `at` on, in pieces that weigh about `size`."""
         run = _Run(self._leaf)
         for group in groups:
-            if self._ranges is None:
-                check_unchanged(self._source)
+            check_unchanged(self._source)
             if run.codec != group.codec:
                 yield from run.taken()
                 run.codec = group.codec
@@ -124,7 +119,7 @@ class ParquetReader(RowsReader):
             with ExitStack() as held:
                 values: pa.Array | None = None
                 for page in self._pages(group):
-                    if page.kind == DICTIONARY:
+                    if page.kind == DICTIONARY_PAGE:
                         dictionary = page
                         continue
                     first, row = row, row + page.values
@@ -135,7 +130,7 @@ class ParquetReader(RowsReader):
                     if not page.numbers and _weight(page) <= 2 * size and page.encoding != DELTA_BYTES:
                         if run.weight + _weight(page) > size:
                             yield from run.taken()
-                        run.add(page, self._read(page.start, page.end), skip)
+                        run.add(page, self._file.read(page.start, page.end), skip)
                         continue
                     yield from run.taken()
                     if not page.numbers:
@@ -146,8 +141,7 @@ class ParquetReader(RowsReader):
                         if values is None:
                             values = self._values(dictionary, group.codec, first, held)
                         yield from self._looked_up(page, values, group.codec, first, skip, size)
-            if self._ranges is not None:
-                self._ranges.release(*group.span)
+            self._file.release(*group.span)
         yield from run.taken()
 
     def _list_parts(self, feed: Feed) -> Parts:
@@ -156,8 +150,8 @@ class ParquetReader(RowsReader):
 
     def _list_within(self, part: int) -> Parts:
         found, each = list[tuple[int, int]](), 0.0  # and bytes of an entry of the dictionary
-        for page in self._pages(self._groups[part]) if self._ranges is None else ():
-            if page.kind == DICTIONARY:
+        for page in self._pages(self._groups[part]) if not self._source.remote else ():
+            if page.kind == DICTIONARY_PAGE:
                 each = page.size / max(1, page.values)
             else:
                 found.append((page.values, int(each * page.values) if page.numbers else page.size))
@@ -166,7 +160,7 @@ class ParquetReader(RowsReader):
     def _values(self, page: Page, codec: int, row: int, held: ExitStack) -> pa.Array:
         """The entries of a dictionary, for as long as the memory for them is held."""
         # As it is stored, decompressed, and decoded; offsets, lengths, numbers.
-        held.enter_context(self._hold(page.stored + 2 * page.size + 48 * page.values, page, row))
+        held.enter_context(self._hold(page.stored + 2 * page.size + 48 * page.values, page, codec, row))
         with self._errors(row):
             file = dictionary_values(page, self._parts(page.body, page.end), self._leaf, codec)
             parts = [as_binary(part) for part in file.columns(page.values)]
@@ -178,7 +172,7 @@ class ParquetReader(RowsReader):
     def _looked_up(self, page: Page, values: pa.Array, codec: int, row: int, skip: int, size: int) -> Iterator[_Piece]:
         """The rows of a page of numbers, made out slice by slice."""
         with (
-            self._hold(page.stored + page.size + 12 * len(values) + (4 << 20), page, row),
+            self._hold(page.stored + page.size + 12 * len(values) + (4 << 20), page, codec, row),
             self._errors(row),
         ):
             file = dictionary_numbers(page, self._parts(page.start, page.end), len(values), self._leaf, codec)
@@ -203,13 +197,13 @@ class ParquetReader(RowsReader):
             batch = rows * page.size
         if page.encoding in (DELTA_BYTES, DELTA_LENGTH):
             batch += 8 * page.values  # all lengths are decoded first
-        with self._hold(page.stored + page.size + batch + (1 << 20), page, row), self._errors(row):
+        with self._hold(page.stored + page.size + batch + (1 << 20), page, codec, row), self._errors(row):
             file = small_file(self._parts(page.start, page.end), page.values, self._leaf, codec)
             for column in _after(file.columns(rows), skip):
                 for part in slices([column], size):
                     yield self._piece(part)
 
-    def _piece(self, part: Rows) -> _Piece:
+    def _piece(self, part: RowBatch) -> _Piece:
         if part.total == 1 and part.cost > self._reading.largest:
             return _Piece(1, part.cost, 0, Oversize("row", part.cost))
         column = as_binary(part.column)
@@ -218,40 +212,42 @@ class ParquetReader(RowsReader):
             column = pa.concat_arrays([column, pa.nulls(0, pa.large_binary())])
         return _Piece(part.total, part.cost, part.beside, part._replace(column=column))
 
-    def _hold(self, amount: int, page: Page, row: int) -> AbstractContextManager[None]:
-        # One row may be nearly all of it, and will have to be held with its tokens.
-        what = "a dictionary" if page.kind == DICTIONARY else "a page"
-        return self._reading.hold(
-            amount, f"{what} of {page.size:,} bytes", self._place(row), page.size - 4 * page.values
-        )
+    def _hold(self, amount: int, page: Page, codec: int, row: int) -> AbstractContextManager[None]:
+        what = "a dictionary" if page.kind == DICTIONARY_PAGE else "a page"
+        longest = partial(self._longest, page, codec, row)
+        return self._reading.hold(amount, f"{what} of {page.size:,} bytes", self._place(row), longest)
+
+    def _longest(self, page: Page, codec: int, row: int) -> int | None:
+        """Bytes of the longest text in a page that takes too much memory to decode; None: not even this can be told."""
+        if page.values == 1:
+            return page.size
+        try:
+            with self._reading.hold(page.stored + page.size + (1 << 20), "", ""), self._errors(row):
+                return longest_text(page, self._parts(page.body, page.end), self._leaf, codec)
+        except (BudgetError, SourceError):  # the error that is being made says enough
+            return None
 
     def _pages(self, group: RowGroup) -> Iterator[Page]:
         with self._errors(group.start):
-            look = partial(self._read, look=True)
-            yield from pages(look, group.span[0], group.rows, self._size)
+            yield from pages(self._look, group.span[0], group.rows, self._file.size)
 
-    def _read(self, start: int, end: int, look: bool = False) -> Bytes:
-        """Bytes of the file; `look`: they will be read again."""
-        if self._ranges is not None:
-            return self._ranges.read(start, end, keep=look)
-        assert self._feed is not None
-        return self._feed.peek(start, end - start)
+    def _look(self, start: int, end: int) -> Bytes:
+        """Bytes of the file that will be read again."""
+        return self._file.read(start, end, keep=True)
 
     def _parts(self, start: int, end: int) -> Iterator[Bytes]:
         for at in range(start, end, PART):
-            yield self._read(at, min(end, at + PART))
+            yield self._file.read(at, min(end, at + PART))
 
     def _open(self, feed: Feed) -> list[RowGroup]:
-        if isinstance(feed, RemoteFeed):
-            self._ranges = feed.ranges()
-        elif not isinstance(feed, FileFeed):
+        if not isinstance(feed, RandomAccess):
             raise SourceError(
                 "parquet cannot be read from a stream or inside another compression",
                 place=self._source.name,
                 hint="store it as a plain file; it is compressed inside already",
             )
-        self._feed, self._size = feed, feed.size
-        end = self._read(max(0, feed.size - 8), feed.size, look=True)
+        self._file = feed
+        end = self._look(max(0, feed.size - 8), feed.size)
         if feed.size < 12 or feed.peek(0, 4) != PARQUET_MARK or end[4:] != PARQUET_MARK:
             whole = "the file is not parquet, or was cut short"
             raise SourceError(whole, place=self._source.name, hint="is the download complete?")
@@ -263,19 +259,12 @@ class ParquetReader(RowsReader):
         except ERRORS as error:
             raise SourceError(f"the parquet file is damaged: {first_line(error)}", place=self._source.name) from error
 
-    def _metadata(self) -> pq.FileMetaData:
-        if self._ranges is None:
-            check_unchanged(self._source)
-            return pq.read_metadata(self._source.path)
-        with RangeFile(self._ranges) as file:
-            return pq.read_metadata(file)
-
     def _row_groups(self, footer: int) -> Iterator[RowGroup]:
         """The row groups as the footer describes them; what cannot be true is an error before anything is allocated."""
         start = 0
         with ExitStack() as held:
             for number, (column, nulls) in enumerate(self._columns(footer, held)):
-                if column.rows and not 0 < column.start <= column.end <= self._size:
+                if column.rows and not 0 < column.start <= column.end <= self._file.size:
                     raise self._damaged(f"row group {number:,} cannot be where the footer says", start)
                 if column.rows:
                     span = (column.start, column.end)
@@ -284,17 +273,19 @@ class ParquetReader(RowsReader):
 
     def _columns(self, footer: int, held: ExitStack) -> Iterator[tuple[Column, int]]:
         """The text column in each row group, and how many nulls there are at the most."""
+        end = self._file.size - 8
         try:
             held.enter_context(self._reading.hold(PARSED * footer, "the footer", self._source.name))
         except BudgetError as error:
-            large = Footer(partial(self._read, look=True), self._size - 8 - footer, self._size - 8)
+            large = Footer(self._look, end - footer, end)
             path = self._find(large.schema)
             try:
                 yield from ((column, column.rows) for column in large.columns(path))
             except Damaged:
                 raise error from None
             return
-        metadata = self._metadata()
+        # To pyarrow a file that ends with a footer is one, whatever is missing before it.
+        metadata = pq.read_metadata(pa.BufferReader(self._look(end - footer, end + 8)))
         path = self._find(metadata.schema)
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         index, rows = names.index(".".join(path)), 0
@@ -315,8 +306,13 @@ class ParquetReader(RowsReader):
     def _find(self, schema: pq.ParquetSchema) -> tuple[str, ...]:
         """The path of the text column."""
         path = find_column(schema.to_arrow_schema(), self._field, self._source.name)
-        leaves = {leaf.path: leaf for leaf in map(schema.column, range(len(schema)))}
-        leaf = leaves[".".join(path)]
+        leaf, *others = [one for one in map(schema.column, range(len(schema))) if one.path == ".".join(path)]
+        if others:  # pyarrow does not tell which of them is which
+            raise SourceError(
+                f"there are two columns `{leaf.path}`: one of that name, and one in a struct",
+                place=self._source.name,
+                hint="rename one of them",
+            )
         self._leaf = Leaf(TYPES[leaf.physical_type], leaf.length, leaf.max_definition_level)
         return path
 
@@ -363,7 +359,7 @@ class _Run:
         if self._rows:
             file = small_file(self._pages, self._rows, self._leaf, self.codec)
             more = beside(self._rows, self._nulls) + len(file.raw)
-            piece = _Piece(self._rows - self._skip, self._size, more, Texts(file, self._skip))
+            piece = _Piece(self._rows - self._skip, self._size, more, StoredPages(file, self._skip))
             self._clear()
             yield piece
 

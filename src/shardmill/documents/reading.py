@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shardmill.storage.fetching import Fetcher
+    from shardmill.storage import Fetcher
 
 SPAN = 65536
 
 
-def _unlimited(amount: int, what: str, place: str, record: int = 0) -> AbstractContextManager[None]:
+def _unlimited(
+    amount: int, what: str, place: str, longest: Callable[[], int | None] = lambda: 0
+) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -37,9 +39,9 @@ class Reading:
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
     hold: Callable[..., AbstractContextManager[None]] = _unlimited
-    """hold(bytes, what, place, record=0): memory for a step of the feeder that no lease covers, such as a large page
+    """hold(bytes, what, place, longest=…): memory for a step of the feeder that no lease covers, such as a large page
     that has to be decompressed whole; to be asked for before it is allocated. BudgetError where there is never so much;
-    it names what suffices, also for a record of so many bytes that may come out of it."""
+    it names what suffices, also for the longest record that will come out of it. That is asked for only then."""
     fetcher: Fetcher | None = None
     """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences
 from shardmill.documents.chunks import Documents
-from shardmill.storage.unicode import REPLACEMENT, SMALL, is_valid, replaced
+from shardmill.storage import PLAIN_PYTHON, REPLACEMENT, is_valid, replaced
 
 
 def split_documents(raw: bytes, separator: bytes, *, gaps: bool = False) -> tuple[Documents, NDArray[np.int64]]:
@@ -20,7 +20,7 @@ def split_documents(raw: bytes, separator: bytes, *, gaps: bool = False) -> tupl
     """
     if (
         gaps
-        and len(raw) > SMALL
+        and len(raw) > PLAIN_PYTHON
         and is_valid(raw)
         and (found := occurrences(np.frombuffer(raw, np.uint8), separator)) is not None
     ):
@@ -31,9 +31,10 @@ def split_documents(raw: bytes, separator: bytes, *, gaps: bool = False) -> tupl
         return Documents(data, offsets), starts
     if REPLACEMENT not in separator and is_valid(separator):
         # A separator of whole characters is found in the replaced text exactly where it stood before.
-        fixed, count = replaced(raw)
+        fixed, _ = replaced(raw)
+        before = _replacements(data, offsets)
         data, offsets = _split(fixed, separator)
-        return Documents(data, offsets, replaced=count), starts
+        return Documents(data, offsets, repairs=_replacements(data, offsets) - before), starts
     bounds = offsets.tolist()
     return _fixed(data[a:b].tobytes() for a, b in pairwise(bounds)), starts
 
@@ -84,4 +85,12 @@ def _fixed(pieces: Iterable[bytes]) -> Documents:
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row, _ in rows], out=offsets[1:])
     data = np.frombuffer(b"".join(row for row, _ in rows), np.uint8)
-    return Documents(data, offsets, replaced=sum(count for _, count in rows))
+    return Documents(data, offsets, repairs=np.array([count for _, count in rows], np.int64))
+
+
+def _replacements(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often U+FFFD stands in each row."""
+    first, second, third = REPLACEMENT
+    found = np.flatnonzero((data[:-2] == first) & (data[1:-1] == second) & (data[2:] == third))
+    row = np.searchsorted(offsets, found, side="right") - 1
+    return np.bincount(row[found + len(REPLACEMENT) <= offsets[row + 1]], minlength=len(offsets) - 1)

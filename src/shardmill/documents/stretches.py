@@ -15,7 +15,7 @@ import numpy as np
 from shardmill.documents.chunks import Position
 
 # A part that weighs more than so many times what was asked for is divided; a group that is read whole is known exactly.
-LARGE = 16
+LARGE_PART = 16
 Parts = Sequence[tuple[int, int]]
 """Rows, and what they weigh: bytes that are about those of their text."""
 

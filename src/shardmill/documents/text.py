@@ -9,17 +9,14 @@ from collections.abc import Callable, Generator, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import Chunk, Documents, Position
-from shardmill.documents.cutting import Stop, continuations, last_separator, next_stop, thinned
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Section
+from shardmill.documents.cutting import Stop, continuations, last_separator, next_stop, splits_from, thinned
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import SPAN, Reading
 from shardmill.documents.splitting import rows_between, split_documents
 from shardmill.documents.stretches import Stretch, cell
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage.feeds import BLOCK, CONTEXT, Feed, FileFeed, read_range
-from shardmill.storage.ranges import RemoteFeed
-from shardmill.storage.source import Source
-from shardmill.storage.unicode import BOM, REPLACEMENT
+from shardmill.storage import BOM, CONTEXT, REPLACEMENT, STREAM_BLOCK, Before, Feed, RandomAccess, Source, read_range
 
 
 class TextReader:
@@ -38,9 +35,16 @@ class TextReader:
         if reading.separator == b"":
             raise UsageError("the separator is empty", hint="leave `--separator` out: then a file is one document")
 
-    def chunks(self, feed: Feed, start: Position, size: int) -> Iterator[Chunk]:
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._reading.tail is not None:
             self._tail_at = self._tail(feed, self._reading.tail)
+        if start.offset == 0 and section.begin:
+            start = self._enter(feed, section.begin)
+        end = None if section.end is None else self._enter(feed, section.end)
+        if end is not None:
+            if start.offset >= end.offset:
+                return
+            feed = Before(feed, end.offset)
         position, inside = start.offset, start.inside
         feed.drop(position)
         if position and not inside and feed.end_by(position) is not None:
@@ -56,13 +60,40 @@ class TextReader:
                     chunk = chunk._replace(cost=chunk.cost * size // room)
             else:
                 chunk = self._giant(feed, position, inside, size)
+            if end is not None and end.inside and chunk.end == end.offset:
+                chunk = chunk._replace(ends=False)
             yield chunk
             if feed.end_by(chunk.end) is not None:
                 return
             position, inside = chunk.end, not chunk.ends
 
+    def _enter(self, feed: Feed, byte: int) -> Position:
+        """The first place at or after a byte where a section may begin: a document's start, or a safe place."""
+        separator, size, floor = self._reading.separator, self._source.size or 0, self._text_start
+        if byte <= floor:
+            return Position()
+        at = -(-byte // SPAN) * SPAN if self._spans else byte
+        if at >= size or (separator is None and self._reading.cut is None):
+            return Position(size)
+        assert isinstance(feed, RandomAccess)
+        peek = feed.look
+        if separator is None:
+            stop, border = (
+                next_stop(peek, start=floor, at=place, floor=floor, separator=None, cut=self._reading.cut)
+                for place in (at, max(self._tail_at or 0, floor + 1))
+            )
+            assert stop is not None
+            # At the border between train and val a document ends.
+            return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
+        begin = splits_from(peek, floor, at, separator)
+        if begin == at:
+            return Position(at)
+        stop = next_stop(peek, start=begin, at=begin, floor=begin, separator=separator, cut=None)
+        assert stop is not None
+        return Position(stop.offset)
+
     def _tail(self, feed: Feed, tail: float) -> int:
-        if not isinstance(feed, (FileFeed, RemoteFeed)):
+        if not isinstance(feed, RandomAccess):
             raise UsageError(
                 "the end of the text cannot be told from a stream", place=self._source.name, hint="decompress it first"
             )
@@ -236,7 +267,7 @@ class TextReader:
             feed.drop(start)
             while start < end:
                 # An invalid byte becomes three.
-                block = feed.peek(start, max(1, min(size // 3, BLOCK, end - start)))
+                block = feed.peek(start, max(1, min(size // 3, STREAM_BLOCK, end - start)))
                 start += len(block)
                 feed.drop(start)
                 piece = decoder.decode(block, final=start >= end).encode()
@@ -250,7 +281,7 @@ class TextReader:
 
     def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
         """From one place that is safe for the tokenizer to another: documents may begin before it or end after it."""
-        if not isinstance(feed, (FileFeed, RemoteFeed)):
+        if not isinstance(feed, RandomAccess):
             return None
         begin, end = cell(feed.size, share, size)
         portion, separator = (end - begin) / max(1, feed.size), self._reading.separator or b""

@@ -15,12 +15,20 @@ import numpy as np
 from shardmill.documents.chunks import Chunk, Documents, beside
 from shardmill.documents.reading import Reading
 from shardmill.documents.splitting import rows_between
-from shardmill.storage.compressed import MARKS
-from shardmill.storage.feeds import FLAGS, SMALL, is_as_found
-from shardmill.storage.names import COMPRESSION_ENDINGS, TEXT_ENDINGS
-from shardmill.storage.opening import ARROW_MARK, FOREIGN, PARQUET_MARK
-from shardmill.storage.source import Source, Sources
-from shardmill.storage.unicode import BOM
+from shardmill.storage import (
+    ARROW_MARK,
+    BOM,
+    COMPRESSION_ENDINGS,
+    FLAGS,
+    FOREIGN,
+    MARKS,
+    PARQUET_MARK,
+    SMALL,
+    TEXT_ENDINGS,
+    Source,
+    Sources,
+    is_as_found,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,11 +62,11 @@ class TinyFiles:
         self._needless = reading.separator is not None or reading.tail is not None or reading.limited
         self._stopped = reading.fetcher.stopped if reading.fetcher else None
 
-    def chunk_at(self, first: int) -> Chunk | None:
-        """The files from `first` on that can be read together; None: that one cannot."""
+    def chunk_at(self, first: int, stop: int) -> Chunk | None:
+        """The files from `first` on, and before `stop`, that can be read together; None: that one cannot."""
         parts: list[bytes] = []
         left = self._size
-        for source in islice(self._sources.iter_from(first), 0 if self._needless else MOST):
+        for source in islice(self._sources.iter_from(first), 0 if self._needless else min(MOST, stop - first)):
             size = source.size or 0
             if (parts and size > left) or not _is_tiny_text(source) or (part := _content(source, size)) is None:
                 break

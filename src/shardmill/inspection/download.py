@@ -11,9 +11,7 @@ import numpy as np
 
 from shardmill.errors import SourceError
 from shardmill.inspection.at_once import at_once
-from shardmill.storage.fetching import CONNECTIONS, Fetcher, shared_fetcher
-from shardmill.storage.ranges import RangeFile, RemoteFeed
-from shardmill.storage.retrying import Patience
+from shardmill.storage import CONNECTIONS, Fetcher, Patience, RemoteFeed, shared_fetcher
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,9 +121,9 @@ def _footer(source: Source, fetcher: Fetcher | None) -> Any:
     try:
         if not source.remote:
             return pq.read_metadata(source.path)
-        feed = RemoteFeed(fetcher or shared_fetcher(), source)
-        with closing(feed), RangeFile(feed.ranges()) as file:
-            return pq.read_metadata(file)
+        with closing(RemoteFeed(fetcher or shared_fetcher(), source)) as feed:
+            length = int.from_bytes(feed.read(max(0, feed.size - 8), feed.size)[:4], "little") + 8
+            return pq.read_metadata(pa.BufferReader(feed.read(max(0, feed.size - length), feed.size)))
     except (pa.ArrowException, OSError, ValueError) as error:
         said = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise SourceError(f"the parquet file is damaged: {said}", place=source.name) from error

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.inspection.found import BUCKETS, bucketed
 from shardmill.inspection.sampling import Kind
-from shardmill.run.preflight import SHARDS_HERE
+from shardmill.run import SHARDS_HERE
 from shardmill.shards import FORMATS, format_named
 
 if TYPE_CHECKING:
@@ -92,16 +92,19 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
         share = max(0.0, good / seen) if seen else 1.0
         full = round(documents.value * share)
         marks = Amount(full, round(documents.margin * share))
-    tokens = _total(kind, [unit.tokens for unit in units])
+    # Text that is far larger than what is stored is read whole, but only some of it is encoded.
+    encoded = sum(unit.encoded for unit in units) >= sum(unit.text for unit in units)
+    tokens = _total(kind, [unit.tokens for unit in units], whole=kind.whole and encoded)
     return Expected(text, documents, full, tokens + marks if eot else tokens)
 
 
-def _total(kind: Kind, values: Sequence[float], *, by_place: bool = False) -> Amount:
+def _total(kind: Kind, values: Sequence[float], *, by_place: bool = False, whole: bool | None = None) -> Amount:
     """From the ratio of values to stored bytes in the sample to the sum over all of the kind.
 
-    `by_place`: to the bytes of the places, as records are counted where they begin; not to those that they take.
+    `whole`: the values are exact; unless told, where all was read. `by_place`: to the bytes of the places, as records
+    are counted where they begin; not to those that they take.
     """
-    if kind.whole:
+    if kind.whole if whole is None else whole:
         return Amount(round(sum(values)))
     weights = np.array([unit.weight for unit in kind.units])
     bytes_of = weights * np.array([unit.stored if by_place else unit.covered for unit in kind.units])

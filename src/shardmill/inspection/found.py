@@ -71,9 +71,8 @@ def parted(found: Found, begins: bool) -> tuple[Found, Found]:
         begun=begun, sizes=found.sizes[: begun - bad], size=size, covered=found.covered * share, fed=0, feeding=0.0,
         reading=0.0,
     )  # fmt: skip
-    rest = Documents(
-        documents.data[end:], offsets[good:] - end, rejects=documents.rejects[bad:], replaced=documents.replaced
-    )
+    repairs = None if documents.repairs is None else documents.repairs[good:]
+    rest = Documents(documents.data[end:], offsets[good:] - end, rejects=documents.rejects[bad:], repairs=repairs)
     others = replace(
         found, documents=rest, begun=found.begun - begun, sizes=found.sizes[begun - bad :], size=found.size - size,
         covered=found.covered * (1 - share),

@@ -31,14 +31,17 @@ from shardmill.inspection.sampling import Kind, take_sample
 from shardmill.inspection.separators import Separator, find_separators
 from shardmill.inspection.troubles import Trouble, find_troubles
 from shardmill.options import Options
-from shardmill.run.budget import Budget, default_memory
-from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
-from shardmill.run.manifest import dataset_files
-from shardmill.run.mirror import staging_folder
-from shardmill.sources import find_sources
-from shardmill.sources.recipe_calls import apply_recipes
-from shardmill.storage import ROOM, Source, is_url
-from shardmill.storage.fetching import Fetcher
+from shardmill.run import (
+    Budget,
+    dataset_files,
+    default_memory,
+    settle_allocator,
+    staging_folder,
+    usable_cpus,
+    usable_memory,
+)
+from shardmill.sources import apply_recipes, find_sources
+from shardmill.storage import ROOM, Fetcher, Source, is_url
 from shardmill.tokens import Tokenizer, load_tokenizer
 
 _SECONDS, _AFAR_SECONDS = 5.0, 8.0  # that a sample may take
@@ -47,7 +50,7 @@ _NAIVE = 41
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedKind:
     """The sources of one format and compression."""
 
     format: str
@@ -68,7 +71,7 @@ class Inspection:
     tokenizer: str
     vocab_size: int
     token_bytes: int
-    kinds: list[Listed] = field(default_factory=list)
+    kinds: list[ListedKind] = field(default_factory=list)
     text_bytes: Amount = NOTHING
     documents: Amount = NOTHING
     """Empty and rejected ones included."""
@@ -218,9 +221,7 @@ def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Toke
     return budget
 
 
-def _describe(
-    report: Inspection, kinds: list[Kind], options: Options, tokenizer: Tokenizer
-) -> list[Expected]:
+def _describe(report: Inspection, kinds: list[Kind], options: Options, tokenizer: Tokenizer) -> list[Expected]:
     """Put what the kinds hold into the report, and give it."""
     separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
     sizes = np.zeros(BUCKETS, np.int64)
@@ -232,7 +233,7 @@ def _describe(
         expects.append(holds)
         sizes += histogram(kind, holds, separated=separated)
         report.kinds.append(
-            Listed(kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
+            ListedKind(kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
                    holds.text, holds.documents, holds.tokens)
         )  # fmt: skip
         if kind.format == "text" and not separated:

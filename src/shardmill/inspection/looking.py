@@ -11,14 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.documents import Chunk, Documents, FormatReader, Position, Reading, Stretch, TooLarge, format_reader
+from shardmill.documents import (
+    SPAN,
+    Chunk,
+    Documents,
+    FormatReader,
+    Position,
+    Reading,
+    Stretch,
+    TooLarge,
+    format_reader,
+)
 from shardmill.errors import SourceError
 from shardmill.inspection.found import NO_TEXT, Found, first_rows, parted, share_of_controls
-from shardmill.storage import Source
-from shardmill.storage.compressed import compression_from
-from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, read_range
-from shardmill.storage.opening import TEXT_FORMATS, open_source
-from shardmill.storage.ranges import RemoteFeed
+from shardmill.storage import TEXT_FORMATS, Feed, Source, StreamFeed, open_source
 
 clock = time.thread_time
 """Work is measured by the CPU time of the thread: other programs on the machine, or a slow server, do not count."""
@@ -72,8 +78,7 @@ class Look:
                 self.format = opened.format
                 if opened.format in TEXT_FORMATS and opened.head:
                     self.controls = share_of_controls(opened.head)
-                if not isinstance(opened.feed, (FileFeed, RemoteFeed)):
-                    self.compression = compression_from(self._first_bytes(), "zstd")
+                self.compression = opened.compression
                 self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)
                 if shares is not None and (self._reader.stretch(opened.feed, 0.0, self._unit) is not None):
                     self.placed = True
@@ -88,12 +93,6 @@ class Look:
     def _reopen(self) -> Any:
         return open_source(self.source, self._reading.fetcher).feed
 
-    def _first_bytes(self) -> bytes:
-        end = min(self.source.size or 0, 16)
-        if self.source.remote and self._reading.fetcher is not None:
-            return bytes(self._reading.fetcher.read(self.source, 0, end))
-        return read_range(self.source, 0, end)
-
     def _stretches(self, feed: Any, shares: list[float]) -> Iterator[Found]:
         """Of a source that can be entered; a remote one only from its beginning to its end."""
         size, reader = self.source.size or 0, self._reader
@@ -105,7 +104,7 @@ class Look:
                     self._read(another, chunk, 0, 1 << 62)
                     break
             self.text = self._records = 0
-        forward = isinstance(feed, RemoteFeed) and reader.unit != "row"
+        forward = self.source.remote and reader.unit != "row"
         drawn = (reader.stretch(feed, share, self._unit) for share in (sorted(shares) if forward else shares))
         stretches = ((one, 1) for one in drawn) if forward else Counter(drawn).items()
         for number, (stretch, hits) in enumerate(stretches):
@@ -287,7 +286,7 @@ class Look:
     def _as_text(self, feed: Feed, chunk: Chunk, found: Found) -> None:
         """Count the documents of text that begin in a chunk; what is a piece of one has the size of all of it."""
         separator = self._reading.separator
-        found.raw = found.documents.data[:65536].tobytes()
+        found.raw = found.documents.data[:SPAN].tobytes()
         if separator is None:
             found.begun, found.sizes = 0, found.sizes[:0]
         elif not chunk.begins:

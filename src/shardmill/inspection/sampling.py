@@ -23,9 +23,8 @@ from shardmill.inspection.at_once import at_once
 from shardmill.inspection.download import read_footers
 from shardmill.inspection.found import BUCKETS, NO_TEXT, Found, bucketed, plain_reason, share_of_controls, some_bytes
 from shardmill.inspection.looking import Look, clock
-from shardmill.run.dealing import join
-from shardmill.storage import Source
-from shardmill.storage.names import compression_of, format_of
+from shardmill.run import join
+from shardmill.storage import Source, compression_of, format_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -291,7 +290,7 @@ class _Sampling:
             unit.empty += int(np.count_nonzero(one.sizes == 0))
             unit.rejected += len(documents.rejects)
             unit.text += one.size * one.part
-            kind.replaced += documents.replaced
+            kind.replaced += documents.replaced(len(documents))
             kind.reasons.update(plain_reason(reject.reason) for reject in documents.rejects)
             unit.sizes += bucketed(one.sizes[one.sizes > 0])
             if one.raw and len(kind.raw) < _RAWS:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from shardmill.errors import BudgetError
 from shardmill.shards import FORMATS, foreseen, format_named
-from shardmill.storage import LARGEST
+from shardmill.storage import LARGEST_OBJECT
 from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
     from shardmill.inspection.inspection import Inspection
     from shardmill.inspection.sampling import Kind
     from shardmill.options import Options
-    from shardmill.run.budget import Budget
+    from shardmill.run import Budget
     from shardmill.storage import Source
 
 _SHOWN = 3
@@ -151,10 +151,10 @@ def _disk(report: Inspection) -> list[Trouble]:
 
 def _object(report: Inspection) -> list[Trouble]:
     whole = [name for name in FORMATS if not format_named(name).sharded]
-    large = [name for name in whole if report.staging and report.output_bytes.get(name, 0) > LARGEST]
+    large = [name for name in whole if report.staging and report.output_bytes.get(name, 0) > LARGEST_OBJECT]
     if not large:
         return []
-    said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST)}"
+    said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST_OBJECT)}"
     return [Trouble("disk", said, report.out, "choose a format with shards, such as `-f shards`")]
 
 

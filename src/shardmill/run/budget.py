@@ -8,7 +8,7 @@ replaced.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
@@ -74,8 +74,11 @@ class Budget:
         self._closed = False
         self._held = 0
         self._feeding = 0
+        self.engines_replaced = 0
+        """So far, for those who watch."""
         self._freed = threading.Condition()
-        self._grows = engine_bytes is None
+        self.grows = engine_bytes is None
+        """Whether engines take more memory with the text."""
         self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
@@ -105,14 +108,14 @@ class Budget:
         # than workers, for what is read ahead or written: without it they wait a tenth of the time. The least memory
         # has no room for that.
         for_text = room - self.workers * self._worker_needs(0) - _TASK
-        growth_per_byte = _GROWTH_PER_BYTE if self._grows else 0
+        growth_per_byte = _GROWTH_PER_BYTE if self.grows else 0
         fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
         fixed = base + feeder + self.workers * self._engine
         calm = ceiling - self.workers * self._growth(self.chunk_bytes)
-        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self._grows else calm
+        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else calm
         spare = calm - fixed
         leases = self.workers + (self.chunk_bytes > SMALLEST)
         self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
@@ -135,7 +138,7 @@ class Budget:
 
     def _growth(self, chunk_bytes: int) -> int:
         """What an engine's caches may grow by while it encodes one chunk."""
-        return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self._grows else 0
+        return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self.grows else 0
 
     def too_small(self, message: str, record: int, place: str) -> BudgetError:
         """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
@@ -145,12 +148,12 @@ class Budget:
         """
         return self._needs(message, 2 * self.lease_for(record), place)
 
-    def _needs(self, message: str, capacity: int, place: str) -> BudgetError:
+    def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
         """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
         engines = self._most_workers * (self._engine + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
-        hint = f"with {_option(enough)} there is room for it"
+        hint = f"with {_option(enough)} there is room for it{unless}"
         if enough > usable_memory():
             hint += f"; this machine allows {show_bytes(usable_memory())}"
         return BudgetError(message, place=place, hint=hint)
@@ -181,7 +184,7 @@ class Budget:
         if self.sample() <= soft:
             return False
         hand_back()
-        return self._grows and self.sample() > soft - _RELIEF
+        return self.grows and self.sample() > soft - _RELIEF
 
     def lease(self, amount: int) -> bool:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
@@ -193,16 +196,21 @@ class Budget:
             return not self._closed
 
     @contextmanager
-    def hold(self, amount: int, what: str, place: str, record: int = 0) -> Iterator[None]:
+    def hold(self, amount: int, what: str, place: str, longest: Callable[[], int | None] = lambda: 0) -> Iterator[None]:
         """Memory for a step of the feeder, beside the leases; waits until it is free. Only the feeder's thread asks.
 
-        BudgetError where there is never so much; it names what suffices, also for a `record` of so many bytes that may
-        come out of it.
+        BudgetError where there is never so much; it names what suffices, also for the `longest` record in bytes that
+        will come out of it. Where that is not known, it says which would need more.
         """
         together = self._feeding + amount  # a page is held while its dictionary is
         if together > self.largest_step:
-            room = max(together + self.lease_for(LARGEST), 2 * self.lease_for(record))
-            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
+            record = longest()
+            # With more memory a step may take more, up to `largest`, which is less than this share of it.
+            step = together + together // self._per_byte + self.lease_for(LARGEST)
+            room = max(step, 2 * self.lease_for(record or 0))
+            fits = (room // 2 - _TASK) // self._per_byte
+            unless = f"; a text in it of more than {show_bytes(fits)} needs more" if record is None else ""
+            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place, unless)
         amount = max(0, amount - _STEP_FREE)
         full = self.lease_for(self.chunk_bytes)
         with self._freed:

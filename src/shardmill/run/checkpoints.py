@@ -12,39 +12,40 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
-from shardmill.run.journal import Begun, Journal
+from shardmill.run.journal import Journal, SavedRun
 from shardmill.run.manifest import NAME, read_manifest
-from shardmill.shards import Output, foreseen
-from shardmill.storage import PartialFile, Written, writing_to
+from shardmill.run.plan import Facts
+from shardmill.shards import FORMATS, Output, foreseen
+from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
-    from shardmill.run.mirror import Mirror
+    from shardmill.run.destination import Destination
 
 # Seconds between checkpoints: what a crash costs at the most, beside the chunks in flight. Often, so that the disk has
 # something to do all the time and not everything at the end.
 _EVERY = 0.5
-_FULL = 8  # files that may wait for their name; each holds two handles
-_FULL_MIRRORED = 2  # the same, where a file that has its name leaves the disk
 _PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
 State = Callable[[], dict[str, Any]]
 
 
 class Checkpoints:
-    """The outputs of a run and the journal that speaks of them. One thread uses it; `keeper` works in another."""
+    """The outputs of a run and the journal that speaks of them. One thread uses it.
+
+    `thread` settles files in the background.
+    """
 
     def __init__(
         self,
-        out: Path,
+        destination: Destination,
         journal: Journal,
         outputs: Sequence[Output],
-        keeper: Executor,
+        thread: Executor,
         state: State,
-        mirror: Mirror | None = None,
     ) -> None:
         """`state` gives all that a later run needs to go on from here, but for the outputs' positions."""
-        self._out, self._journal, self._outputs, self._keeper, self._state = out, journal, outputs, keeper, state
-        self._mirror = mirror
+        self._destination, self._journal, self._outputs = destination, journal, outputs
+        self._thread, self._state = thread, state
         self.files: list[tuple[int, str, Written]] = []
         """Those that are whole: the number of the output, the split, and what the manifest says."""
         self.beside: list[PartialFile] = []
@@ -54,23 +55,22 @@ class Checkpoints:
         self._running: Future[None] | None = None
         self._last = time.monotonic()
 
-    def begin(self, facts: dict[str, Any], begun: Begun | None) -> dict[str, Any] | None:
+    def begin(self, facts: Facts, saved_run: SavedRun | None) -> dict[str, Any] | None:
         """Start from nothing, or from what an earlier run has recorded, whose state it gives.
 
         OutputError when files of another making are in the way.
         """
-        saved = begun.state if begun else None
-        there = self._mirror.names() if self._mirror else None
-        if begun is None and (foreign := [name for output in self._outputs for name in output.foreign(there)]):
+        saved = saved_run.state if saved_run else None
+        there = self._destination.names()
+        if saved_run is None and (foreign := [name for output in self._outputs for name in output.foreign(there)]):
             raise OutputError(
                 f"files of another making are in the way: {', '.join(foreign[:3])}",
-                place=self._mirror.url if self._mirror else str(self._out),
+                place=str(self._destination.shown),
                 hint="choose another folder, or replace them with `--overwrite`",
             )
-        if begun and saved:
-            self.files = [(i, split, Written(**entry)) for i, split, entry in begun.files]
-        if self._mirror:
-            self._mirror.begin(facts, [written for _, _, written in self.files], self._outputs)
+        if saved_run and saved:
+            self.files = [(i, split, Written(**entry)) for i, split, entry in saved_run.files]
+        self._destination.begin(facts, [written for _, _, written in self.files], self._outputs)
         for i, output in enumerate(self._outputs):
             position = saved["outputs"][i] if saved else output.position()
             output.restore(position, [written for j, _, written in self.files if j == i])
@@ -95,7 +95,7 @@ class Checkpoints:
         if self._running is not None and self._running.done():
             self._wait()
         sound = self._sound
-        crowd = sum(output.full for output in self._outputs) >= (_FULL_MIRRORED if self._mirror else _FULL)
+        crowd = sum(output.full for output in self._outputs) >= self._destination.waiting_files
         due = sound and self._running is None and time.monotonic() - self._last >= _EVERY
         if not (now or crowd or due):
             return
@@ -106,7 +106,7 @@ class Checkpoints:
         # From here on the outputs believe that their full files are being named: not to be recorded unless they are.
         with self.step(final=sound):
             settling = [output.settling() for output in self._outputs]
-            self._running = self._keeper.submit(self._settle, settling, beside, saved, now)
+            self._running = self._thread.submit(self._settle, settling, beside, saved, now)
         if now:
             self._wait()
 
@@ -117,8 +117,8 @@ class Checkpoints:
         try:
             if self._sound:
                 self.keep(now=True)
-                if self._mirror:
-                    self._mirror.leave([file for file in self.beside if file.path.parent == self._out and file.length])
+                here = self._destination.folder
+                self._destination.leave([file for file in self.beside if file.path.parent == here and file.length])
             else:
                 self._wait()
         except StuckError:
@@ -133,8 +133,7 @@ class Checkpoints:
         self, settling: list[Any], beside: list[tuple[PartialFile, int]], saved: dict[str, Any] | None, now: bool
     ) -> None:
         done = [(i, split, written) for i, work in enumerate(settling) for split, written in work()]
-        if self._mirror:
-            self._mirror.upload([written for _, _, written in done])
+        self._destination.deliver([written for _, _, written in done])
         self.files += done
         self._unrecorded += [[i, split, written.entry()] for i, split, written in done]
         if saved is None:
@@ -145,8 +144,7 @@ class Checkpoints:
         self._unrecorded = []
         for output in self._outputs:
             output.recorded()
-        if self._mirror:
-            self._mirror.push(lambda: [[i, split, one.entry()] for i, split, one in self.files], saved, now=now)
+        self._destination.record(lambda: [[i, split, one.entry()] for i, split, one in self.files], saved, now=now)
 
     def _wait(self) -> None:
         if self._running is None:
@@ -154,12 +152,11 @@ class Checkpoints:
         waiting = time.monotonic()
         while not wait_for([self._running], timeout=_PATIENCE).done:
             # Gigabytes may have to go through a slow line: there it is the store's silence that counts.
-            if self._mirror is None or self._mirror.progressed < waiting:
-                where, place = ("store", self._mirror.url) if self._mirror else ("disk", str(self._out))
-                self._journal.stuck = self._mirror is None
+            if self._destination.answered < waiting:
+                self._journal.stuck = self._destination.medium == "disk"
                 raise StuckError(
-                    f"the {where} has not answered for {_PATIENCE:.0f} seconds",
-                    place=place,
+                    f"the {self._destination.medium} has not answered for {_PATIENCE:.0f} seconds",
+                    place=str(self._destination.shown),
                     kept="what was recorded before; the same command goes on from there",
                 )
             waiting = time.monotonic()
@@ -171,7 +168,7 @@ class Checkpoints:
 @contextmanager
 def checkpoint_thread() -> Iterator[Executor]:
     """What settles files and records them in the background; waited for in the end, unless the disk is stuck."""
-    thread, stuck = ThreadPoolExecutor(1, "shardmill-keeper"), False
+    thread, stuck = ThreadPoolExecutor(1, "shardmill-checkpoints"), False
     try:
         yield thread
     except StuckError:
@@ -182,34 +179,25 @@ def checkpoint_thread() -> Iterator[Executor]:
 
 
 def remove_dataset(
-    out: Path,
-    journal: Journal,
-    outputs: Sequence[Output],
-    *more: str,
-    mirror: Mirror | None = None,
-    facts: dict[str, Any] | None = None,
+    destination: Destination, journal: Journal, outputs: Sequence[Output], facts: Facts, *more: str
 ) -> None:
-    """Make a folder as if nothing had been there; the manifest goes first, so that no half dataset has one.
+    """Make it as if nothing had been there, for a run of the plan that `facts` describe.
 
-    With a `mirror` the same there, for a run of the plan that `facts` describe.
+    The manifest goes first, so that no half dataset has one.
     """
     names = [NAME, *more]
     try:
-        manifest = read_manifest(out)
+        manifest = read_manifest(destination.folder)
     except ShardmillError:  # none, or damaged: then what the outputs own is all that can be known
         manifest = {}
     for described in (manifest, *manifest.get("also", ())):
         names += [file["name"] for split in described.get("splits", {}).values() for file in split.get("files", ())]
-    there = mirror.names() if mirror else None
+    there = destination.names()
     for output in outputs:
         names += output.foreign(there)
     # A manifest may come from anywhere.
     names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
-    if mirror:
-        mirror.clear(facts or {}, names)
-    for name in names:
-        with writing_to(out / name):
-            (out / name).unlink(missing_ok=True)
+    destination.clear(facts, names)
     journal.clear(plan=False)
 
 
@@ -233,4 +221,5 @@ def warn(outputs: Sequence[Output], manifest: dict[str, Any]) -> tuple[str, ...]
     """What the readers of the formats will trip over."""
     described = (manifest, *manifest.get("also", ()))
     each = [output.warnings(one["splits"]) for output, one in zip(outputs, described, strict=True)]
-    return (*foreseen([output.format for output in outputs]), *itertools.chain(*each))
+    named = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
+    return (*foreseen(named), *itertools.chain(*each))

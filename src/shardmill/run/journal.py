@@ -2,6 +2,7 @@
 
     DIR/.shardmill/lock           held by the process at work; the system lets go of it when that process dies
     DIR/.shardmill/plan.json      the plan's facts, to say what differs when another plan comes
+    DIR/.shardmill/run.json       how it went over time, for the report (run/record.py)
     DIR/.shardmill/journal.jsonl  a line per checkpoint: files that became whole, and the state of everything else
 
 A line is appended only after all that it speaks of is on disk. What a torn last line would have said is done again.
@@ -11,18 +12,22 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shardmill.errors import MismatchError, OutputError
+from shardmill.errors import BusyError, MismatchError, OutputError
 from shardmill.run.plan import differences, facts_json, read_facts, same_facts
+from shardmill.run.record import NAME as RECORD
 from shardmill.storage import write_whole, writing_to
 
 FOLDER = ".shardmill"
+_KEPT = ("plan.json", RECORD)
+"""What a complete dataset keeps."""
 _COMPACT_ABOVE = 1 << 20
 
 
-class Begun(NamedTuple):
+class SavedRun(NamedTuple):
     """What an earlier run has recorded."""
 
     files: list[Any]
@@ -47,7 +52,7 @@ class Journal:
         self.stuck = False
         """The disk does not answer: whoever closes a file, or deletes one, would wait for ever."""
 
-    def resume(self, facts: dict[str, Any]) -> Begun | None:
+    def resume(self, facts: dict[str, Any]) -> SavedRun | None:
         """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan."""
         before = read_plan(self.folder.parent)
         if before is None:
@@ -64,7 +69,7 @@ class Journal:
                     break
                 self._files += entry["files"]
                 state = entry["state"]
-        return Begun(list(self._files), state)
+        return SavedRun(list(self._files), state)
 
     def begin(self, facts: dict[str, Any], state: dict[str, Any] | None) -> None:
         """Start to write, from nothing or from a state that was just restored."""
@@ -90,12 +95,13 @@ class Journal:
         self._size += len(line)
 
     def clear(self, *, plan: bool) -> None:
-        """Forget how far it came. With `plan` False the plan too; a complete dataset keeps it, to be compared with."""
+        """Forget how far it came. With `plan` False the plan too; a complete dataset keeps it, to be compared with, and
+        the record of the run."""
         if self._file is not None:
             self._file.close()
             self._file = None
         for path in self.folder.iterdir():
-            if path.name != "lock" and not (plan and path.name == "plan.json"):
+            if path.name != "lock" and not (plan and path.name in _KEPT):
                 path.unlink()
 
     def close(self) -> None:
@@ -106,8 +112,9 @@ class Journal:
             self._file.close()
         # Removed while it is still held, so that nobody can take a lock on a file that is about to vanish.
         (self.folder / "lock").unlink(missing_ok=True)
-        if not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        with suppress(FileNotFoundError):  # somebody has deleted the folder meanwhile, which the run has noticed
+            if not any(self.folder.iterdir()):
+                self.folder.rmdir()
         os.close(self._lock)
 
     def _compact(self, state: dict[str, Any]) -> None:
@@ -123,7 +130,7 @@ class Journal:
 def tidy(out: Path) -> None:
     """Remove what a run has left that was killed after it had written the manifest: its lock, and its working files."""
     try:
-        left = [path.name for path in (out / FOLDER).iterdir() if path.name != "plan.json"]
+        left = [path.name for path in (out / FOLDER).iterdir() if path.name not in _KEPT]
     except OSError:
         return
     if left:
@@ -158,7 +165,7 @@ def _lock(path: Path, out: Path) -> int:
         except OSError:
             holder = os.read(handle, 20).decode("ascii", "replace").strip()
             os.close(handle)
-            raise OutputError(
+            raise BusyError(
                 "another run is at work in this folder" + (f" (process {holder})" if holder else ""),
                 place=str(out),
                 hint="wait for it to end, or choose another folder",

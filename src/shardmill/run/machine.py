@@ -135,12 +135,13 @@ def own_process() -> None:
 
 
 @contextmanager
-def capped(memory: int, foreseen: int, workers: int, threads: int) -> Iterator[None]:
+def capped(memory: int, foreseen: int, growing: int, threads: int) -> Iterator[None]:
     """A limit for this process while it works, below all that is reckoned: what would take more is a MemoryError.
 
     Only on Linux, and only where the process is ours: in a program that calls us it would be the limit of its other
     threads too. `foreseen`: the most that leases and engines add up to. It must stay free for them, touched or not:
-    a library in Rust aborts where it gets no memory. So with little memory the limit lies up to an eighth too high.
+    a library in Rust aborts where it gets no memory. `growing`: engines whose tables grow, mapped long before they are
+    touched: with them, and little memory, the limit lies up to an eighth too high.
     """
     if not (_owned and _LINUX):
         yield
@@ -151,8 +152,8 @@ def capped(memory: int, foreseen: int, workers: int, threads: int) -> Iterator[N
     # What is mapped and not touched, or touched and not counted as data, stays as it is; the rest may grow.
     with open("/proc/self/statm", "rb") as counts:
         mapped = int(counts.read().split()[5]) * _PAGE
-    untouched = threads * _STACK + workers * _TABLES - (memory - foreseen)
-    limit = mapped + max(0, memory - resident()) + max(_TABLES, untouched)
+    untouched = threads * _STACK + growing * _TABLES - (memory - foreseen)
+    limit = mapped + max(0, memory - resident()) + max(_TABLES if growing else 0, untouched)
     if soft != resource.RLIM_INFINITY:
         limit = min(limit, soft)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

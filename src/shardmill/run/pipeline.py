@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardmill.errors import Interrupted
-from shardmill.run.worker import Entry, Milled, Worker
+from shardmill.run.worker import Batch, Entry, Worker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from shardmill.documents.chunks import Chunk
-    from shardmill.run.worker import Milling
+    from shardmill.documents import Chunk
+    from shardmill.run.worker import WorkerSettings
 
 _TICK = 0.5  # seconds
 # Seconds that the end of a run waits for its threads, and those for one who has pressed Ctrl-C. Work on a chunk takes a
@@ -38,15 +38,15 @@ _TOGETHER = 2048  # small chunks in one task, or whole sources in them, at the m
 class _Task:
     entries: list[Entry]
     lease: int
-    future: Future[Milled] | None = None
+    future: Future[Batch] | None = None
     """None: a long stretch, which the consumer's own thread works on when its turn comes."""
 
 
 class Pipeline:
     """Use it as a context: leaving it ends all threads, whatever happened, but for one that waits for the system."""
 
-    def __init__(self, milling: Milling) -> None:
-        self._milling, self._budget = milling, milling.budget
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings, self._budget = settings, settings.budget
         self._tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(4 * self._budget.workers + 8)
         self._stopped = threading.Event()
         self._local = threading.local()
@@ -69,7 +69,7 @@ class Pipeline:
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, until - time.monotonic()))
 
-    def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Milled]:
+    def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Batch]:
         """The results for `entries`, in their order; `own` does what only this thread may do."""
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
         self._threads.append(self._feeder)
@@ -78,7 +78,7 @@ class Pipeline:
             if task.future is not None:
                 yield self._result(task.future)
             else:
-                yield from own.mill_long(task.entries[0])
+                yield from own.encode_long(task.entries[0])
             self._budget.release(task.lease)
 
     def _next(self) -> _Task | None:
@@ -93,7 +93,7 @@ class Pipeline:
                 raise task
             return task
 
-    def _result(self, future: Future[Milled]) -> Milled:
+    def _result(self, future: Future[Batch]) -> Batch:
         # Not `future.result(timeout)`: that time is up and that the work itself has raised a TimeoutError look alike.
         while not wait_for([future], timeout=_TICK).done:
             pass
@@ -147,19 +147,19 @@ class Pipeline:
         if group:
             yield _Task(group, self._budget.lease_for(cost, beside))
 
-    def _work(self, task: _Task) -> Milled:
+    def _work(self, task: _Task) -> Batch:
         worker = getattr(self._local, "worker", None)
         if worker is None:
-            worker = self._local.worker = Worker(self._milling)
+            worker = self._local.worker = Worker(self._settings)
             self._threads.append(threading.current_thread())
-        milled: Milled = worker.mill(task.entries)
-        if not self._milling.limited:
-            milled.entries = task.entries = [_without_payload(entry) for entry in task.entries]
+        batch: Batch = worker.encode(task.entries)
+        if not self._settings.limited:
+            batch.entries = task.entries = [_without_payload(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: the feeder then waits the longer.
-            needed = milled.size
+            needed = batch.size
             self._budget.release(task.lease - needed)
             task.lease = needed
-        return milled
+        return batch
 
 
 def _up_to(fault: list[BaseException], entries: Iterable[Entry]) -> Iterator[Entry]:

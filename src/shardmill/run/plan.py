@@ -58,6 +58,11 @@ class Plan:
         return kept if kept.strip("_-") else "data"
 
     @property
+    def commits(self) -> dict[str, str]:
+        """Repository and revision as asked for → commit."""
+        return {asked: name.partition("@")[2].partition("/")[0] for asked, name in self.sources.asked.items()}
+
+    @property
     def total_bytes(self) -> int | None:
         """Bytes of all sources; None when one is a stream of unknown size."""
         return self.sources.total_bytes

@@ -1,4 +1,4 @@
-"""Signs of life while a run goes on: a bar on a terminal, a line every few seconds elsewhere."""
+"""Signs of life while a run goes on: a view on a terminal or in a notebook, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO
+from html import escape
+from typing import Any, Protocol, TextIO
 
 from shardmill.units import show_bytes, show_count, show_seconds
-
-if TYPE_CHECKING:
-    from shardmill.run.budget import Budget
 
 _EVERY = 5.0  # seconds between plain lines
 _WINDOW = 20.0  # seconds over which speed is measured
@@ -28,6 +26,21 @@ class Done:
     documents: int = 0
     tokens: int = 0
     rejected: int = 0
+    source: str = ""
+    """The one that is read."""
+    retries: int = 0
+    engines: int = 0
+    """That were replaced to make room."""
+    parts: str = ""
+    """Of a run that is made in parts: how many are done, and how many are being made, in words."""
+
+
+class MemoryUse(Protocol):
+    """What is held of the memory that there is: a run's budget, or the fullest node of a cluster."""
+
+    @property
+    def memory(self) -> int: ...
+    def sample(self) -> int: ...
 
 
 class Progress:
@@ -36,7 +49,7 @@ class Progress:
     trouble: Callable[[], str] = staticmethod(lambda: "")
     """Words about what is being retried or waited for just now; empty when all is well."""
 
-    def begin(self, total: int | None, done: Done, budget: Budget) -> None:
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         """`total`: bytes of all sources; None when that is unknown."""
 
     def update(self, done: Done) -> None:
@@ -49,7 +62,7 @@ class Progress:
 class _Meter:
     """Turns states into words."""
 
-    def __init__(self, total: int | None, done: Done, budget: Budget, trouble: Callable[[], str]) -> None:
+    def __init__(self, total: int | None, done: Done, budget: MemoryUse, trouble: Callable[[], str]) -> None:
         self._trouble = trouble
         self.total, self.done, self._budget = total, done, budget
         self._past = [(time.monotonic(), done)]
@@ -67,26 +80,53 @@ class _Meter:
     def share(self) -> float:
         return min(1.0, self.done.bytes / self.total) if self.total else 0.0
 
-    def words(self) -> str:
-        then, before = self._past[0]
-        seconds = max(time.monotonic() - then, 1e-3)
-        speed = (self.done.bytes - before.bytes) / seconds
-        parts = [
+    @property
+    def left(self) -> str:
+        """How long it will still take, in words; empty where nobody knows."""
+        speed, _ = self._speeds()
+        if self.total is None or speed <= 0:
+            return ""
+        return f"{show_seconds(max(0, self.total - self.done.bytes) / speed)} left"
+
+    @property
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are held, and that may be."""
+        return self._budget.sample(), self._budget.memory
+
+    def amounts(self) -> list[str]:
+        """How much is done, and how fast."""
+        speed, tokens = self._speeds()
+        return [
             show_bytes(self.done.bytes) + (f" of {show_bytes(self.total)}" if self.total is not None else ""),
             f"{self.done.documents:,} documents",
             f"{show_count(self.done.tokens)} tokens",
             f"{show_bytes(speed)}/s",
-            f"{show_count((self.done.tokens - before.tokens) / seconds)} tokens/s",
-            f"memory {show_bytes(self._budget.sample())} of {show_bytes(self._budget.memory)}",
+            f"{show_count(tokens)} tokens/s",
         ]
-        if self.done.rejected:
-            parts.append(f"{self.done.rejected:,} rejected")
-        if self.total is not None and speed > 0:
-            parts.append(f"{show_seconds((self.total - self.done.bytes) / speed)} left")
+
+    def events(self) -> list[str]:
+        """What went wrong so far, counted."""
+        done = self.done
+        parts = [f"{done.rejected:,} rejected"] if done.rejected else []
+        parts += [f"{done.retries:,} retries" if done.retries > 1 else "1 retry"] if done.retries else []
+        return parts
+
+    def trouble(self) -> str:
+        """What is waited for just now; empty when all is well."""
         silent = time.monotonic() - self._updated
-        if trouble := self._trouble() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else ""):
-            parts.append(trouble)
-        return " · ".join(parts)
+        return self._trouble() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else "")
+
+    def words(self) -> str:
+        """All of it in a line."""
+        held, most = self.memory
+        parts = [self.done.parts, *self.amounts(), f"memory {show_bytes(held)} of {show_bytes(most)}", *self.events()]
+        return " · ".join(part for part in (*parts, self.left, self.trouble()) if part)
+
+    def _speeds(self) -> tuple[float, float]:
+        """Bytes and tokens a second, over the last while."""
+        then, before = self._past[0]
+        seconds = max(time.monotonic() - then, 1e-3)
+        return (self.done.bytes - before.bytes) / seconds, (self.done.tokens - before.tokens) / seconds
 
 
 class Lines(Progress):
@@ -97,8 +137,9 @@ class Lines(Progress):
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, total: int | None, done: Done, budget: Budget) -> None:
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         self._meter = _Meter(total, done, budget, self.trouble)
+        self._over.clear()  # a run in parts begins twice: with its parts, and with merging them
         self._thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
         self._thread.start()
 
@@ -120,14 +161,15 @@ class Lines(Progress):
 
 
 class Bar(Progress):
-    """A bar and the figures below it, on a terminal."""
+    """A calm view of a few lines, on a terminal."""
 
-    def begin(self, total: int | None, done: Done, budget: Budget) -> None:
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         from rich.console import Console
         from rich.live import Live
 
         self._meter = _Meter(total, done, budget, self.trouble)
-        self._live = Live(console=Console(stderr=True), get_renderable=self._show, refresh_per_second=4, transient=True)
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, get_renderable=self._show, refresh_per_second=4, transient=True)
         self._live.start()
 
     def update(self, done: Done) -> None:
@@ -138,16 +180,111 @@ class Bar(Progress):
             self._live.stop()
 
     def _show(self) -> Any:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
+        return view(self._meter, self._console.width)
 
-        # A table, because a bar alone does not end its line.
-        lines = Table.grid()
-        if self._meter.total:
-            lines.add_row(ProgressBar(total=1.0, completed=self._meter.share, width=60))
-        lines.add_row(Text(self._meter.words()))
-        return lines
+
+def view(meter: _Meter, width: int) -> Any:
+    """What is shown on a terminal of this width: always the same lines, so that nothing jumps."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    width = max(20, min(width - 1, 100))  # not the last column: some terminals would begin a new line
+    narrow = width < 64
+
+    def line(text: str, style: str = "") -> Text:
+        return Text(shorten(text, width), style=style, no_wrap=True)
+
+    def bar(before: str, share: float, after: str, style: str) -> Any:
+        room = width - len(before) - len(after) - 2
+        if room < 8:
+            return line(f"{before} {after}")
+        row = Table.grid(padding=(0, 1))
+        shown = ProgressBar(
+            total=1.0, completed=min(1.0, share), width=room, complete_style=style, finished_style=style
+        )
+        row.add_row(Text(before), shown, Text(after, no_wrap=True))
+        return row
+
+    # A table, because a bar alone does not end its line.
+    lines = Table.grid()
+    if meter.total:
+        lines.add_row(bar(f"{meter.share:4.0%}", meter.share, meter.left, "cyan"))
+    lines.add_row(line(meter.done.parts or meter.done.source or "…", "dim"))
+    size, documents, tokens, speed, token_speed = meter.amounts()
+    if narrow:
+        for pair in ((size, speed), (documents,), (tokens, token_speed)):
+            lines.add_row(line(" · ".join(pair)))
+    else:
+        lines.add_row(line(" · ".join((size, speed, token_speed))))
+        lines.add_row(line(" · ".join((documents, tokens))))
+    held, most = meter.memory
+    share = held / most if most else 0.0
+    words = f"{show_bytes(held)} of {show_bytes(most)}"
+    lines.add_row(bar("memory", share, words, "green" if share < 0.9 else "yellow"))
+    if events := " · ".join(meter.events()):
+        lines.add_row(line(events, "yellow"))
+    if trouble := meter.trouble():
+        lines.add_row(line(trouble, "yellow"))
+    return lines
+
+
+def shorten(text: str, width: int) -> str:
+    """A text that fits, without its beginning where it does not: the end of a path says more."""
+    from rich.cells import cell_len
+
+    text = "".join(c if c.isprintable() else "�" for c in text)
+    if cell_len(text) <= width:
+        return text
+    while text and cell_len(text) > width - 1:
+        text = text[max(1, (len(text) - width) // 2) :]
+    return f"…{text}"
+
+
+class Notebook(Progress):
+    """A bar and figures in a cell of a notebook, which are replaced in their place."""
+
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
+        self._meter = _Meter(total, done, budget, self.trouble)
+        self._shown = 0.0
+        self._cell = sys.modules["IPython"].display.display(self, display_id=True)
+
+    def update(self, done: Done) -> None:
+        self._meter.update(done)
+        if time.monotonic() - self._shown > 0.5:
+            self._shown = time.monotonic()
+            self._cell.update(self)
+
+    def end(self) -> None:
+        if hasattr(self, "_cell"):
+            self._cell.update(self)
+
+    def __repr__(self) -> str:
+        return self._meter.words() if hasattr(self, "_meter") else "<shardmill progress>"
+
+    def _repr_html_(self) -> str:
+        held, most = self._meter.memory
+        bar = (
+            f"<progress max='1' value='{self._meter.share:.4f}' style='width:24em'></progress> {self._meter.share:.0%}"
+        )
+        memory = (
+            f"<meter max='{most}' value='{held}' style='width:12em'></meter> {show_bytes(held)} of {show_bytes(most)}"
+        )
+        lines = [
+            *([f"{bar} {escape(self._meter.left)}"] if self._meter.total else []),
+            escape(self._meter.done.parts or self._meter.done.source),
+            escape(" · ".join([*self._meter.amounts(), *self._meter.events()])),
+            f"memory {memory}",
+            escape(self._meter.trouble()),
+        ]
+        return "<br>".join(line for line in lines if line)
+
+
+def default_progress() -> Progress:
+    """For those who call from Python: a view in a notebook, nothing elsewhere."""
+    shell = sys.modules.get("IPython")
+    kernel = getattr(shell.get_ipython(), "kernel", None) if shell is not None else None
+    return Notebook() if kernel is not None else Progress()
 
 
 def choose_progress(quiet: bool) -> Progress:

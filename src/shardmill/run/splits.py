@@ -1,31 +1,125 @@
-"""Which documents go to val: a function of their content and the seed, never of where they stood.
+"""What goes to which split, and where a run with `--limit` ends.
 
-Duplicates hash alike, so they fall on one side; and the split of a document does not change when files are
-added, renamed or cut in another way. Only the first 64 KiB of a document are looked at, so that the split of one that
-does not fit in memory is known from its first piece; of those, 16 words of eight bytes spread evenly (all of a text of
-up to 128 bytes), so that it costs less than a microsecond a document. Two documents that differ nowhere else share
-a side, which for near-duplicates is what one wants.
+By content, a document's split is a function of its text and the seed, never of where it stood. Duplicates hash alike,
+so they fall on one side; and the split of a document does not change when files are added, renamed or cut in another
+way. Only the first 64 KiB of a document are looked at, so that the split of one that does not fit in memory is known
+from its first piece; of those, 16 words of eight bytes spread evenly (all of a text of up to 128 bytes), so that it
+costs less than a microsecond a document. Two documents that differ nowhere else share a side, which for near-duplicates
+is what one wants.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardmill import core
-from shardmill.core.reading import content_hash as core_hash
+from shardmill.core import content_hash as core_hash
+from shardmill.documents import SPAN
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-PREFIX = 65536
+    from shardmill.documents import Documents
+    from shardmill.options import Val
+    from shardmill.run.rows import Rows, Stream
+
+PREFIX = SPAN
+"""Bytes that decide the split, of a span as of a document."""
 _WORDS = 16
 _SHORT = 64
 _PRIME = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 _TOGETHER = 4096  # rows: their words make two megabytes
 _FACTORS = np.cumprod(np.full(_WORDS, 0xD1342543DE82EF95, dtype=np.uint64))
+
+
+class Share(NamedTuple):
+    """What one split gets of a batch."""
+
+    split: str
+    tokens: NDArray[Any]
+    ends: NDArray[np.int64]
+    """Where documents end in this split, counted from the start of `tokens`."""
+    documents: int
+    """A document counts in the split where it ends."""
+    bytes: int
+
+
+def shares(stream: Stream, *, spans: bool, first: int = 0, split: str | None = None) -> Iterator[Share]:
+    """Deal a batch's tokens. Val takes the next `first` of them, whatever the rows say.
+
+    `spans`: the rows of one document may go to several splits, and it ends in each of them with its last row there.
+    `split`: of a piece of a document that began in an earlier batch.
+    """
+    for name, tokens in stream.tokens.items():
+        mine = stream.rows.val if name == "val" else ~stream.rows.val
+        rows = stream.rows if len(stream.tokens) == 1 else stream.rows[mine]
+        stops = np.cumsum(rows.length)
+        ends = np.cumsum(stream.rows.length * mine)[_last_of_each(stream.rows, mine)] if spans else stops[rows.closes]
+        border = min(first, len(tokens))
+        for target, start, end in (("val", 0, border), (split or name, border, len(tokens))):
+            if start < end:
+                here = slice(None) if end - start == len(tokens) else (stops > start) & (stops <= end)
+                yield Share(
+                    target,
+                    tokens[start:end],
+                    ends[(ends > start) & (ends <= end)] - start,
+                    int(np.count_nonzero(rows.closes[here])),
+                    int(rows.bytes[here].sum()),
+                )
+
+
+def _last_of_each(rows: Rows, mine: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The last of my rows of each document; of the last document only if it ends in these rows."""
+    some = np.flatnonzero(mine & (rows.length > 0))  # an empty file ends nothing
+    document = np.cumsum(rows.opens)[some]
+    closed = rows.closes[np.flatnonzero(rows.length)[-1:]]
+    last: NDArray[np.int64] = some[np.append(document[1:] != document[:-1], closed)[: len(some)]]
+    return last
+
+
+class Limit(NamedTuple):
+    """How much `--limit` still allows; None: any number."""
+
+    documents: int | None
+    tokens: int | None
+
+    @property
+    def nothing(self) -> bool:
+        return self.reached_by(0, 0)
+
+    def reached_by(self, documents: int, tokens: int) -> bool:
+        """Whether so much is all of it, or more."""
+        return (self.documents is not None and documents >= self.documents) or (
+            self.tokens is not None and tokens >= self.tokens
+        )
+
+    def cut(self, rows: Rows, *, spans: bool) -> Rows:
+        """The rows up to the one that reaches the limit, which then ends a document; their lengths without EOT."""
+        ended = np.cumsum(rows.closes)
+        enough = np.zeros(len(rows), dtype=np.bool_)
+        if self.documents is not None:
+            enough |= ended >= self.documents
+        if self.tokens is not None:
+            reached = np.cumsum(rows.length) + ended >= self.tokens
+            # A span may be the last, so that a limit in tokens also works for text that is one document.
+            enough |= reached if spans else reached & rows.closes
+        if enough.any():
+            rows = rows[: int(np.argmax(enough)) + 1]
+            rows.closes[-1] = True
+        return rows
+
+
+def val_rows(documents: Documents, val: Val, seed: int) -> NDArray[np.bool_]:
+    """Which rows go to val: by their place in the source, by their content, or none."""
+    if documents.tail is not None:
+        return documents.tail
+    if val.fraction:
+        return in_val(documents.data, documents.offsets, val.fraction, seed, len(documents.gap))
+    return np.zeros(len(documents), dtype=np.bool_)
 
 
 def in_val(

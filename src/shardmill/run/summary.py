@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from shardmill.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
-    from shardmill.run.main import Result
+    from shardmill.run.loop import Result
 
 
 def as_data(result: Result) -> dict[str, Any]:
@@ -74,6 +76,44 @@ def as_text(result: Result) -> str:
         f"{show_seconds(result.seconds)}{speed}, at most {show_bytes(result.peak_memory)} of memory → {result.out}"
     )
     return "\n".join(lines)
+
+
+def as_line(result: Result) -> str:
+    """The summary as Python's prompt shows it."""
+    data = as_data(result)
+    took = "complete before" if result.already else f"in {show_seconds(result.seconds)}"
+    return (
+        f"<shardmill result {str(result.out)!r}: {data['tokens']:,} tokens of {data['documents']:,} documents, "
+        f"{data['rejected']:,} rejected, {took}>"
+    )
+
+
+def as_html(result: Result) -> str:
+    """The summary as a notebook shows it."""
+    data = as_data(result)
+    took = "it was complete before" if result.already else show_seconds(result.seconds)
+    memory = f", at most {show_bytes(result.peak_memory)} of memory" if result.peak_memory else ""
+    words = f"{data['documents']:,} documents, {data['rejected']:,} rejected, {data['empty']:,} empty; {took}{memory}"
+    return splits_html(str(result.out), words, result.manifest["tokenizer"]["name"], result.manifest["splits"])
+
+
+def splits_html(name: str, words: str, tokenizer: str, splits: dict[str, dict[str, Any]]) -> str:
+    """The splits of a dataset as a table, with a line below it."""
+    rows = []
+    for split, described in splits.items():
+        tokens, text = described["tokens"], described["bytes"]
+        ratio = f"{text / tokens:.2f}" if text and tokens else "–"
+        size = show_bytes(text) if text else "–"
+        rows.append((split, f"{tokens:,}", f"{described['documents']:,}", size, ratio, f"{len(described['files']):,}"))
+    head = ("split", "tokens", "documents", "text", "bytes/token", "files")
+    return f"{_table(f'{name} · {tokenizer}', head, rows)}<p>{escape(words)}</p>"
+
+
+def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    shown = f"<caption><b>{escape(caption)}</b></caption>"
+    return f"<table>{shown}<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _tokenizer(result: Result) -> str:

@@ -1,31 +1,28 @@
-"""One chunk, or several small ones, from description to tokens: read, encode, place EOT, deal into splits."""
+"""One chunk, or several small ones, from description to tokens: read, encode, choose splits, place EOT."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.documents import Reader
-from shardmill.documents.chunks import Chunk, Documents
+from shardmill.documents import Chunk, Documents, Reader
 from shardmill.options import Val
 from shardmill.run.budget import Budget
-from shardmill.run.dealing import Counted, Most, Rows, Stream, join
 from shardmill.run.machine import hand_back
-from shardmill.run.splits import PREFIX, in_val
+from shardmill.run.rows import STORED, Counted, Rows, Stream, count, join, make_rows, with_eot
+from shardmill.run.splits import PREFIX, Limit, val_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shardmill.run.writer import Writer
     from shardmill.tokens import Engine, Tokenizer
 
 _REJECT = 256  # bytes that a reject takes, with its excerpt
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
-
-OPEN = "open"
-"""Stands for the split of a document that began in an earlier chunk."""
 
 
 class Entry(NamedTuple):
@@ -36,40 +33,59 @@ class Entry(NamedTuple):
     chunk: Chunk | None
 
 
+class Amounts(NamedTuple):
+    """Documents and bytes of text for one split."""
+
+    split: str
+    documents: int
+    bytes: int
+
+
 @dataclass
-class Milled:
-    """All that the writer needs of some chunks."""
+class Batch:
+    """Encoded chunks: all that the writer needs of them."""
 
     entries: list[Entry]
     counted: list[Counted]
-    streams: dict[str, dict[str, Stream]]
-    """By EOT policy, then by split."""
+    streams: dict[str, Stream]
+    """By EOT policy."""
     fallbacks: int = 0
-    piece: Chunk | None = None
-    """The chunk, when it is a piece of one long document that has a split of its own."""
+    spans: bool = False
+    """Rows are spans of documents, each with a split of its own."""
+    begins: bool = True
+    """False: its first row goes on with the document that is open."""
+    ends: bool = True
+    """False: its last document goes on in the next batch."""
     final: bool = True
     """False: more of the same chunk follows."""
-    closes_spans: bool = False
-    """A document that was dealt in spans over several chunks has come to its end."""
+    last: bool = False
+    """No more is wanted of the source that it is of."""
+    known: Amounts | None = None
+    """What it adds to the counts of its split, where its rows do not tell."""
+    after: Callable[[Writer], None] | None = None
+    """What else is to be recorded together with it."""
 
-    def reaches(self, most: Most) -> bool:
+    @property
+    def piece(self) -> bool:
+        """Whether it is a part of one document that has one split."""
+        return not self.spans and not (self.begins and self.ends)
+
+    def reaches(self, limit: Limit) -> bool:
         """Whether this is all that is wanted, or more. A long stretch is taken whole: it cannot be made again."""
         if self.entries[0].chunk is not None and self.entries[0].chunk.long:
             return False
-        tokens = sum(len(stream.tokens) for stream in next(iter(self.streams.values())).values())
-        return most.reached_by(sum(count.documents for count in self.counted), tokens)
+        tokens = sum(map(len, next(iter(self.streams.values())).tokens.values()))
+        return limit.reached_by(sum(counted.documents for counted in self.counted), tokens)
 
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        rejects = sum(len(count.rejects) for count in self.counted)
-        return _REJECT * rejects + sum(
-            part.nbytes for streams in self.streams.values() for stream in streams.values() for part in stream
-        )
+        rejects = sum(len(counted.rejects) for counted in self.counted)
+        return _REJECT * rejects + sum(stream.nbytes for stream in self.streams.values())
 
 
 @dataclass(frozen=True)
-class Milling:
+class WorkerSettings:
     """What all workers of a run have in common."""
 
     tokenizer: Tokenizer
@@ -97,41 +113,39 @@ class Milling:
 class Worker:
     """An engine of its own, replaced when memory runs short. One thread at a time uses it."""
 
-    def __init__(self, milling: Milling) -> None:
-        self._milling = milling
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
         self._engine: Engine | None = None
 
     @property
     def engine(self) -> Engine:
         if self._engine is None:
-            self._engine = self._milling.engine()
+            self._engine = self._settings.engine()
         return self._engine
 
-    def mill(self, entries: list[Entry], most: Most | None = None) -> Milled:
-        """Read and encode some chunks; of their documents only as many as are asked for."""
+    def encode(self, entries: list[Entry], limit: Limit | None = None) -> Batch:
+        """Read and encode some chunks, as far as the limit allows."""
         chunks = [entry.chunk for entry in entries if entry.chunk is not None]
         found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
         documents = join(found)
+        settings = self._settings
         encoded = self.engine.encode(documents.data, documents.offsets, len(documents.gap))
-        rows = Rows(chunks, found, documents, encoded)
-        if most is not None:
-            last = chunks[rows.keep(most) - 1]
+        rows = make_rows(chunks, found, documents, encoded, val_rows(documents, settings.val, settings.seed))
+        if limit is not None:
+            rows = limit.cut(rows, spans=documents.spans)
+            stops = np.cumsum([len(documents) for documents in found])
+            last = chunks[int(np.searchsorted(stops, len(rows), side="left"))]
             entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
-        val = self._val(documents)
-        mark = self._milling.tokenizer.eot or 0
-        streams = {eot: rows.deal(val, eot, mark) for eot in self._milling.eots}
-        piece = None
-        if len(chunks) == 1 and not documents.spans and not (chunks[0].begins and chunks[0].ends):
-            piece = chunks[0]
-            if not piece.begins:
-                streams = {eot: dict.fromkeys([OPEN], *dealt.values()) for eot, dealt in streams.items()}
+        counted = count(chunks, found, rows, encoded)
+        streams = {eot: with_eot(rows, encoded, eot, settings.tokenizer.eot or 0) for eot in settings.eots}
         self._make_room()
-        closes_spans = documents.spans and len(chunks) == 1 and chunks[0].ends
-        return Milled(entries, rows.count(), streams, encoded.fallbacks, piece, closes_spans=closes_spans)
+        # A chunk that cuts a document is alone in its batch.
+        begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
+        return Batch(entries, counted, streams, encoded.fallbacks, documents.spans, begins, ends)
 
-    def mill_long(self, entry: Entry) -> Iterator[Milled]:
+    def encode_long(self, entry: Entry) -> Iterator[Batch]:
         """Encode a stretch without a place to cut, in pieces that are written at once; only the last is final."""
-        chunk, spans = entry.chunk, self._milling.spans
+        chunk, settings = entry.chunk, self._settings
         assert chunk is not None
         texts = entry.reader.pieces(chunk, _PIECE)
         head = b""
@@ -139,8 +153,8 @@ class Worker:
             head += text
             if len(head) >= PREFIX:
                 break
-        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
-        split = "val" if (self._val(row)[0] if chunk.tail is None else chunk.tail) else "train"
+        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=settings.spans)
+        val = bool(val_rows(row, settings.val, settings.seed)[0]) if chunk.tail is None else chunk.tail
         seen, replaced = len(head), 0
 
         def rest() -> Iterator[bytes]:
@@ -154,51 +168,44 @@ class Worker:
             except StopIteration as end:
                 replaced = end.value or 0
 
-        first = True
+        first, total = True, 0
         waiting: NDArray[Any] | None = None
         for tokens in self.engine.encode_pieces(rest()):
             if waiting is not None:
-                yield self._part(entry, chunk, split, waiting, first, None)
+                yield self._part(entry, chunk, val, waiting, first, None)
                 first = False
-                if self._milling.budget.crowded():
+                if settings.budget.crowded():
                     self.engine.renew()
+                    settings.budget.engines_replaced += 1
                     hand_back()
-            waiting = tokens
-        last = waiting if waiting is not None else np.empty(0, self._milling.tokenizer.dtype)
-        milled = self._part(entry, chunk, split, last, first, seen)
-        milled.counted = [Counted(int(chunk.ends), 0, 0, replaced, [])]
-        yield milled
+            waiting, total = tokens, total + len(tokens)
+        last = waiting if waiting is not None else np.empty(0, settings.tokenizer.dtype)
+        batch = self._part(entry, chunk, val, last, first, seen)
+        batch.counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)]
+        yield batch
         self._make_room()
 
     def _part(
-        self, entry: Entry, chunk: Chunk, split: str, tokens: NDArray[Any], first: bool, seen: int | None
-    ) -> Milled:
+        self, entry: Entry, chunk: Chunk, val: bool, tokens: NDArray[Any], first: bool, seen: int | None
+    ) -> Batch:
         """Some tokens of a long stretch; `seen`: bytes of all of it, with the last."""
-        spans = self._milling.spans
         begins, ends = chunk.begins and first, chunk.ends and seen is not None
-        piece = None if spans else chunk._replace(begins=begins, ends=ends)
         streams = {}
-        for eot in self._milling.eots:
-            mark = np.array([self._milling.tokenizer.eot or 0], tokens.dtype)
+        for eot in self._settings.eots:
+            if eot == STORED:
+                columns = (np.array([value]) for value in (len(tokens), seen or 0, val, begins, ends))
+                streams[eot] = Stream(Rows(*columns), {"train": np.append(tokens, tokens[:1] * 0)})
+                continue
+            mark = np.array([self._settings.tokenizer.eot or 0], tokens.dtype)
             before, after = begins and eot == "before", ends and eot == "after"
-            part = np.concatenate([mark[: int(before)], tokens, mark[: int(after)]])
-            end = np.array([len(part)], np.int64)
-            row = slice(0, 0 if seen is None else 1)
-            size = np.array([seen or 0], np.int64)
-            key = split if spans or begins else OPEN
-            close = end[: int(ends)]
-            streams[eot] = {key: Stream(part, close, close, end[row], size[row])}
-        return Milled([entry], [], streams, 0, piece, final=seen is not None, closes_spans=spans and ends)
+            marked = np.concatenate([mark[: int(before)], tokens, mark[: int(after)]])
+            columns = (np.array([value]) for value in (len(marked), seen or 0, val, begins, ends))
+            streams[eot] = Stream(Rows(*columns), {"val" if val else "train": marked})
+        final = seen is not None
+        return Batch([entry], [], streams, 0, self._settings.spans, begins, ends, final)
 
     def _make_room(self) -> None:
-        if self._milling.budget.crowded():
+        if self._settings.budget.crowded():
             self._engine = None
+            self._settings.budget.engines_replaced += 1
             hand_back()
-
-    def _val(self, rows: Documents) -> NDArray[np.bool_]:
-        val = self._milling.val
-        if rows.tail is not None:
-            return rows.tail
-        if val.fraction:
-            return in_val(rows.data, rows.offsets, val.fraction, self._milling.seed, len(rows.gap))
-        return np.zeros(len(rows), dtype=np.bool_)

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from json.encoder import encode_basestring
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.documents.chunks import Position
-from shardmill.documents.oversize import TooLarge
+from shardmill.documents import Position, TooLarge
 from shardmill.errors import BudgetError, MismatchError
 from shardmill.run.checkpoints import Checkpoints
-from shardmill.run.dealing import Counted, Stream
 from shardmill.run.manifest import SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.rejects import check_rejects, reject_line
-from shardmill.run.worker import OPEN, Entry, Milled
+from shardmill.run.rows import Counted, Stream
+from shardmill.run.rows_output import RowsOutput
+from shardmill.run.splits import shares
+from shardmill.run.worker import Batch, Entry
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, PartialFile
 
 if TYPE_CHECKING:
-    from shardmill.documents.chunks import Chunk
-    from shardmill.options import Val
-    from shardmill.run.budget import Budget
-    from shardmill.run.journal import Begun, Journal
-    from shardmill.run.mirror import Mirror
-    from shardmill.run.plan import Plan
+    from shardmill.documents import Chunk
+    from shardmill.run.destination import Destination
+    from shardmill.run.journal import Journal, SavedRun
+    from shardmill.run.loop import Producer
     from shardmill.storage import Source
 
 REJECTS = "rejects.jsonl"
@@ -46,13 +45,15 @@ class State:
     carried: int = 0
     """Bytes of that document that count for no split yet."""
     counts: list[dict[str, dict[str, int]]] = field(default_factory=list)
-    here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected"), 0))
+    here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "tokens"), 0))
     """Counts of the source that is open at the position."""
     totals: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "replaced", "fallbacks"), 0)
     )
     rejects_bytes: int = 0
     sources_bytes: int = 0
+    merge: dict[str, int] = field(default_factory=dict)
+    """How far a merge has come: the part, and of it rows, places for tokens, and records of an open source."""
     engine: dict[str, str] = field(default_factory=dict)
     """Which libraries have encoded so far, and a hash of what they give for a hard text."""
 
@@ -62,87 +63,143 @@ class State:
 
 
 class Writer:
-    """Appends results to all outputs. One thread uses it; `keeper` runs its checkpoints in another."""
+    """Appends results to all outputs. One thread uses it; `thread` runs its checkpoints."""
 
     def __init__(
         self,
-        plan: Plan,
-        out: Path,
+        producer: Producer,
+        destination: Destination,
         journal: Journal,
         outputs: list[Output],
-        val: Val,
-        budget: Budget,
-        keeper: Executor,
-        mirror: Mirror | None = None,
+        thread: Executor,
     ) -> None:
-        self._plan, self._out, self._outputs, self._budget, self._mirror = plan, out, outputs, budget, mirror
+        self._producer, self._destination, self._outputs = producer, destination, outputs
         self._working = journal.folder
-        self._first = val.first
-        self._allowed = plan.options.bad_allowed
-        self.wanted = ("train",) if val.nothing else SPLITS
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.checkpoints = Checkpoints(out, journal, outputs, keeper, lambda: asdict(self.state), mirror)
+        self.checkpoints = Checkpoints(destination, journal, outputs, thread, lambda: asdict(self.state))
         self._before = self._through = 0
         self._left: list[bytes] = []
+        self._last_reject = b""
 
-    def begin(self, facts: dict[str, Any], begun: Begun | None, engine: dict[str, str]) -> None:
+    def begin(self, saved_run: SavedRun | None) -> None:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way.
 
-        `engine`: what encodes now. MismatchError if what has been written was encoded by one that gives other tokens.
+        MismatchError if what has been written was encoded by libraries that give other tokens than those of now.
         """
-        if begun and begun.state:
-            _check_engine(begun.state.get("engine") or engine, engine)
-        if saved := self.checkpoints.begin(facts, begun):
+        engine = self._producer.engine
+        if saved_run and saved_run.state:
+            _check_release(saved_run.state)
+            _check_engine(saved_run.state.get("engine") or engine, engine)
+        if saved := self.checkpoints.begin(self._producer.facts, saved_run):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
-            self._before = self._plan.sources.bytes_before(self.state.source)
+            self._before = self._producer.sources.bytes_before(self.state.source)
         self.state.engine = engine
-        self._rejects = PartialFile(self._out / REJECTS, self.state.rejects_bytes)
+        self._rejects = PartialFile(self._destination.folder / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
-        if self._mirror:
-            self._mirror.adopt()
+        self._destination.restored()
 
-    def take(self, milled: Milled) -> None:
-        """Append the next result in plan order, and checkpoint when it is time; BudgetError where a record has no room.
+    def write(self, batch: Batch) -> None:
+        """Append the next batch in plan order, and checkpoint when it is time; BudgetError where a record has no room.
 
-        That comes before anything of the result is written, so that all before it can be recorded.
+        That comes before anything of the batch is written, so that all before it can be recorded.
         """
-        self._refuse_too_large(milled)
-        with self.checkpoints.step(final=milled.final):
-            self._take(milled)
+        self._refuse_too_large(batch)
+        with self.checkpoints.step(final=batch.final):
+            self._write(batch)
         self.checkpoints.keep()
 
-    def _take(self, milled: Milled) -> None:
-        if milled.piece and milled.piece.begins:
-            self.state.split = next(iter(milled.streams[self._outputs[0].eot]), "train")
-        for i, output in enumerate(self._outputs):
-            for split, stream in milled.streams[output.eot].items():
-                self._append(i, self.state.split if split == OPEN else split, stream, milled.piece)
-        if milled.piece:
-            # Outputs may differ in where the document ends, but not in how much of it has been seen.
-            seen = next(iter(milled.streams[self._outputs[0].eot].values())).row_bytes.sum()
-            self.state.carried = 0 if milled.piece.ends else self.state.carried + int(seen)
-        if milled.closes_spans:
-            for output in self._outputs:
+    def _write(self, batch: Batch) -> None:
+        streams = self._with_carried(batch) if batch.piece else batch.streams
+        for i, output in enumerate(self._outputs if streams else ()):
+            count = self.state.counts[i]
+            if isinstance(output, RowsOutput):
+                self._write_rows(output, batch.streams[output.eot], batch, count["train"])
+                continue
+            if streams[output.eot].ends_before:
                 output.end_document()
-        self.state.totals["fallbacks"] += milled.fallbacks
-        counted = iter(milled.counted)
-        for entry in milled.entries if milled.final else ():
+            first = max(0, self._producer.first - count["val"]["tokens"]) if self._producer.first else 0
+            split = self.state.split if batch.piece else None
+            for share in shares(streams[output.eot], spans=batch.spans, first=first, split=split):
+                output.append(share.split, share.tokens, share.ends)
+                count[share.split]["tokens"] += len(share.tokens)
+                if batch.known is None:
+                    count[share.split]["documents"] += share.documents
+                    count[share.split]["bytes"] += share.bytes
+            if batch.known is not None:
+                count[batch.known.split]["documents"] += batch.known.documents
+                count[batch.known.split]["bytes"] += batch.known.bytes
+            if batch.spans and batch.ends:
+                output.end_document()
+        self.state.totals["fallbacks"] += batch.fallbacks
+        counted = iter(batch.counted)
+        for entry in batch.entries if batch.final else ():
             if entry.chunk is None:
                 self._end_source(entry)
             elif entry.chunk.whole:
                 self._count_whole(entry, entry.chunk, next(counted))
             else:
                 self._count(entry, entry.chunk, next(counted))
+        if batch.last and self.state.position != Position():
+            self._leave(self.state.source)
         self._list_sources()
+        if batch.after is not None:
+            batch.after(self)
+
+    def _write_rows(self, output: RowsOutput, stream: Stream, batch: Batch, count: dict[str, int]) -> None:
+        """Keep rows as they are, but for the split of a piece, which the beginning of its document has decided."""
+        rows = stream.rows
+        if batch.piece:
+            rows = replace(rows, val=np.full(len(rows), self.state.split == "val"))
+        output.append_rows(stream._replace(rows=rows))
+        count["tokens"] += int(rows.length.sum())
+        count["documents"] += int(np.count_nonzero(rows.closes))
+        count["bytes"] += int(rows.bytes.sum())
+
+    def add_rejects(self, lines: list[bytes]) -> None:
+        """Append rejects that another run has found."""
+        together = b"".join(lines)
+        self._rejects.append(together)
+        self.state.rejects_bytes += len(together)
+        self._last_reject = lines[-1]
+
+    def add_sources(self, lines: bytes) -> None:
+        """Append what another run has found in some sources."""
+        self._left.append(lines)
+        self._list_sources()
+
+    def pass_bytes(self, count: int) -> None:
+        """So many bytes of the sources lie behind, for those who watch."""
+        self._before += count
+
+    def check_rejects(self, where: str) -> None:
+        """SourceError when more documents were bad in all than `--max-bad` allows."""
+        state = self.state
+        if self._last_reject:
+            read = state.totals["documents"] + state.totals["empty"] + state.totals["rejected"]
+            reason = json.loads(self._last_reject)["reason"]
+            check_rejects(
+                state.totals["rejected"], read, self._producer.bad_allowed, where, reason,
+                f"{self._destination.shown}/{REJECTS}{PARTIAL}",
+            )  # fmt: skip
+
+    def _with_carried(self, batch: Batch) -> dict[str, Stream]:
+        """The streams of a piece: its document has one split, and its bytes count where it ends."""
+        state, rows = self.state, batch.streams[self._outputs[0].eot].rows
+        if batch.begins:
+            state.split = "val" if rows.val.any() else "train"
+        seen = state.carried + int(rows.bytes.sum())
+        state.carried = 0 if batch.ends else seen
+        counted = np.full(len(rows), seen if batch.ends else 0)
+        return {eot: stream._replace(rows=replace(stream.rows, bytes=counted)) for eot, stream in batch.streams.items()}
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """End all files and record that; gives those that stand beside the outputs, as the manifest says it."""
         with self.checkpoints.step():
             for output in self._outputs:
-                output.finish(self.wanted)
+                output.finish(self._producer.splits)
         self.checkpoints.keep(now=True)
         self.checkpoints.beside = [self._sources]
         if self.state.rejects_bytes:
@@ -163,7 +220,9 @@ class Writer:
         """How far it has come, for those who watch."""
         totals = self.state.totals
         tokens = sum(count["tokens"] for count in self.state.counts[0].values())
-        return Done(self._before + self._through, totals["documents"], tokens, totals["rejected"])
+        sources, at = self._producer.sources, self.state.source
+        source = sources[at].name if at < len(sources) else ""
+        return Done(self._before + self._through, totals["documents"], tokens, totals["rejected"], source)
 
     def kept(self) -> str | None:
         """What an early end leaves, in words; None: nothing."""
@@ -178,29 +237,15 @@ class Writer:
         with open(self._sources.path.with_name(self._sources.path.name + PARTIAL), "rb") as lines:
             return SourceLines(lines)
 
-    def _append(self, i: int, split: str, stream: Stream, piece: Chunk | None) -> None:
-        output, count = self._outputs[i], self.state.counts[i]
-        tokens, closes, ends, row_ends, row_bytes = stream
-        cut = max(0, self._first - count["val"]["tokens"]) if self._first else 0
-        for name, start, end in (("val", 0, min(cut, len(tokens))), (split, cut, len(tokens))):
-            if end <= start:
-                continue
-            output.append(name, tokens[start:end], ends[(ends > start) & (ends <= end)] - start)
-            mine = count[name]
-            mine["tokens"] += end - start
-            mine["documents"] += int(np.count_nonzero((closes > start) & (closes <= end)))
-            if piece is None:
-                mine["bytes"] += int(row_bytes[(row_ends > start) & (row_ends <= end)].sum())
-            elif piece.ends and end == len(tokens):
-                mine["bytes"] += self.state.carried + int(row_bytes.sum())
-
     def _count(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
-        state, source = self.state, self._plan.sources[entry.source]
+        state, source = self.state, self._producer.sources[entry.source]
         first = state.position.records
         for amounts in (state.here, state.totals):
             amounts["documents"] += counted.documents
             amounts["empty"] += counted.empty
             amounts["rejected"] += len(counted.rejects)
+        if "tokens" in state.here:  # not in a run that was begun before they were counted
+            state.here["tokens"] += counted.tokens
         state.totals["replaced"] += counted.replaced
         # No call of the system for each: it lets go of the interpreter, and workers who judge bad lines hold that long.
         for some in range(0, len(counted.rejects), _TOGETHER):
@@ -213,35 +258,30 @@ class Writer:
             state.rejects_bytes += len(lines)
         self._through = chunk.through if chunk.through >= 0 else chunk.end
         state.source = entry.source
-        state.position = Position(chunk.end, first + counted.lines, not chunk.ends)
+        state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
         if counted.rejects:
             last = counted.rejects[-1]
             where = entry.reader.place(first + last.record, chunk.start + last.byte if last.byte >= 0 else -1)
             read = state.totals["documents"] + state.totals["empty"] + state.totals["rejected"]
             check_rejects(
-                state.totals["rejected"], read, self._allowed, f"{source.name}, {where}", last.reason,
-                f"{self._mirror.url if self._mirror else self._out}/{REJECTS}{PARTIAL}",
+                state.totals["rejected"], read, self._producer.bad_allowed, f"{source.name}, {where}", last.reason,
+                f"{self._destination.shown}/{REJECTS}{PARTIAL}",
             )  # fmt: skip
 
-    def _refuse_too_large(self, milled: Milled) -> None:
+    def _refuse_too_large(self, batch: Batch) -> None:
         source, behind = self.state.source, self.state.position.records
-        chunks = [(entry, entry.chunk) for entry in milled.entries if entry.chunk is not None]
-        for (entry, chunk), counted in zip(chunks, milled.counted, strict=False):
+        chunks = [(entry, entry.chunk) for entry in batch.entries if entry.chunk is not None]
+        for (entry, chunk), counted in zip(chunks, batch.counted, strict=False):
             if entry.source != source:
                 source, behind = entry.source, 0
             if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
-                place = f"{self._plan.sources[source].name}, {entry.reader.place(behind + found.record, chunk.start)}"
+                place = (
+                    f"{self._producer.sources[source].name}, {entry.reader.place(behind + found.record, chunk.start)}"
+                )
                 if found.hint:
                     raise BudgetError(found.reason, place=place, hint=found.hint)
-                raise self._budget.too_small(found.reason, found.size, place)
+                raise self._producer.budget.too_small(found.reason, found.size, place)
             behind += counted.lines
-
-    def leave_source(self) -> None:
-        """No more of the present source is wanted."""
-        if self.state.position != Position():
-            with self.checkpoints.step():
-                self._leave(self.state.source)
-                self._list_sources()
 
     def _end_source(self, entry: Entry) -> None:
         entry.reader.check()
@@ -249,21 +289,22 @@ class Writer:
 
     def _count_whole(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
         """Count sources of which each is a document, empty or rejected, and write them down."""
-        state, first, filled = self.state, chunk.source, counted.filled
-        assert filled is not None
+        state, first = self.state, chunk.source
+        assert counted.lengths is not None
+        lengths = counted.lengths.tolist()
         state.totals["replaced"] += counted.replaced
         if counted.rejects:
             rejects = {reject.record: [replace(reject, record=0)] for reject in counted.rejects}
-            for i, full in enumerate(filled.tolist()):
+            for i, tokens in enumerate(lengths):
                 bad = rejects.get(i, [])
-                one = Counted(int(full), int(not full and not bad), 0, 0, bad)
+                one = Counted(int(tokens > 0), int(not tokens and not bad), 0, 0, bad, tokens)
                 self._count(entry._replace(source=first + i), chunk, one)
                 self._leave(first + i)
             return
         state.totals["documents"] += counted.documents
         state.totals["empty"] += counted.empty
-        sources = self._plan.sources
-        self._left.append(as_bytes("".join(map(_line, sources.iter_from(first), filled.tolist()))))
+        sources = self._producer.sources
+        self._left.append(as_bytes("".join(map(_line, sources.iter_from(first), lengths))))
         self._before += sum(sources.sizes[first : first + chunk.whole])
         state.source, state.position = first + chunk.whole, Position()
 
@@ -276,22 +317,32 @@ class Writer:
             self.state.sources_bytes += len(lines)
 
     def _leave(self, index: int) -> None:
-        source = self._plan.sources[index]
+        source = self._producer.sources[index]
         self._left.append(json_line({"name": source.name, "bytes": source.size, **self.state.here}))
         self._before, self._through = self._before + (source.size or self._through), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
         self.state.source, self.state.position = index + 1, Position()
 
 
-def _line(source: Source, filled: bool) -> str:
+def _line(source: Source, tokens: int) -> str:
     """What `_leave` writes of a source that is one document or none: the same bytes, in an eighth of the time."""
-    counts = '"documents": 1, "empty": 0' if filled else '"documents": 0, "empty": 1'
-    return f'{{"name": {encode_basestring(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0}}\n'
+    counts = '"documents": 1, "empty": 0' if tokens else '"documents": 0, "empty": 1'
+    name = encode_basestring(source.name)
+    return f'{{"name": {name}, "bytes": {source.size}, {counts}, "rejected": 0, "tokens": {tokens}}}\n'
+
+
+def _check_release(saved: dict[str, Any]) -> None:
+    """MismatchError where the state is one that this release does not understand."""
+    if saved.keys() - {"outputs", *(one.name for one in fields(State))}:
+        raise MismatchError(
+            "the run was begun by another release of shardmill",
+            hint="finish it with that release, or start anew with `--overwrite`",
+        )
 
 
 def _check_engine(before: dict[str, str], now: dict[str, str]) -> None:
     """MismatchError where another release of a library gives other tokens than the run was begun with."""
-    if before["sha256"] != now["sha256"]:
+    if before != now and before["sha256"] != now["sha256"]:
         raise MismatchError(
             f"the run was begun with {before['libraries']}, and {now['libraries']} gives other tokens",
             hint="install the former release again, or start anew with `--overwrite`",

@@ -1,8 +1,8 @@
 """Tokens ↔ files: one file for each format, which writes, reads, recognises, indexes and weighs it."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from shardmill.lazy import lazily
 from shardmill.shards.formats import FORMATS, check_together, foreseen, format_named, open_output
 
 if TYPE_CHECKING:
@@ -17,37 +17,15 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "val")
 
-__all__ = [
-    "FORMATS",
-    "SPLITS",
-    "DocumentIndex",
-    "EndOfText",
-    "Foreign",
-    "Format",
-    "Output",
-    "TokenFile",
-    "TokenFiles",
-    "check_together",
-    "find_foreign",
-    "foreseen",
-    "format_named",
-    "open_output",
-]
-
-_LAZY = {
-    "DocumentIndex": "document_index",
-    "EndOfText": "document_index",
-    "Foreign": "recognising",
-    "Format": "format",
-    "Output": "output",
-    "TokenFile": "token_files",
-    "TokenFiles": "token_files",
-    "find_foreign": "recognising",
-}
-
-
-def __getattr__(name: str) -> Any:
-    # Imported when asked for: options want the names of the formats, and `--help` must not load numpy for them.
-    if name in _LAZY:
-        return getattr(import_module(f"shardmill.shards.{_LAZY[name]}"), name)
-    raise AttributeError(f"module 'shardmill.shards' has no attribute {name!r}")
+# Options want the names of the formats, and `--help` must not load numpy for them.
+__all__, __getattr__ = lazily(
+    "shardmill.shards",
+    {
+        "document_index": "DocumentIndex EndOfText",
+        "format": "Format",
+        "output": "Output",
+        "recognising": "Foreign find_foreign",
+        "token_files": "TokenFile TokenFiles",
+    },
+)
+__all__ += ["FORMATS", "SPLITS", "check_together", "foreseen", "format_named", "open_output"]

@@ -12,10 +12,18 @@ from contextlib import contextmanager
 from functools import lru_cache
 
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage.addresses import scheme_of
-from shardmill.storage.files import PARTIAL
-from shardmill.storage.names import COMPRESSION_ENDINGS, FORMAT_ENDINGS, endings
-from shardmill.storage.source import STDIN, Source, Sources, in_order
+from shardmill.storage import (
+    COMPRESSION_ENDINGS,
+    FORMAT_ENDINGS,
+    PARTIAL,
+    STDIN,
+    NamedSource,
+    Source,
+    Sources,
+    endings,
+    in_order,
+    scheme_of,
+)
 
 _FOLDER, _STREAM = -1, -2  # in place of a size
 Owned = Callable[[str], Iterable[str]]
@@ -26,7 +34,7 @@ Entry = tuple[str, int, int]
 
 
 def find_sources(
-    specs: Iterable[str],
+    specs: Iterable[str | NamedSource],
     input_format: str = "auto",
     pinned: Mapping[str, str] | None = None,
     cache: str | None = None,
@@ -46,7 +54,10 @@ def find_sources(
     named = streams = 0
     for spec in specs:
         named += 1
-        if spec == STDIN:
+        if isinstance(spec, NamedSource):
+            found.append(spec.found(len(found)))
+            found.given[found[-1].path] = spec
+        elif spec == STDIN:
             streams += 1
             if sys.stdin is None:  # the descriptor may stand for another file by now
                 raise UsageError("standard input is closed", hint="name a file, or feed something into it")
@@ -172,7 +183,7 @@ class _LocalFiles:
                 last = path
                 yield path, size, changed
         if not last:
-            raise UsageError("nothing matches the pattern", place=pattern)
+            raise UsageError("nothing matches the pattern", place=pattern[:300], hint=_hint_for_texts(pattern))
 
     def _matches(self, pattern: str) -> Iterator[Entry]:
         fixed = os.path.dirname(pattern[: next(i for i, c in enumerate(pattern) if c in "*?[")])
@@ -265,7 +276,7 @@ def _is_owned(path: str, owned: frozenset[str]) -> bool:
 def _unreadable(path: str, error: OSError) -> UsageError:
     if isinstance(error, FileNotFoundError):
         hint = "is it a broken link?" if os.path.islink(path) else None
-        return UsageError("the source is not there", place=path, hint=hint)
+        return UsageError("the source is not there", place=path[:300], hint=hint or _hint_for_texts(path))
     if isinstance(error, PermissionError):
         return UsageError("no permission to read the source", place=path)
     return UsageError(f"the source cannot be read: {error.strerror}", place=path)
@@ -284,3 +295,10 @@ def is_readable_name(path: str) -> bool:
     """Whether a file found in a folder is taken: its name says a format, or says nothing at all."""
     plain, _ = endings(path)
     return plain in FORMAT_ENDINGS or plain == "" or plain in COMPRESSION_ENDINGS
+
+
+def _hint_for_texts(path: str) -> str | None:
+    """For a caller in Python who gave a list of texts, which are taken for paths."""
+    if len(path) > 255 or "\n" in path:
+        return "is this a text and no path? Give a list of texts as `shardmill.NamedSource(texts)`"
+    return None

@@ -11,20 +11,24 @@ from typing import Any
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS, Options
 from shardmill.sources.recipes import ENDING, Recipe, find_recipe, named_recipe, near_names, read_recipe
+from shardmill.storage import STDIN, NamedSource
 from shardmill.units import show_bytes, show_count
 
-_STDIN = "-"
 
-
-def apply_recipes(specs: Sequence[str], given: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+def apply_recipes(
+    specs: Sequence[str | NamedSource], given: dict[str, Any]
+) -> tuple[list[str | NamedSource], dict[str, Any]]:
     """The sources and options of a call in which recipes are written out. What was given counts before a recipe's own.
 
     UsageError for a name that is none, and for recipes that want different things.
     """
     own = named_recipe(given["recipe"]) if given.get("recipe") else None
-    sources: list[str] = []
+    sources: list[str | NamedSource] = []
     used: list[Recipe] = []
     for spec in specs:
+        if isinstance(spec, NamedSource):
+            sources.append(spec)
+            continue
         recipe = _named_by(spec, given)
         if recipe is None:
             sources.append(_matching(spec, own) if own is not None else spec)
@@ -44,7 +48,7 @@ def shadowed(specs: Sequence[str]) -> list[str]:
 
 def _named_by(spec: str, given: dict[str, Any]) -> Recipe | None:
     """The recipe that a source names; None: it is something to be read."""
-    if spec == _STDIN or "://" in spec or "\0" in spec:
+    if spec == STDIN or "://" in spec or "\0" in spec:
         return None
     if os.path.lexists(spec):
         # In a folder a .toml file is a text like any other; named by itself it is a recipe, unless one says otherwise.
@@ -98,7 +102,7 @@ def command(recipe: Recipe, formats: tuple[str, ...] = ()) -> str:
     return shlex.join(words)
 
 
-def as_table(recipes: Sequence[Recipe]) -> Iterator[str]:
+def recipe_table(recipes: Sequence[Recipe]) -> Iterator[str]:
     """One line for each."""
     width = max(len(recipe.name) for recipe in recipes) + 2
     yield f"{'name':<{width}}{'stored':>8}{'documents':>11}{'tokens':>8}  what"
@@ -109,7 +113,7 @@ def as_table(recipes: Sequence[Recipe]) -> Iterator[str]:
     yield "Figures are as published, approximate, tokens by GPT-2's tokenizer; `shardmill inspect NAME` measures."
 
 
-def as_page(recipe: Recipe) -> Iterator[str]:
+def recipe_page(recipe: Recipe) -> Iterator[str]:
     """All of one."""
     yield recipe.name + (f": {recipe.about}" if recipe.about else "")
     stored, documents, tokens = _figures(recipe)
@@ -128,7 +132,7 @@ def as_page(recipe: Recipe) -> Iterator[str]:
             yield f"    {command(recipe, (format,))}"
 
 
-def as_data(recipe: Recipe) -> dict[str, Any]:
+def recipe_data(recipe: Recipe) -> dict[str, Any]:
     """For programs."""
     return {
         "name": recipe.name,

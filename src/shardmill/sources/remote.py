@@ -15,13 +15,26 @@ from urllib.parse import quote
 
 from shardmill.errors import SourceError, UsageError
 from shardmill.sources.finding import is_readable_name, nothing_in
-from shardmill.storage import write_whole, writing_to
-from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, host_of, path_in, scheme_of, shown
-from shardmill.storage.buckets import BucketStore, Listed
-from shardmill.storage.objects import check_address
-from shardmill.storage.retrying import Patience, Retries, Unreachable, patiently
-from shardmill.storage.source import Source
-from shardmill.storage.web import WebStore
+from shardmill.storage import (
+    BUCKETS,
+    WEB,
+    BucketStore,
+    HubAddress,
+    ListedObject,
+    Patience,
+    Retries,
+    Source,
+    Unreachable,
+    WebStore,
+    check_address,
+    host_of,
+    path_in,
+    patiently,
+    scheme_of,
+    shown,
+    write_whole,
+    writing_to,
+)
 
 T = TypeVar("T")
 _MAGIC = re.compile(r"[*?[]")
@@ -76,10 +89,10 @@ class _Kept:
         self._path = cache / "listings" / f"{key}.json" if cache else None
         self.commit = ""
         """Of the last list; empty: there is none."""
-        self._files: list[Listed] = []
+        self._files: list[ListedObject] = []
         try:
             record: dict[str, Any] = json.loads(self._path.read_bytes()) if self._path else {"commit": "", "files": []}
-            self._files = [Listed(*one) for one in record["files"]]
+            self._files = [ListedObject(*one) for one in record["files"]]
             self.commit = record["commit"]
         except FileNotFoundError:
             return
@@ -87,17 +100,17 @@ class _Kept:
             # As if there were none: it is written anew when the hub answers.
             logging.getLogger("shardmill").warning("a list in the cache cannot be read: %s", self._path)
 
-    def files(self, commit: str) -> list[Listed] | None:
+    def files(self, commit: str) -> list[ListedObject] | None:
         return self._files if commit == self.commit else None
 
-    def write(self, commit: str, files: list[Listed]) -> None:
+    def write(self, commit: str, files: list[ListedObject]) -> None:
         if self._path is not None:
             with writing_to(self._path):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(self._path, json.dumps({"commit": commit, "files": files}).encode())
 
 
-def _hub_files(spec: str, address: HubAddress, commit: str | None, tries: int | None) -> tuple[str, list[Listed]]:
+def _hub_files(spec: str, address: HubAddress, commit: str | None, tries: int | None) -> tuple[str, list[ListedObject]]:
     """The commit, and the files that the address may mean; Unreachable when the hub does not say."""
     store = WebStore(Patience.from_environment())
     repo = f"datasets/{quote(address.repo)}"
@@ -119,7 +132,7 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, tries: int | 
             some, page = ask(page)
             entries += some
     return commit, [
-        Listed(entry["path"], int(entry["size"]), str(entry["lfs"]["oid"] if entry.get("lfs") else entry["oid"]))
+        ListedObject(entry["path"], int(entry["size"]), str(entry["lfs"]["oid"] if entry.get("lfs") else entry["oid"]))
         for entry in entries
         if entry["type"] == "file"
     ]
@@ -137,7 +150,7 @@ def _on_web(spec: str, input_format: str) -> Iterator[Source]:
         raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
     host = spec[: spec.index("/", spec.index("://") + 3)]
     root, pattern = _parted(spec[len(host) :])
-    found = [Listed(f"{root}/{link}", 0, "") for link in _web_list(store, f"{host}{root}/", pattern)]
+    found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(store, f"{host}{root}/", pattern)]
     for one in _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format, False):
         url = host + one.path
         size, version = _asked(lambda url=url: store.find(url), url)  # type: ignore[misc]
@@ -196,7 +209,7 @@ def _anything(_: str) -> bool:
     return True
 
 
-def _chosen(found: list[Listed], path: str, spec: str, input_format: str, single: bool) -> list[Listed]:
+def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str, single: bool) -> list[ListedObject]:
     """Those of the files that the path names, by the rules for files of this machine, in their order."""
     if single:
         return found

@@ -1,5 +1,24 @@
 """Bytes anywhere: local files, compression, the web and object stores; read by ranges, written whole."""
 
+from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, host_of, path_in, scheme_of, shown
+from shardmill.storage.buckets import BucketStore, ListedObject
+from shardmill.storage.cache import Cache
+from shardmill.storage.compressed import MARKS
+from shardmill.storage.feeds import (
+    CONTEXT,
+    FLAGS,
+    STREAM_BLOCK,
+    Before,
+    Feed,
+    FeedStream,
+    FileFeed,
+    RandomAccess,
+    StreamFeed,
+    check_unchanged,
+    is_as_found,
+    read_range,
+)
+from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher, RemoteFeed, shared_fetcher
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
@@ -12,22 +31,94 @@ from shardmill.storage.files import (
     writing_temporary_files,
     writing_to,
 )
-from shardmill.storage.object_store import LARGEST, ROOM, ObjectStore, Version, check_size, is_url
-from shardmill.storage.source import Source, Sources
+from shardmill.storage.given import NamedSource, given_sources, is_arrow, refuse_second_reading
+from shardmill.storage.names import (
+    COMPRESSION_ENDINGS,
+    FORMAT_ENDINGS,
+    TEXT_ENDINGS,
+    compression_of,
+    endings,
+    format_of,
+)
+from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
+from shardmill.storage.objects import check_address
+from shardmill.storage.opening import ARROW_MARK, FOREIGN, PARQUET_MARK, TEXT_FORMATS, Opened, open_source
+from shardmill.storage.retrying import Patience, Retries, Unreachable, patiently
+from shardmill.storage.source import SMALL, STDIN, Source, Sources, in_order
+from shardmill.storage.unicode import BOM, PLAIN_PYTHON, REPLACEMENT, is_valid, replaced
+from shardmill.storage.web import WebStore
 
 __all__ = [
-    "LARGEST",
+    "ARROW_MARK",
+    "BOM",
+    "BUCKETS",
+    "COMPRESSION_ENDINGS",
+    "CONNECTIONS",
+    "CONTEXT",
+    "FLAGS",
+    "FOREIGN",
+    "FORMAT_ENDINGS",
+    "LARGEST_OBJECT",
+    "MARKS",
+    "PARQUET_MARK",
     "PARTIAL",
+    "PLAIN_PYTHON",
+    "REPLACEMENT",
     "ROOM",
+    "SMALL",
+    "STDIN",
+    "STREAM_BLOCK",
+    "TEXT_ENDINGS",
+    "TEXT_FORMATS",
+    "WEB",
+    "Before",
+    "BucketStore",
+    "Bytes",
+    "Cache",
+    "Feed",
+    "FeedStream",
+    "Fetcher",
+    "FileFeed",
+    "HubAddress",
+    "ListedObject",
+    "NamedSource",
     "ObjectStore",
+    "Opened",
     "PartialFile",
+    "Patience",
+    "RandomAccess",
+    "RemoteFeed",
+    "Retries",
     "Source",
     "Sources",
+    "StreamFeed",
+    "Unreachable",
     "Version",
+    "WebStore",
     "Written",
     "as_file",
+    "check_address",
     "check_size",
+    "check_unchanged",
+    "compression_of",
+    "endings",
+    "format_of",
+    "given_sources",
+    "host_of",
+    "in_order",
+    "is_arrow",
+    "is_as_found",
     "is_url",
+    "is_valid",
+    "open_source",
+    "path_in",
+    "patiently",
+    "read_range",
+    "refuse_second_reading",
+    "replaced",
+    "scheme_of",
+    "shared_fetcher",
+    "shown",
     "sync_folder",
     "take_back",
     "waiting_words",

@@ -10,13 +10,12 @@ from typing import Any, NamedTuple
 
 from shardmill.errors import SourceError
 from shardmill.storage.addresses import host_of, scheme_of
-from shardmill.storage.feeds import changed
 from shardmill.storage.objects import Conflict, Objects, check_address
 from shardmill.storage.retrying import Patience, Refused, Transient
-from shardmill.storage.source import Source
+from shardmill.storage.source import Source, changed
 
 
-class Listed(NamedTuple):
+class ListedObject(NamedTuple):
     """One object of a list."""
 
     path: str
@@ -33,7 +32,7 @@ class BucketStore:
         self._buckets: dict[str, Objects] = {}
         self._lock = threading.Lock()
 
-    def find(self, url: str) -> Listed | None:
+    def find(self, url: str) -> ListedObject | None:
         """The object that a URL names; None when there is none."""
         with self._asking(url) as (objects, path):
             try:
@@ -42,7 +41,7 @@ class BucketStore:
             except FileNotFoundError:
                 return None
 
-    def list(self, url: str, wanted: Callable[[str], Any], *, deep: bool) -> list[Listed]:
+    def list(self, url: str, wanted: Callable[[str], Any], *, deep: bool) -> list[ListedObject]:
         """The wanted objects in a folder, or anywhere below it; read to the end of the list, or an error."""
         with self._asking(url) as (objects, folder), objects.asking():
             store = objects.store(many=True)
@@ -80,7 +79,7 @@ class BucketStore:
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
         raise SourceError("the store gives no parts of the file", place=source.name)
 
-    def _is_marker(self, one: Listed, folders: set[str], url: str) -> bool:
+    def _is_marker(self, one: ListedObject, folders: set[str], url: str) -> bool:
         """Whether it only stands for a folder: an empty object `NAME/`, which the library shows as `NAME`."""
         if one.size or "." in one.path.rpartition("/")[2]:
             return False
@@ -107,6 +106,6 @@ class BucketStore:
             raise SourceError("the source is not there", place=url, hint="check its name") from None
 
 
-def _listed(meta: Any) -> Listed:
+def _listed(meta: Any) -> ListedObject:
     version = (meta.get("e_tag") or "").strip('"') or meta["last_modified"].isoformat()
-    return Listed(meta["path"], int(meta["size"]), version)
+    return ListedObject(meta["path"], int(meta["size"]), version)

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from shardmill.errors import OutputError, SourceError
 from shardmill.storage.addresses import path_in
-from shardmill.storage.ranges import RemotePull
-from shardmill.storage.retrying import patiently
+from shardmill.storage.feeds import FeedStream
+from shardmill.storage.fetching import RemoteFeed
+from shardmill.storage.files import PARTIAL
+from shardmill.storage.retrying import STOP_CHECK, patiently
 from shardmill.storage.source import Source
 from shardmill.storage.web import NoRanges
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from shardmill.storage.fetching import Fetcher
 
 _BLOCK = 1 << 20
-_TICK = 0.5  # seconds
 
 
 class Cache:
@@ -40,7 +41,7 @@ class Cache:
         while not fetching.done():
             if fetcher.stopped.is_set():
                 raise SourceError("the run has ended")
-            wait([fetching], timeout=_TICK)
+            wait([fetching], timeout=STOP_CHECK)
         with self._lock:
             self._begun.pop(source.path, None)
         return fetching.result(0)
@@ -74,7 +75,7 @@ class Cache:
     def _store(self, source: Source, fetcher: Fetcher, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         # Two runs may fetch the same file at once; the last one to finish replaces the same bytes by the same bytes.
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
         try:
             with open(partial, "wb") as file:
                 _copy(source, fetcher, file)
@@ -86,9 +87,9 @@ class Cache:
 
 
 def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
-    pull = RemotePull(fetcher, source)
+    stream = FeedStream(RemoteFeed(fetcher, source))
     try:
-        while block := pull.read(_BLOCK):
+        while block := stream.read(_BLOCK):
             file.write(block)
     except NoRanges:
 
@@ -99,4 +100,4 @@ def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
 
         patiently(whole, source.name, fetcher.patience, fetcher.retries, fetcher.stopped)
     finally:
-        pull.close()
+        stream.close()

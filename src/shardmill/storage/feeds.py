@@ -1,6 +1,6 @@
-"""A source's bytes, from a file that can be entered anywhere or from a stream that only goes forward.
+"""A source's bytes: random access where its size is known, forward only where it is a stream.
 
-A feed is what the one feeder thread looks through to find where chunks end. That of a remote file is in ranges.py.
+A feed is what the one feeder thread looks through to find where chunks end. That of a remote file is in fetching.py.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import select
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from shardmill.errors import SourceError
-from shardmill.storage.compressed import Pull
-from shardmill.storage.source import STDIN, Source
+from shardmill.storage.retrying import STOP_CHECK
+from shardmill.storage.source import SMALL, STDIN, Source, changed
 
 FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-# Files up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes.
-SMALL = 1 << 16
-BLOCK = 1 << 18
-_TICK = 0.5  # seconds
-# Bytes before a span's nominal start that a cut may look at.
+STREAM_BLOCK = 1 << 18
+# Bytes before a span's nominal start that a cut may look at; what a tokenizer's cuts need (tokens/cuts.py) is less.
 CONTEXT = 64
 
 
@@ -42,6 +40,48 @@ class Feed(Protocol):
 
     def stored(self, offset: int) -> int:
         """About how many bytes, as they are stored, lie behind offset; for progress."""
+
+    def close(self) -> None: ...
+
+
+class RandomAccess(Feed):
+    """A feed of known size, of which any part can be read in any order."""
+
+    size: int
+
+    def read(self, start: int, end: int, keep: bool = False) -> bytes | bytearray:
+        """The bytes of a range. `keep`: they will be read again."""
+        return self.peek(start, end - start)
+
+    def look(self, offset: int, n: int) -> bytes:
+        """The n bytes at any offset, once; fewer only at the end."""
+        end = min(offset + n, self.size)
+        return bytes(self.read(offset, end)) if offset < end else b""
+
+    def expect(self, spans: Sequence[tuple[int, int]]) -> None:
+        """These spans will be read, in this order and once each, and no others that were expected before."""
+
+    def release(self, start: int, end: int) -> None:
+        """Nobody will read these bytes any more."""
+
+    def end_by(self, limit: int) -> int | None:
+        return self.size if self.size <= limit else None
+
+    def stored(self, offset: int) -> int:
+        return offset
+
+
+class ByteStream(Protocol):
+    """Bytes that are read from the start to the end."""
+
+    offset: int
+    """Bytes that were read so far."""
+
+    def read(self, n: int) -> bytes:
+        """At most n bytes; none at the end."""
+
+    def stored(self) -> int:
+        """About how many bytes, as they are stored, were read so far; for progress."""
 
     def close(self) -> None: ...
 
@@ -74,11 +114,7 @@ def is_as_found(source: Source, status: os.stat_result) -> bool:
 
 
 def read_range(source: Source, start: int, end: int) -> bytes:
-    """The bytes from start to end of a plain file, read by any thread."""
-    if source.remote:
-        from shardmill.storage.fetching import shared_fetcher
-
-        return bytes(shared_fetcher().read(source, start, end))
+    """The bytes from start to end of a plain file of this machine, read by any thread."""
     descriptor = open_raw(source)
     try:
         return _read_at(source, descriptor, start, end - start)
@@ -87,8 +123,11 @@ def read_range(source: Source, start: int, end: int) -> bytes:
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise SourceError when the file's size or time changed since it was found."""
-    if source.size is None:
+    """Raise SourceError when the file's size or time changed since it was found.
+
+    Of a remote source every answer was compared with what was found.
+    """
+    if source.size is None or source.remote:
         return
     try:
         status = os.stat(source.path)
@@ -96,14 +135,6 @@ def check_unchanged(source: Source) -> None:
         raise _os_error(source, error) from error
     if not is_as_found(source, status):
         raise changed(source)
-
-
-def changed(source: Source) -> SourceError:
-    return SourceError(
-        "the source changed while it was read",
-        place=source.name,
-        hint="wait until nothing writes to it any more, then start again",
-    )
 
 
 def _os_error(source: Source, error: OSError, offset: int | None = None) -> SourceError:
@@ -140,7 +171,7 @@ def _seek_and_read(descriptor: int, n: int, offset: int) -> bytes:
 _pread = getattr(os, "pread", _seek_and_read)
 
 
-class FileFeed:
+class FileFeed(RandomAccess):
     """A plain file of known size. Never mapped: mapped pages count as resident memory."""
 
     def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
@@ -180,27 +211,47 @@ class FileFeed:
         if offset > self.size:
             raise changed(self._source)
 
-    def end_by(self, limit: int) -> int | None:
-        return self.size if self.size <= limit else None
-
-    def stored(self, offset: int) -> int:
-        return offset
-
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
-class StreamFeed:
+class Before(Feed):
+    """A feed as if it ended at an earlier byte."""
+
+    def __init__(self, feed: Feed, end: int) -> None:
+        self._feed, self._end = feed, end
+
+    def take(self, start: int, end: int) -> bytes | None:
+        return self._feed.take(start, end)
+
+    def drop(self, offset: int) -> None:
+        self._feed.drop(offset)
+
+    def stored(self, offset: int) -> int:
+        return self._feed.stored(offset)
+
+    def close(self) -> None:
+        self._feed.close()
+
+    def peek(self, offset: int, n: int) -> bytes:
+        return self._feed.peek(offset, max(0, min(n, self._end - offset)))
+
+    def end_by(self, limit: int) -> int | None:
+        return self._end if self._end <= limit else None
+
+
+class StreamFeed(Feed):
     """A stream that only goes forward: the blocks that were looked at and not yet taken are held, and CONTEXT bytes."""
 
-    def __init__(self, pull: Pull, name: str) -> None:
-        self._pull = pull
-        self._name = name
+    def __init__(self, name: str, blocks: Iterator[bytes], raw: ByteStream | None = None) -> None:
+        """`raw`: the stream that the blocks are made from, if there is one to be closed."""
+        self._name, self._coming, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
         self._base = self._end = 0  # of the blocks that are held
         self._ended = False
+        self._failed: BaseException | None = None
         self.limit = 1 << 62  # it is taken for ended about there, by who wants to see only so much
 
     def peek(self, offset: int, n: int) -> bytes:
@@ -234,14 +285,21 @@ class StreamFeed:
         return self._end if self._ended and self._end <= limit else None
 
     def stored(self, offset: int) -> int:
-        return self._pull.stored()
+        return self._raw.stored() if self._raw is not None else offset
 
     def close(self) -> None:
-        self._pull.close()
+        if self._raw is not None:
+            self._raw.close()
 
     def _fill(self, end: int) -> None:
         while not self._ended and self._end < end:
-            block = self._pull.read(BLOCK) if self._end < self.limit else b""
+            if self._failed is not None:  # a generator that has raised would look like one that has ended
+                raise self._failed
+            try:
+                block = next(self._coming, b"") if self._end < self.limit else b""
+            except BaseException as error:
+                self._failed = error
+                raise
             if block:
                 self._blocks.append(block)
                 self._end += len(block)
@@ -253,32 +311,29 @@ class StreamFeed:
             self._base += len(self._blocks.popleft())
 
 
-class RawFile:
-    """A file, a pipe or standard input, pulled from the start; a silent pipe is waited for until `stopped`."""
+class Pipe(ByteStream):
+    """A pipe, a device or standard input; a silent one is waited for until `stopped`."""
 
     def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
         self._source = source
         self._stopped = stopped
-        self._offset = 0
+        self.offset = 0
         # To open a pipe that nobody writes to would wait for ever. Only Linux can tell such a one from one at its end.
-        flags = FLAGS | (os.O_NONBLOCK if source.size is None and sys.platform == "linux" else 0)
-        self._descriptor = -1 if source.path == STDIN else open_raw(source, flags)
+        flags = FLAGS | (os.O_NONBLOCK if sys.platform == "linux" else 0)
+        self._descriptor = -1 if source.path == STDIN else _open(source, flags)
 
     def read(self, n: int) -> bytes:
         descriptor = 0 if self._source.path == STDIN else self._descriptor
         while True:
             try:
-                if self._source.size is None:
-                    self._wait_for(descriptor)
+                self._wait_for(descriptor)
                 block = os.read(descriptor, n)
                 break
             except BlockingIOError:  # another reader of the same pipe was faster
                 continue
             except OSError as error:
-                raise _os_error(self._source, error, self._offset) from error
-        self._offset += len(block)
-        if not block and self._source.size is not None and self._offset < self._source.size:
-            raise changed(self._source)
+                raise _os_error(self._source, error, self.offset) from error
+        self.offset += len(block)
         return block
 
     def _wait_for(self, descriptor: int) -> None:
@@ -287,12 +342,12 @@ class RawFile:
             return
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        while not poll.poll(_TICK * 1000):
+        while not poll.poll(STOP_CHECK * 1000):
             if self._stopped is not None and self._stopped.is_set():
                 raise SourceError("the run has ended")
 
     def stored(self) -> int:
-        return self._offset
+        return self.offset
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -300,44 +355,16 @@ class RawFile:
             self._descriptor = -1
 
 
-class FeedPull:
-    """A feed pulled from its start, for what decompresses or decodes it."""
+class FeedStream(ByteStream):
+    """A feed read from a place to its end, for what decompresses or parses it; also a file as pyarrow wants one."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, offset: int = 0) -> None:
         self._feed = feed
-        self._offset = 0
-
-    def read(self, n: int) -> bytes:
-        block = self._feed.peek(self._offset, n)
-        self._offset += len(block)
-        self._feed.drop(self._offset)
-        return block
-
-    def stored(self) -> int:
-        return self._feed.stored(self._offset)
-
-    def close(self) -> None:
-        self._feed.close()
-
-
-class FeedFile:
-    """A feed as the file object that pyarrow's readers take; `most` bounds what one read may ask for."""
-
-    def __init__(self, feed: Feed, name: str, offset: int = 0, most: int = 1 << 62) -> None:
-        self._feed = feed
-        self._name = name
-        self._most = most
         self.offset = offset
         self.closed = False
 
     def read(self, n: int = -1) -> bytes:
-        if n > self._most:
-            raise SourceError(
-                f"a stretch of {n:,} bytes would have to be held in memory at once",
-                place=f"{self._name}, byte {self.offset:,}",
-                hint="raise `--memory`, or write the file again in smaller batches",
-            )
-        block = self._feed.peek(self.offset, BLOCK if n < 0 else n)
+        block = self._feed.peek(self.offset, STREAM_BLOCK if n < 0 else n)
         self.offset += len(block)
         self._feed.drop(self.offset)
         return block
@@ -346,4 +373,6 @@ class FeedFile:
         return self._feed.stored(self.offset)
 
     def close(self) -> None:
-        self.closed = True
+        if not self.closed:
+            self.closed = True
+            self._feed.close()

@@ -1,4 +1,4 @@
-"""Bytes of remote sources for a whole run: the threads that fetch them, and how many bytes may lie ready.
+"""Bytes of remote sources for a whole run: the threads that fetch them, how many bytes may lie ready, and their feed.
 
 Every request is made by one of a few daemon threads: who waits for one looks now and then whether the run still goes
 on, so that a server which has fallen silent never holds up the end of a run.
@@ -7,16 +7,20 @@ on, so that a server which has fallen silent never holds up the end of a run.
 from __future__ import annotations
 
 import threading
+import time
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 from shardmill.errors import ShardmillError, SourceError
 from shardmill.storage.addresses import BUCKETS, scheme_of
-from shardmill.storage.feeds import SMALL
+from shardmill.storage.feeds import CONTEXT, STREAM_BLOCK, RandomAccess, StreamFeed
 from shardmill.storage.names import format_of
-from shardmill.storage.retrying import Patience, Retries, Stopped, patiently
-from shardmill.storage.source import Source
+from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, Stopped, patiently
+from shardmill.storage.source import SMALL, Source
 
 if TYPE_CHECKING:
     from shardmill.storage.cache import Cache
@@ -32,7 +36,8 @@ _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 18, 4 << 20
 _LARGEST_FOOTER = 16 << 20
 _OPEN_AHEAD = 8  # files whose beginnings are fetched before their turn, at the most
 _FOOTERS_AHEAD = 2
-_TICK = 0.5  # seconds
+# Seconds that a reader waits for its turn in the window when nothing is on its way, before it fetches for itself.
+_PATIENCE = 1.0
 Bytes = bytes | bytearray
 
 
@@ -75,7 +80,7 @@ class Fetcher:
         self.retries = Retries()
         self.stopped = threading.Event()
         self.changed = threading.Condition()
-        """Guards all that this file and ranges.py keep; notified when a fetch is done or bytes were let go."""
+        """Guards all that this file keeps; notified when a fetch is done or bytes were let go."""
         self._spare = window // 4
         self.free = window - self._spare
         self.piece = max(_SMALLEST_PIECE, min(_LARGEST_PIECE, self.free // CONNECTIONS))
@@ -125,7 +130,7 @@ class Fetcher:
             while not fetch.done:
                 if self.stopped.is_set():
                     raise SourceError("the run has ended")
-                self.changed.wait(_TICK)
+                self.changed.wait(STOP_CHECK)
         if fetch.error is not None:
             raise fetch.error
         return fetch.data
@@ -210,7 +215,7 @@ class Fetcher:
             with self.changed:
                 self._idle += 1
                 while not self._waiting and not self.stopped.is_set():
-                    self.changed.wait(_TICK)
+                    self.changed.wait(STOP_CHECK)
                 self._idle -= 1
                 if self.stopped.is_set():
                     return
@@ -273,3 +278,181 @@ def shared_fetcher() -> Fetcher:
     if not _shared:
         _shared.append(Fetcher())
     return _shared[0]
+
+
+class ReadAhead:
+    """Pieces of a source in the order in which they will be read, fetched before that, as far as the window allows.
+
+    Several readers may be at work on different pieces. A piece is let go when it was read to its end.
+    """
+
+    def __init__(self, fetcher: Fetcher, source: Source, starts: Sequence[int], end_of: Callable[[int], int]) -> None:
+        self._fetcher, self._source = fetcher, source
+        self._starts, self._end_of = starts, end_of
+        self._next = 0
+        self._pieces: dict[int, Fetch] = {}
+        self._closed = False
+        with fetcher.changed:
+            fetcher.advance.append(self._advance)
+            self._advance()
+
+    def read(self, start: int, end: int, keep: bool = False) -> Bytes:
+        """The bytes of a range. `keep`: they will be read again, so nothing is let go or waited for."""
+        parts: list[Bytes | memoryview] = []
+        while start < end:
+            number = bisect_right(self._starts, start) - 1
+            stop = self._end_of(number) if number >= 0 else 0
+            if start >= stop:  # before the first piece, or between two
+                after = self._starts[number + 1] if number + 1 < len(self._starts) else end
+                upto = min(end, max(after, start + 1))
+                parts.append(self._fetcher.read(self._source, start, upto))
+            else:
+                upto = min(end, stop)
+                fetch = self._piece(number, keep)
+                if fetch is None:
+                    parts.append(self._fetcher.read(self._source, start, upto))
+                else:
+                    first = self._starts[number]
+                    data = self._fetcher.wait(fetch)
+                    whole = start == first and upto == stop
+                    parts.append(data if whole else memoryview(data)[start - first : upto - first])
+                    if upto == stop and not keep:
+                        self._let_go(number)
+            start = upto
+        return parts[0] if len(parts) == 1 and isinstance(parts[0], (bytes, bytearray)) else b"".join(parts)
+
+    def release(self, start: int, end: int) -> None:
+        """Nobody will read these bytes any more."""
+        first = max(0, bisect_right(self._starts, start) - 1)
+        for number in range(first, len(self._starts)):
+            if self._starts[number] >= end:
+                break
+            if self._starts[number] >= start:
+                self._let_go(number)
+
+    def close(self) -> None:
+        """Let go of everything; what is read from now on is fetched for itself."""
+        with self._fetcher.changed:
+            self._close()
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._fetcher.advance.remove(self._advance)
+            held = sum(fetch.size for fetch in self._pieces.values())
+            self._pieces.clear()
+            self._fetcher.let_go(held)
+
+    def _piece(self, number: int, keep: bool) -> Fetch | None:
+        """The fetch of a piece; None when the reader has to fetch for itself: it is gone, or its turn does not come."""
+        waited = time.monotonic()
+        with self._fetcher.changed:
+            while True:
+                if number in self._pieces:
+                    return self._pieces[number]
+                if number < self._next or keep or self._closed:
+                    return None
+                if self._fetcher.stopped.is_set():
+                    raise SourceError("the run has ended")
+                if any(not fetch.done for fetch in self._pieces.values()):
+                    waited = time.monotonic()
+                elif time.monotonic() - waited > _PATIENCE:
+                    return None
+                self._fetcher.changed.wait(STOP_CHECK)
+
+    def _let_go(self, number: int) -> None:
+        with self._fetcher.changed:
+            if number >= self._next:
+                # It was read without the window's help; to fetch it again would be for nothing.
+                self._next = number + 1 if number == self._next else self._next
+            fetch = self._pieces.pop(number, None)
+            self._fetcher.let_go(fetch.size if fetch is not None else 0)
+            if not self._pieces and self._next >= len(self._starts):
+                self._close()
+
+    def _advance(self) -> None:
+        """Ask for the next pieces, while there is room; one is always on its way. The lock is held."""
+        fetcher = self._fetcher
+        while not self._closed and self._next < len(self._starts):
+            start = self._starts[self._next]
+            size = self._end_of(self._next) - start
+            if size > fetcher.free and self._pieces:
+                return
+            self._pieces[self._next] = fetcher.begin(self._source, start, start + size)
+            fetcher.free -= size
+            self._next += 1
+
+
+class RemoteFeed(RandomAccess, StreamFeed):
+    """A remote source of known size: it is read forward through a window, from any place on, or by ranges."""
+
+    def __init__(self, fetcher: Fetcher, source: Source) -> None:
+        self._fetcher, self._source = fetcher, source
+        self.size = self._whole_size = source.size or 0
+        self._ahead: ReadAhead | None = None
+        StreamFeed.__init__(self, source.name, self._forward())
+
+    @cached_property
+    def _head(self) -> Bytes:
+        return self._fetcher.head(self._source)
+
+    @cached_property
+    def _tail(self) -> Bytes:
+        return self._fetcher.tail(self._source)
+
+    def peek(self, offset: int, n: int) -> bytes:
+        return super().peek(offset, max(0, min(n, self.size - offset)))
+
+    def drop(self, offset: int) -> None:
+        keep = max(0, offset - CONTEXT)
+        if self._end < keep <= self.size:
+            self._blocks.clear()
+            self._base = self._end = keep
+            self._ended = False
+            self.expect(())
+        super().drop(offset)
+
+    def close(self) -> None:
+        self.expect(())
+        self._fetcher.close(self._source)
+
+    def expect(self, spans: Sequence[tuple[int, int]]) -> None:
+        piece = self._fetcher.piece
+        cut = [(at, min(end, at + piece)) for start, end in spans for at in range(start, end, piece)]
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        # Where spans do not ascend, nothing can be found among them by halves: then each read fetches for itself.
+        if cut and all(one[1] <= other[0] for one, other in pairwise(cut)):
+            starts, ends = zip(*cut, strict=True)
+            self._ahead = ReadAhead(self._fetcher, self._source, starts, ends.__getitem__)
+
+    def read(self, start: int, end: int, keep: bool = False) -> Bytes:
+        if end <= len(self._head):
+            return self._head[start:end]
+        begin = self._whole_size - len(self._tail)
+        if start >= begin:
+            return self._tail[start - begin : end - begin]
+        if self._ahead is not None:
+            return self._ahead.read(start, end, keep)
+        return self._fetcher.read(self._source, start, end)
+
+    def release(self, start: int, end: int) -> None:
+        if self._ahead is not None:
+            self._ahead.release(start, end)
+
+    def _forward(self) -> Iterator[bytes]:
+        """The blocks from the end of those that are held, wherever that is when one is asked for."""
+        while self._end < self._whole_size:
+            if self._end < len(self._head):
+                yield bytes(self._head[self._end :])
+                continue
+            if self._ahead is None:
+                # Not a list of them: a terabyte has a quarter of a million pieces.
+                starts = range(self._end, self._whole_size, self._fetcher.piece)
+                self._ahead = ReadAhead(self._fetcher, self._source, starts, partial(_end_of, starts, self._whole_size))
+            yield bytes(self._ahead.read(self._end, min(self._end + STREAM_BLOCK, self._whole_size)))
+
+
+def _end_of(starts: range, size: int, number: int) -> int:
+    return min(size, starts[number] + starts.step)

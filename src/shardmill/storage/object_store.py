@@ -25,7 +25,7 @@ ROOM = 48 << 20
 
 _PART = 8 << 20
 _PARTS = 10_000  # in one upload, at the most; S3's own limit
-LARGEST = _PARTS * ROOM // 2
+LARGEST_OBJECT = _PARTS * ROOM // 2
 """Bytes of an object: so large that two of its parts fit in ROOM."""
 
 # An output is not lost because a store is away for two minutes: so many tries that the time is what ends them.
@@ -76,6 +76,12 @@ class ObjectStore:
             return bytes(got.bytes()), _version(got.meta)
 
         return self._found(name, get)
+
+    def section(self, name: str, start: int, end: int) -> bytes:
+        """Some bytes of an object; FileNotFoundError when it is not there."""
+        return self._ask(
+            name, lambda: bytes(self._library.get_range(self._objects.store(), name, start=start, end=end))
+        )
 
     def version(self, name: str) -> Version | None:
         """That of an object; None when there is none."""
@@ -252,9 +258,9 @@ class ObjectStore:
 
 def check_size(name: str, size: int, url: str) -> None:
     """OutputError when an object would be too large to be sent in parts that fit in memory."""
-    if size > LARGEST:
+    if size > LARGEST_OBJECT:
         raise OutputError(
-            f"`{name}` would have {size:,} bytes, and one object may have {LARGEST:,}",
+            f"`{name}` would have {size:,} bytes, and one object may have {LARGEST_OBJECT:,}",
             place=url,
             hint="choose a format with shards, such as `-f shards`",
         )

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from shardmill.errors import SourceError
 from shardmill.storage.compressed import compression_from, decompressed
-from shardmill.storage.feeds import SMALL, Feed, FeedPull, FileFeed, RawFile, StreamFeed
-from shardmill.storage.fetching import Fetcher, shared_fetcher
+from shardmill.storage.feeds import STREAM_BLOCK, Feed, FeedStream, FileFeed, Pipe, StreamFeed
+from shardmill.storage.fetching import Fetcher, RemoteFeed, shared_fetcher
 from shardmill.storage.names import compression_of, format_of
-from shardmill.storage.ranges import RemoteFeed
-from shardmill.storage.source import Source
-from shardmill.storage.unicode import BOM, Transcoded, wide_encoding
+from shardmill.storage.source import SMALL, Source
+from shardmill.storage.unicode import BOM, transcoded, wide_encoding
 
 PARQUET_MARK = b"PAR1"
 ARROW_MARK = b"ARROW1"
@@ -24,6 +23,9 @@ FOREIGN = (
     (b"%PDF-", "a PDF file", "turn it into text first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
     (b"\x04\x22\x4d\x18", "an lz4 file", "decompress it first"),
+    (b"\x5d\x00\x00", "an lzma file", "decompress it first"),
+    (b"\x1f\x9d", "a file of the program compress", "decompress it first"),
+    (b"Rar!\x1a\x07", "a RAR archive", "unpack it first"),
     (b"\x89PNG\r\n\x1a\n", "a PNG picture", "leave it out"),
     (b"SQLite format 3\0", "an SQLite database", "export its text first"),
     (b"\x93NUMPY", "a NumPy array", "leave it out"),
@@ -37,6 +39,8 @@ class Opened:
     feed: Feed
     format: str
     head: bytes
+    compression: str
+    """Empty: none."""
 
 
 def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
@@ -56,16 +60,18 @@ def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
                 hint="is the download complete? Without the ending it would be read as it is" if head else None,
             )
         if compression:
-            feed = StreamFeed(decompressed(FeedPull(feed), compression, source.name), source.name)
+            raw = FeedStream(feed)
+            feed = StreamFeed(source.name, decompressed(raw, compression, source.name), raw)
             head = feed.peek(0, SMALL)
         format = source.input_format
         if format == "auto":
             format = format_of(source.path) or guess(head)
             _refuse_foreign(source, format, head, compression)
         if format in TEXT_FORMATS and (encoding := wide_encoding(head)):
-            feed = StreamFeed(Transcoded(FeedPull(feed), encoding), source.name)
+            raw = FeedStream(feed)
+            feed = StreamFeed(source.name, transcoded(raw, encoding), raw)
             head = feed.peek(0, SMALL)
-        return Opened(feed, format, head)
+        return Opened(feed, format, head, compression)
     except BaseException:
         feed.close()
         raise
@@ -73,7 +79,8 @@ def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
 
 def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
     if source.size is None:
-        return StreamFeed(RawFile(source, fetcher.stopped if fetcher else None), source.name)
+        pipe = Pipe(source, fetcher.stopped if fetcher else None)
+        return StreamFeed(source.name, iter(lambda: pipe.read(STREAM_BLOCK), b""), pipe)
     if source.remote:
         return RemoteFeed(fetcher or shared_fetcher(), source)
     return FileFeed(source, fetcher.stopped if fetcher else None)

@@ -14,6 +14,9 @@ from shardmill.errors import SourceError
 
 T = TypeVar("T")
 
+STOP_CHECK = 0.5
+"""Seconds after which whoever waits looks whether the run still goes on."""
+
 
 class Transient(Exception):
     """A request failed in a way that may pass: a time-out, too many requests, a connection that was cut."""

@@ -10,12 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
+from shardmill.errors import SourceError
 from shardmill.storage.addresses import scheme_of
 from shardmill.storage.names import is_light
 
+if TYPE_CHECKING:
+    from shardmill.storage.given import NamedSource
+
 STDIN = "-"
+# Sources up to this size are read whole when they are opened, and of larger ones so much is looked at to tell what they
+# are: one open, one read, and the worker gets the bytes.
+SMALL = 1 << 16
 # Rows that are packed together: one takes 5 to 15 bytes so, where it would take 400 as objects.
 _BLOCK = 1024
 _BATCH = 1 << 16  # rows that are sorted at once: 12 MB
@@ -39,6 +46,14 @@ class Source(NamedTuple):
     @property
     def remote(self) -> bool:
         return "://" in self.path and bool(scheme_of(self.path))
+
+
+def changed(source: Source) -> SourceError:
+    return SourceError(
+        "the source changed while it was read",
+        place=source.name,
+        hint="wait until nothing writes to it any more, then start again",
+    )
 
 
 class PackedRows:
@@ -101,6 +116,8 @@ class Sources(Sequence[Source]):
         """Whether all are read without Arrow, as far as their names say."""
         self.asked: dict[str, str] = {}
         """What was asked for at the hub, and the name of one source of it."""
+        self.given: dict[str, NamedSource] = {}
+        """Text from Python, by the path that stands for it."""
         # The feeder, the writer and what is fetched ahead each look at a place of their own.
         self._block = lru_cache(4)(self._unpacked)
         self.extend(sources)

@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from html.parser import HTMLParser
 from importlib import import_module
 from typing import Any, NoReturn
 from urllib.parse import urljoin, urlsplit
@@ -18,9 +17,8 @@ from urllib.parse import urljoin, urlsplit
 from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
 from shardmill.storage.addresses import HubAddress, hub_url, scheme_of, shown
-from shardmill.storage.feeds import changed
 from shardmill.storage.retrying import Patience, Transient, Unreachable
-from shardmill.storage.source import Source
+from shardmill.storage.source import Source, changed
 
 PASSING = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
 _ELSEWHERE = (301, 302, 303, 307, 308)
@@ -32,18 +30,6 @@ _LARGEST_PAGE = 64 << 20  # an index of half a million files
 
 class NoRanges(SourceError):
     """The server gives a file whole or not at all."""
-
-
-class _Links(HTMLParser):
-    """The links of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.links: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "a":
-            self.links += [value for name, value in attrs if name == "href" and value]
 
 
 class WebStore:
@@ -85,12 +71,11 @@ class WebStore:
                 page += block
                 if len(page) > _LARGEST_PAGE:
                     raise SourceError("the index of the folder is too large", place=source.name)
-            found = _Links()
-            found.feed(page.decode("utf-8", "replace"))
+            links = _links_of(page.decode("utf-8", "replace"))
             # Where a redirect led elsewhere, links may be of there.
             roots = [shown(url), shown(str(answer.url))]
         below = []
-        for link in found.links:
+        for link in links:
             target = urljoin(roots[1], link)
             root = next((root for root in roots if target.startswith(root) and target != root), None)
             if root is not None and not re.search(r"[?#]", target):
@@ -240,6 +225,19 @@ class WebStore:
                 raise changed(source)
             if first.partition("-")[0] != str(start):
                 raise Transient(f"{_host(source)} sent another range than was asked for")
+
+
+def _links_of(page: str) -> list[str]:
+    from html.parser import HTMLParser  # some milliseconds, which only the index of a folder costs
+
+    links: list[str] = []
+
+    class Links(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            links.extend(value for name, value in attrs if tag == "a" and name == "href" and value)
+
+    Links().feed(page)
+    return links
 
 
 def _check_hub(source: Source, answer: Any) -> None:

@@ -2,16 +2,19 @@
 
 from shardmill.tokens.cuts import UncuttableError
 from shardmill.tokens.engines import Encoded, Engine, EngineError
-from shardmill.tokens.loading import Listed, list_tokenizers, load_tokenizer
+from shardmill.tokens.loading import ListedTokenizer, list_tokenizers, load_tokenizer
+from shardmill.tokens.texts import TextTokenizer, text_tokenizer
 from shardmill.tokens.tokenizers import Tokenizer
 
 __all__ = [
     "Encoded",
     "Engine",
     "EngineError",
-    "Listed",
+    "ListedTokenizer",
+    "TextTokenizer",
     "Tokenizer",
     "UncuttableError",
     "list_tokenizers",
     "load_tokenizer",
+    "text_tokenizer",
 ]

@@ -12,7 +12,7 @@ from shardmill.errors import ShardmillError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-CONTEXT = 16
+CUT_CONTEXT = 16
 """A window given to a cut begins at the text's beginning or at least this many bytes before the place asked for."""
 
 TAIL = 4
@@ -65,7 +65,7 @@ class Cut:
     def __call__(self, window: bytes, at: int) -> int:
         """The first safe place >= at that has text on both sides within the window, or -1.
 
-        It does not depend on where the window begins, if that is the text's beginning or CONTEXT bytes before `at`.
+        It does not depend on where the window begins, if that is the text's beginning or CUT_CONTEXT bytes before `at`.
         A place within the last TAIL bytes may go unseen. Bytes that are not UTF-8 count as U+FFFD.
         """
         at = max(at, 1)
@@ -79,8 +79,7 @@ class Cut:
         place = at + 512 - TAIL
         step = 1 << 14
         while place < len(window):
-            block = np.frombuffer(window, np.uint8, min(step + 2, len(window) - place + 1), place - 1)
-            for candidate in np.flatnonzero(_may_cut(block)).tolist():
+            for candidate in np.flatnonzero(_may_cut(window[place - 1 : place + step + 1])).tolist():
                 if self._rules.match(window, place + candidate):
                     return int(place + candidate)
             place += step
@@ -88,14 +87,14 @@ class Cut:
         return -1
 
 
-def _classes() -> NDArray[np.uint8]:
+def _classes() -> bytes:
     """0 other, 1 letter, 2 digit, 3 punctuation, 4 space, 5 line end, 6 not ASCII, 7 first byte of CJK punctuation."""
     table = np.zeros(256, np.uint8)
     for kind, pattern in enumerate(
         [rb"[A-Za-z]", rb"[0-9]", rb"[!-/:-@\[-`{-~]", _SPACE, rb"[\r\n]", rb"[\x80-\xff]", rb"[\xe3\xef]"]
     ):
         table[[byte for byte in range(256) if re.match(pattern, bytes([byte]))]] = kind + 1
-    return table
+    return table.tobytes()
 
 
 def _triples() -> NDArray[np.bool_]:
@@ -113,15 +112,25 @@ def _triples() -> NDArray[np.bool_]:
 
 
 _CLASS = _classes()
+_LAST_ALIKE = [
+    byte + next((n for n in range(256 - byte) if _CLASS[byte + n] != _CLASS[byte]), 256 - byte) - 1
+    for byte in range(256)
+]
+"""Of each byte the last one up to which all have its class."""
 _TRIPLE = _triples()
 _NONE = np.zeros((1 << 18) + 2, bool)
 
 
-def _may_cut(block: NDArray[np.uint8]) -> NDArray[np.bool_]:
+def _may_cut(block: bytes) -> NDArray[np.bool_]:
     """For each place between the first byte of the block and its last but one, whether the rules are worth asking."""
-    kind = _CLASS[block]
+    # In a long run of one class no place is safe. Most runs show by their least and largest byte, at 12 GB/s; the
+    # classes of all bytes at 0.8, and with numpy's look-up in a table at 0.4.
+    values = np.frombuffer(block, np.uint8)
+    if values.max() <= _LAST_ALIKE[values.min()]:
+        return _NONE[: len(block) - 1]
+    kind = np.frombuffer(block.translate(_CLASS), np.uint8)
     if kind[0] == kind[-1] and kind.min() == kind.max():
-        return _NONE[: len(kind) - 1]  # a long run of one class, in which no place is safe
+        return _NONE[: len(kind) - 1]
     triple = kind[:-1].astype(np.uint16)
     triple <<= 3
     triple |= kind[1:]

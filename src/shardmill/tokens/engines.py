@@ -87,7 +87,7 @@ class ReferenceBackend:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class EngineParts:
     """What an engine is made of; belongs to the tokenizer and is shared by its engines."""
 
     dtype: np.dtype[Any]
@@ -109,7 +109,7 @@ class EngineError(ShardmillError):
 class Engine:
     """Encodes text with one tokenizer. Not for two threads at once; its caches grow until it is dropped."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: EngineParts) -> None:
         self._recipe = recipe
         self._primary = recipe.primary()
         self._reference: Backend | None = None

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.core.encoding import Model
+from shardmill.core import Model
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.tokens import core_backend, gigatoken_backend, schemes, self_check

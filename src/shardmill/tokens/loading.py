@@ -67,7 +67,7 @@ BUILT_IN = ("gpt2", "r50k_base", "p50k_base")
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedTokenizer:
     """A tokenizer that can be asked for by name."""
 
     name: str
@@ -77,10 +77,10 @@ class Listed:
     available: bool
 
 
-def list_tokenizers() -> list[Listed]:
+def list_tokenizers() -> list[ListedTokenizer]:
     """The tokenizers that have names; any others are given as a file, a folder or a hub id."""
     return [
-        Listed(
+        ListedTokenizer(
             name,
             known.vocab_size,
             "core" if knows(SCHEMES[known.scheme]) else "gigatoken",

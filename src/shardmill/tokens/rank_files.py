@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.core.encoding import Model
+from shardmill.core import Model, parse_ranks
 from shardmill.errors import UsageError
 from shardmill.tokens import core_backend, gigatoken_backend, self_check, vocabulary
 from shardmill.tokens.cuts import Cut
@@ -187,9 +187,10 @@ class _RankFile:
     @cached_property
     def _model(self) -> Model:
         assert self.scheme is not None
+        if self._published:
+            return Model(parse_ranks(self._text), self.scheme.name)
         # Not `self.ranks`, which would stay: 10 MB that only a library needs.
-        ranks = vocabulary.parse(self._text, self._place, known=self._published)
-        return Model(vocabulary.by_id(ranks, {}), self.scheme.name)
+        return Model(vocabulary.by_id(vocabulary.parse(self._text, self._place), {}), self.scheme.name)
 
     def by_core(self, separator: bytes = b"") -> Backend:
         with self._building:

@@ -84,6 +84,15 @@ def texts(names: Sequence[str], rows: int = 400) -> list[bytes]:
     return [text.encode() for text in ["", *fragments, *made]]
 
 
+def hard_text() -> bytes:
+    """100 kB that two releases of a library hardly encode alike if they differ anywhere: fragments, all pairs of ASCII
+    characters, and every character of the scripts below U+3000."""
+    ascii_ = [chr(code) for code in range(0x20, 0x7F)]
+    pairs = " ".join(one + other for one in ascii_ for other in ascii_)
+    scripts = " ".join(f"a{chr(code)}" for code in range(0xA0, 0x3000))
+    return b"\n".join([*texts([], 100), pairs.encode(), scripts.encode()])
+
+
 def version(library: str) -> str:
     """The installed release of a library; nothing where it is not installed. The core comes with this package."""
     if library == "core":

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.tokens.cuts import CONTEXT, UncuttableError
+from shardmill.tokens.cuts import CUT_CONTEXT, UncuttableError
 from shardmill.tokens.look_ahead import WHITE, LookAhead
 from shardmill.tokens.numerals import begins_group
 
@@ -93,7 +93,7 @@ def _late_cut(text: bytes, cut: Callable[[bytes, int], int]) -> int:
 
 def _cut_after(text: bytes, at: int, end: int, cut: Callable[[bytes, int], int]) -> int:
     """The first safe place in the text from `at` up to `end`, or -1."""
-    begin = max(0, at - CONTEXT)
+    begin = max(0, at - CUT_CONTEXT)
     place = cut(text[begin:end], at - begin)
     return begin + place if place > 0 else -1
 
@@ -150,9 +150,9 @@ def _encode_window(
 ) -> _Window:
     """The window from `begin` that goes so much further than what is known to have no safe place."""
     limit = known + how.window
-    ahead.fill(limit + CONTEXT)
+    ahead.fill(limit + CUT_CONTEXT)
     text = ahead.text
-    end = _cut_after(text, max(1, known - CONTEXT), limit, how.cut)
+    end = _cut_after(text, max(1, known - CUT_CONTEXT), limit, how.cut)
     whole = end > 0
     if not whole:
         whole = ahead.ended and limit >= len(text)

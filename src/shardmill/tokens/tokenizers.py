@@ -13,7 +13,7 @@ import numpy as np
 
 from shardmill.errors import UsageError
 from shardmill.tokens import self_check
-from shardmill.tokens.engines import Backend, Engine, Recipe
+from shardmill.tokens.engines import Backend, Engine, EngineParts
 from shardmill.tokens.gigatoken_backend import MARK
 from shardmill.tokens.stitch import Stitching
 from shardmill.tokens.unicode_mismatch import WITH_SYMBOLS, Characters
@@ -83,7 +83,7 @@ class Tokenizer:
 
     def provenance(self, engine: Engine) -> dict[str, str]:
         """Which libraries encode, in which releases, and a hash of what the engine gives for a hard text."""
-        text = np.frombuffer(b"\n".join(self_check.texts([], 100)), np.uint8)
+        text = np.frombuffer(self_check.hard_text(), np.uint8)
         encoded = engine.encode(text, np.array([0, len(text)], np.int64))
         digest = hashlib.sha256(encoded.tokens.astype("<u4").tobytes())
         names = dict.fromkeys([self.engine_name, self.library_name])
@@ -113,7 +113,7 @@ class Tokenizer:
             names = sorted(self.special_tokens, key=len, reverse=True)
             forbidden = re.compile(rb"(?=(" + b"|".join(re.escape(name.encode()) for name in names) + rb"))")
         return Engine(
-            Recipe(
+            EngineParts(
                 self.dtype,
                 self.largest_id,
                 functools.partial(self.make_primary, separator),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,12 +49,24 @@ class Characters:
 
     def __init__(self, text: str) -> None:
         self._ranges = np.array(ranges(text))
-        self._pairs = np.zeros(1 << 16, bool)
+
+    @cached_property
+    def _pairs(self) -> NDArray[np.bool_]:
+        """Which two bytes one of them begins with. Made when first needed: an engine that is right needs none."""
+        pairs = np.zeros(1 << 16, bool)
         for first, last in self._ranges.tolist():
             begins = {chr(code).encode()[:2] for code in range(first, last + 1)}
-            self._pairs[[begin[0] << 8 | begin[1] for begin in begins]] = True
+            pairs[[begin[0] << 8 | begin[1] for begin in begins]] = True
+        return pairs
+
+    @cached_property
+    def _leads(self) -> NDArray[np.bool_]:
         leads: NDArray[np.bool_] = np.logical_or.reduce(self._pairs.reshape(256, 256), axis=1)
-        self._leads, self._first = leads, np.argmax(leads).astype(np.uint8)
+        return leads
+
+    @cached_property
+    def _first(self) -> np.uint8:
+        return np.uint8(np.argmax(self._leads))
 
     def places(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Where such characters begin in valid UTF-8, in order. English goes through at a gigabyte a second."""

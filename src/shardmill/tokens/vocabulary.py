@@ -8,7 +8,7 @@ import functools
 import itertools
 import string
 import zlib
-from importlib import resources
+from pathlib import Path
 
 from shardmill.errors import UsageError
 
@@ -18,7 +18,7 @@ END_OF_TEXT = "<|endoftext|>"
 @functools.cache
 def gpt2_ranks() -> bytes:
     """GPT-2's rank file (the same as tiktoken's r50k_base), from this package."""
-    return zlib.decompress(resources.files(__package__).joinpath("gpt2.ranks").read_bytes())
+    return zlib.decompress(Path(__file__).with_name("gpt2.ranks").read_bytes())
 
 
 def p50k_ranks() -> bytes:

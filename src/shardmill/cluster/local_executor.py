@@ -1,0 +1,58 @@
+"""Parts in processes of this machine: one after another, or several at a time."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterable
+
+from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.part_process import PartProcess
+from shardmill.errors import UsageError
+from shardmill.run import usable_cpus
+
+
+class LocalExecutor(Executor):
+    """`parallel` processes at a time; the CPUs are divided among them."""
+
+    def __init__(self, out: str, memory: int | None = None, workers: int | None = None, parallel: int = 1) -> None:
+        if parallel < 1:
+            raise UsageError(f"`--parallel {parallel}`: at least one is needed")
+        super().__init__(out, memory, workers or max(1, usable_cpus() // parallel))
+        self._parallel = parallel
+        self._node = socket.gethostname()
+        self._running: dict[int, PartProcess] = {}
+        self._new: list[int] = []
+
+    def open(self) -> None:
+        pass
+
+    def room(self) -> int:
+        return self._parallel - len(self._running)
+
+    def start(self, copy: int, number: int) -> None:
+        self._new.append(copy)
+        self._running[copy] = PartProcess(self._out, number, self._memory, self._workers, self._node)
+
+    def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
+        while self._new:
+            yield self._new.pop(), PartReport("running", self._node)
+        if not self._running:
+            time.sleep(seconds)
+            return
+        ready, _, _ = select.select(list(self._running.values()), [], [], seconds)
+        for copy, process in list(self._running.items()):
+            for report in process.read() if process in ready else ():
+                if report.last:
+                    self.stop(copy)
+                yield copy, report
+
+    def stop(self, copy: int) -> None:
+        self._running.pop(copy).end()
+
+    def close(self) -> None:
+        for process in self._running.values():
+            process.ask()
+        for copy in list(self._running):
+            self.stop(copy)

@@ -1,0 +1,50 @@
+"""A mark that the driver leaves in the output folder, so that a node can say whether it sees the same one."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from shardmill import __version__
+from shardmill.errors import ShardmillError
+from shardmill.storage import ObjectStore, is_url, write_whole
+
+_NAME = ".parts/driver"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the driver has left, to be handed to a node."""
+
+    out: str
+    value: str
+    version: str
+
+    @classmethod
+    def leave(cls, out: str) -> Mark:
+        """OutputError or OSError where nothing can be written there."""
+        mark = cls(out, secrets.token_hex(8), __version__)
+        if is_url(out):
+            ObjectStore(out).put(_NAME, mark.value.encode())
+        else:
+            (Path(out) / _NAME).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(Path(out) / _NAME, mark.value.encode())
+        return mark
+
+    def trouble(self) -> str:
+        """What keeps this machine from making parts, in words; empty if nothing does."""
+        if self.version != __version__:
+            return f"it has shardmill {__version__}, and the driver has {self.version}"
+        try:
+            found = self._read()
+        except (OSError, ShardmillError) as why:
+            return f"it cannot read {self.out}: {why}"
+        return "" if found == self.value.encode() else f"its {self.out} is not the driver's"
+
+    def _read(self) -> bytes | None:
+        if is_url(self.out):
+            stored = ObjectStore(self.out).read(_NAME)
+            return stored[0] if stored else None
+        path = Path(self.out) / _NAME
+        return path.read_bytes() if path.exists() else None

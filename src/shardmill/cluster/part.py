@@ -1,0 +1,124 @@
+"""One part of a plan, made by whoever has its number; made twice, it is the same, and only one is kept."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardmill import arguments
+from shardmill.cluster.place import published
+from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
+from shardmill.documents import Bounds, Position, chunks_of
+from shardmill.errors import BusyError, UsageError
+from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, RowsOutput, Run, Worker, Writer
+from shardmill.shards import Output
+
+
+@dataclass(frozen=True)
+class PartResult:
+    """What `make_part` has done."""
+
+    number: int
+    made: bool
+    """False: it was there already, or another was faster."""
+    bytes: int
+    documents: int
+    tokens: int
+    seconds: float = 0.0
+    peak_memory: int = 0
+
+
+def make_part(
+    out: str | os.PathLike[str],
+    number: int,
+    *,
+    memory: int | str | None = None,
+    workers: int | None = None,
+    cache: str | None = None,
+    progress: Progress | None = None,
+) -> PartResult:
+    """Make one part of the plan at `out`. The same call goes on from where one ended on this machine."""
+    arguments.instance("progress", progress, Progress)
+    whole = read_part_plan(out)
+    number = arguments.number("number", number, least=0)
+    if number >= len(whole.parts):
+        raise UsageError(f"there is no part {number:,}", hint=f"the parts are 0 to {len(whole.parts) - 1:,}")
+    place, began = whole.place, time.monotonic()
+    manifest, made, peak = published(place, number), False, 0
+    if manifest is None:
+        given = {"memory": memory, "workers": workers, "cache": cache}
+        settings = {name: value for name, value in given.items() if value is not None}
+        folder, manifest, peak = _make(whole, whole.parts[number], settings, progress or Progress())
+        made = place.publish(number, folder, manifest)
+    tokens = manifest["splits"]["train"]["tokens"]
+    seconds = time.monotonic() - began
+    return PartResult(number, made, whole.parts[number].bytes, manifest["documents"], tokens, seconds, peak)
+
+
+def _make(
+    whole: PartPlan, part: PartBounds, settings: dict[str, Any], progress: Progress
+) -> tuple[Path, dict[str, Any], int]:
+    """Where the part was made, its manifest, and the memory that it took.
+
+    Another process that is at work on it may be frozen, so it is left alone.
+    """
+    for attempt in itertools.count():
+        folder = whole.place.work(part.number, attempt)
+        plan, bounds = whole.load(part, settings)
+        output = RowsOutput(folder, plan.tokenizer.dtype)
+        text = PartText(whole, part, plan, bounds, output)
+        try:
+            result = Run(text, Destination(folder), [output], progress).go()
+        except BusyError:
+            continue
+        shutil.rmtree(folder / ".shardmill", ignore_errors=True)
+        return folder, result.manifest, result.peak_memory
+    raise AssertionError
+
+
+class PartText(EncodedText):
+    """The text within a part's bounds. What counts across parts is settled when they are merged."""
+
+    def __init__(self, whole: PartPlan, part: PartBounds, plan: Plan, bounds: Bounds, output: RowsOutput) -> None:
+        super().__init__(plan, [output])
+        self._bounds = bounds
+        self.splits, self.first = ("train",), 0
+        if isinstance(self.bad_allowed, float):
+            self.bad_allowed = None
+        self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}
+        self.facts = {**self.facts, "options": {**self.facts["options"], "part": self._about}}
+        self._writer: Writer | None = None
+
+    @property
+    def remarks(self) -> dict[str, Any]:  # type: ignore[override]
+        """What the merge needs to know besides: who encoded, and how far the last source was read."""
+        assert self._writer is not None
+        state = self._writer.state
+        opened = {} if state.position == Position() else {"records": state.position.records, **state.here}
+        return {"part": {**self._about, "engine": state.engine, "fallbacks": state.totals["fallbacks"], "open": opened}}
+
+    @contextmanager
+    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+        self._writer = writer
+        with super().batches(writer) as batches:
+            yield batches
+
+    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+        """The merge says what all takes; a part is small beside it."""
+
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        state = writer.state
+        chunks = chunks_of(
+            self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes, self._bounds
+        )
+        return itertools.starmap(Entry, chunks)
+
+    def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
+        return batches

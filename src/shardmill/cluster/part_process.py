@@ -1,0 +1,153 @@
+"""One part made in a process of its own, which says every second how far it is. Every executor runs these.
+
+A process of its own has the memory limit to itself, can be ended by its id, and dies alone. Whoever starts it holds
+the other end of its standard input: when that end closes, for whatever reason, the process ends as on a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import IO
+
+from shardmill import interrupts
+from shardmill.cluster.executors import PartReport
+from shardmill.errors import ShardmillError
+from shardmill.run import Done, MemoryUse, Progress, most_resident, own_process, resident
+
+_EVERY = 1.0  # seconds between two reports
+_ORDERLY = 0.6  # seconds to record what is done: less than the two that a command has to end
+_TAIL = 2000  # bytes of what a process said before it died
+
+
+class PartProcess:
+    """The process, for whoever started it."""
+
+    def __init__(
+        self, out: str, number: int, memory: int | None, workers: int | None, node: str, folder: str = "."
+    ) -> None:
+        """`folder`: where relative paths begin; left as it is where this machine has no such folder."""
+        self._node = node
+        self._rest = b""
+        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        command = [sys.executable, "-m", __name__, out, str(number), str(memory or 0), str(workers or 0), node]
+        # A session of its own: Ctrl-C at the terminal is for the driver, which then ends all in order.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            cwd=folder if os.path.isdir(folder) else None,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def fileno(self) -> int:
+        """What `select` waits for."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def read(self) -> list[PartReport]:
+        """What it has said since, when `fileno` is ready. The last report is the last thing to read."""
+        data = os.read(self.fileno(), 1 << 16)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        reports = [PartReport.read(line) for line in lines]
+        return reports if data else [*reports, self._died()]
+
+    def _died(self) -> PartReport:
+        """It has ended without a word."""
+        code = self._process.wait()
+        if code < 0:
+            return PartReport("lost", self._node, why=f"its process was ended by {signal.Signals(-code).name}")
+        if code == interrupts.CODE:
+            return PartReport("lost", self._node, why="its process was interrupted")
+        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
+        said = self._said.read().decode(errors="replace").strip().splitlines()
+        error = ShardmillError(said[-1] if said else f"its process ended with exit code {code}")
+        return PartReport("failed", self._node, error=error)
+
+    def ask(self) -> None:
+        """Ask it to end; what it has done so far is recorded."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def end(self) -> None:
+        """End it, and wait until it is gone: a moment, also where it is frozen."""
+        self.ask()
+        try:
+            self._process.wait(_ORDERLY)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._said.close()
+
+
+class _Reports(Progress):
+    """In the process: the state of its run, told every second, also when nothing is new."""
+
+    def __init__(self, node: str, limit: int, stream: IO[bytes]) -> None:
+        self._node, self._limit, self._stream = node, limit, stream
+        self._done = Done()
+        self._telling = threading.Lock()
+        threading.Thread(target=self._tell_often, name="shardmill-reports", daemon=True).start()
+
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
+        self._limit, self._done = budget.memory, done
+
+    def update(self, done: Done) -> None:
+        self._done = done
+
+    def tell(self, kind: str, error: ShardmillError | None = None) -> None:
+        memory = resident() if kind == "running" else most_resident()
+        report = PartReport(kind, self._node, self._done, memory, self._limit, error)
+        with self._telling:
+            self._stream.write(report.line().encode() + b"\n")
+            self._stream.flush()
+
+    def _tell_often(self) -> None:
+        pause = threading.Event()
+        while True:
+            self.tell("running")
+            pause.wait(_EVERY)
+
+
+def _end_with_our_starter() -> None:
+    """Wait until standard input closes, and end as on a signal."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def main() -> None:
+    """Make the part that the arguments name."""
+    out, number, memory, workers, node = sys.argv[1:]
+    # Reports have standard output to themselves, whatever a library prints.
+    stream = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    interrupts.listen()
+    threading.Thread(target=_end_with_our_starter, name="shardmill-starter", daemon=True).start()
+    reports = _Reports(node, int(memory), stream)
+    own_process()
+    from shardmill.cluster.part import make_part
+
+    interrupts.end_orderly("interrupted")
+    code = 0
+    try:
+        make_part(out, int(number), memory=int(memory) or None, workers=int(workers) or None, progress=reports)
+        reports.tell("done")
+    except ShardmillError as error:
+        reports.tell("failed", error)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = interrupts.CODE
+    os._exit(code)  # threads of libraries may outlive the interpreter
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,225 @@
+"""A plan cut into contiguous parts, each of which any machine can make by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shardmill import __version__, arguments
+from shardmill.cluster.place import PLAN, Place, place_of
+from shardmill.documents import SECTIONED, Bounds
+from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.options import Options
+from shardmill.run import Plan, dataset_files, fingerprint
+from shardmill.sources import apply_recipes, find_sources
+from shardmill.storage import Source, Sources, compression_of, format_of, writing_temporary_files
+from shardmill.tokens import load_tokenizer
+
+PART_BYTES = 4 << 30
+"""Bytes of the sources in a part, by default; `docs/scale.md` says why."""
+_SOURCES = "sources.jsonl"
+
+
+class PartBounds(NamedTuple):
+    """A part: from a byte of one source to a byte of another."""
+
+    number: int
+    first: int
+    byte: int
+    last: int
+    end: int
+    """A byte of the last source, of which nothing is in this part if it is 0."""
+    bytes: int
+    """Of its sources, as they are stored."""
+    line: int
+    """Where its first source stands in the list of sources."""
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """What is to be done, and how it is divided."""
+
+    out: str
+    options: dict[str, Any]
+    """Of `prepare`, as they were given."""
+    fingerprint: str
+    """Of the whole plan, as the manifest will have it."""
+    sources: int
+    bytes: int
+    lines: int
+    """Bytes of the list of sources."""
+    parts: list[PartBounds]
+
+    @cached_property
+    def place(self) -> Place:
+        return place_of(self.out)
+
+    def load(self, part: PartBounds | None, settings: Mapping[str, Any]) -> tuple[Plan, Bounds]:
+        """The plan with the sources of a part, and what of these is in it; None: with all.
+
+        `settings`: options of `prepare` that do not change the bytes.
+        """
+        bounds = part or PartBounds(-1, 0, 0, self.sources, 0, self.bytes, 0)
+        wanted = bounds.last + (bounds.end > 0) - bounds.first
+        sources = Sources(_read_sources(self.place, bounds.line, self.lines, wanted))
+        if len(sources) != wanted:
+            raise OutputError("the list of sources is damaged", place=f"{self.out}: {_SOURCES}")
+        options = Options.of({**self.options, **settings})
+        tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+        plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
+        return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
+
+
+def plan_parts(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    parts: int | None = None,
+    **options: Any,
+) -> PartPlan:
+    """Write down how a run is divided into parts; the keywords are the options of `prepare`.
+
+    The same call again changes nothing; MismatchError when the folder has another plan.
+    """
+    if parts is not None:
+        arguments.number("parts", parts, least=1)
+    out = arguments.path("out", out)
+    specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
+    chosen = Options.of(given)
+    place = place_of(out)
+    found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
+    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
+    plan = Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen)
+    total = plan.total_bytes
+    if total is None:
+        raise UsageError("a stream cannot be cut into parts", hint="store it in a file first")
+    kept = {name: value for name, value in given.items() if name not in ("memory", "workers", "overwrite", "recipe")}
+    with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+        listed = Path(folder) / _SOURCES
+        starts = _write_sources(found, listed)
+        made = PartPlan(
+            place.out, kept, fingerprint(plan.facts()), len(found), total, starts[-1],
+            list(_divided(found, parts or max(1, round(total / PART_BYTES)), starts)),
+        )  # fmt: skip
+        before = _read(place)
+        if before is not None:
+            _compare(before, made)
+            return before
+        place.create(_SOURCES, listed)
+        written = Path(folder) / PLAN
+        data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
+        written.write_text(json.dumps(data))
+        place.create(PLAN, written)
+    return _read(place) or made
+
+
+def find_part_plan(out: str | os.PathLike[str]) -> PartPlan | None:
+    """The plan that was written for a folder or a URL; None: there is none."""
+    return _read(place_of(arguments.path("out", out)))
+
+
+def read_part_plan(out: str | os.PathLike[str]) -> PartPlan:
+    """The same; UsageError when there is none."""
+    place = place_of(arguments.path("out", out))
+    plan = _read(place)
+    if plan is None:
+        raise UsageError("there is no plan here", hint=f"make one: `shardmill plan SOURCE… -o {place.out}`")
+    return plan
+
+
+def missing_parts(plan: PartPlan) -> list[int]:
+    """The numbers of the parts that are still to be made."""
+    there = plan.place.numbers()
+    return [part.number for part in plan.parts if part.number not in there]
+
+
+def _read(place: Place) -> PartPlan | None:
+    data = place.read(PLAN)
+    if data is None:
+        return None
+    try:
+        stored = json.loads(data)
+        del stored["shardmill"]
+        stored["parts"] = [PartBounds(*part) for part in stored["parts"]]
+        return PartPlan(**{**stored, "out": place.out})
+    except (ValueError, KeyError, TypeError) as why:
+        raise OutputError("the plan cannot be read", place=f"{place.out}: {PLAN}") from why
+
+
+def _compare(before: PartPlan, now: PartPlan) -> None:
+    if before.fingerprint != now.fingerprint or [p[:5] for p in before.parts] != [p[:5] for p in now.parts]:
+        what = "other parts" if before.fingerprint == now.fingerprint else "other sources, options or tokenizer"
+        raise MismatchError(
+            f"there is a plan here already, with {what}",
+            place=before.out,
+            hint="use another folder, or remove `.parts` there to begin again",
+        )
+
+
+def _divided(sources: Sources, count: int, starts: array[int]) -> Iterator[PartBounds]:
+    """Parts of about equally many bytes; a border is inside of a source only if that can be entered there."""
+    sizes = sources.sizes
+    ends = array("q", accumulate(sizes))
+    total = ends[-1] if ends else 0
+    borders = [(0, 0)]
+    index = 0
+    for number in range(1, count):
+        at = total * number // count
+        while index < len(ends) and ends[index] <= at:
+            index += 1
+        inside = at - (ends[index] - sizes[index]) if index < len(ends) else 0
+        if inside and not _can_be_entered(sources[index]):
+            index, inside = (index, 0) if 2 * inside < sizes[index] else (index + 1, 0)
+        if (index, inside) > borders[-1]:
+            borders.append((index, inside))
+    borders.append((len(sources), 0))
+    before = array("q", accumulate(sizes, initial=0))
+    for number, ((first, byte), (last, end)) in enumerate(pairwise(borders)):
+        size = before[last] + end - before[first] - byte
+        yield PartBounds(number, first, byte, last, end, size, starts[first])
+
+
+def _can_be_entered(source: Source) -> bool:
+    format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
+    return format in SECTIONED and not compression_of(source.path)
+
+
+def _write_sources(sources: Sources, path: Path) -> array[int]:
+    """Write all down; gives where each stands, and where the list ends."""
+    starts, at = array("q"), 0
+    with open(path, "wb") as file:
+        for source in sources:
+            if not source.remote:
+                source = source._replace(path=os.path.abspath(source.path))
+            elif source.path != source.name:
+                raise UsageError(
+                    "the URL holds a secret, which is never written down, so other machines could not read it",
+                    place=source.name,
+                    hint="give them credentials in their environment",
+                )
+            starts.append(at)
+            at += file.write(json.dumps(source).encode() + b"\n")
+    starts.append(at)
+    return starts
+
+
+def _read_sources(place: Place, start: int, end: int, count: int) -> Iterator[Source]:
+    """So many sources from a place in the list on."""
+    held = b""
+    while count > 0 and (start < end or held):
+        block = place.section(_SOURCES, start, min(end, start + (1 << 20))) if start < end else b""
+        start += len(block)
+        *lines, held = (held + block).split(b"\n")
+        for line in lines[:count]:
+            yield Source(*json.loads(line))
+        count -= len(lines)
+        if not block:
+            return

@@ -1,0 +1,231 @@
+"""Parts as tasks of a Ray cluster.
+
+A task is a relay: it makes the part in a process of its own and hands on what that one reports. Its arguments are a
+place and a number, never data. Ray is told not to retry: the driver does, and it also knows of frozen nodes, which
+Ray waits for without end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.mark import Mark
+from shardmill.cluster.part_process import PartProcess
+from shardmill.errors import ShardmillError, UsageError
+from shardmill.extras import needs
+from shardmill.run import default_memory
+from shardmill.units import show_bytes
+
+_log = logging.getLogger(__name__)
+_THREADS = 4  # of a part, where nobody says: on a node of 64 CPUs 16 parts run, and a lost one costs little
+_RELAY = 150_000_000  # bytes that the task's own process takes beside the part's; up to 110 MB were seen
+_ANSWER = 10.0  # seconds for the head of a cluster to answer at all
+_PROBE = 60.0  # seconds for every node to start a process and look into the folder
+_EVERY = 1.5  # seconds between two reports of a part: those of a thousand parts must not keep the driver busy
+_NEWS = 5.0  # seconds for which the list of nodes is good
+
+
+def _relay(mark: Mark, number: int, memory: int, workers: int, folder: str) -> Iterator[tuple[str, int, str] | str]:
+    """On a node: make a part, and yield where, and what its process says. Cancelling the task ends the process."""
+    import ray
+
+    node = str(ray.util.get_node_ip_address())
+    yield str(ray.get_runtime_context().get_node_id()), os.getpid(), node
+    if trouble := mark.trouble():  # a node that has joined since the others were asked
+        error = UsageError(f"the node {node} cannot make parts: {trouble}")
+        yield PartReport("failed", node, error=error).line()
+        return
+    process = PartProcess(mark.out, number, memory, workers, node, folder)
+    try:
+        over, told = False, 0.0
+        while not over:
+            # Awake now and then: Ray cancels a task between two steps of Python.
+            ready, _, _ = select.select([process], [], [], 0.5)
+            for report in process.read() if ready else ():
+                over = report.last
+                if over or time.monotonic() > told + _EVERY:
+                    told = time.monotonic()
+                    yield report.line()
+    finally:
+        process.end()
+
+
+def _trouble(mark: Mark) -> str:
+    """On a node: what keeps it from making parts."""
+    return mark.trouble()
+
+
+def _end_frozen(process: int) -> None:
+    """On a node: end a relay that is stopped by a signal. It cannot be cancelled, and would keep its CPUs for ever."""
+    import psutil
+
+    try:
+        relay = psutil.Process(process)
+        # Only one of this node's Ray, and no newer process of that number.
+        if relay.ppid() == os.getppid() and relay.status() == psutil.STATUS_STOPPED:
+            relay.kill()
+    except psutil.NoSuchProcess:
+        return
+
+
+def _knock(address: str) -> None:
+    """OSError where nobody listens: Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdigit() and "/" not in host:
+        socket.create_connection((host, int(port)), _ANSWER).close()
+
+
+class RayExecutor(Executor):
+    """As many parts at a time as the cluster has CPUs and memory for."""
+
+    def __init__(
+        self, out: str, memory: int | None = None, workers: int | None = None, ray_address: str | None = None
+    ) -> None:
+        super().__init__(out, memory, workers)
+        self._address = ray_address
+        self._ray: Any = needs("ray", "ray", "the executor `ray`")
+        self._joined = False
+        self._tasks: dict[int, Any] = {}
+        self._where: dict[int, list[Any]] = {}
+        self._looked = 0.0
+        self._slots = 0
+
+    def open(self) -> None:
+        """Join the cluster, and ask each of its nodes whether it sees the output folder."""
+        if not self._ray.is_initialized():
+            self._join()
+        most = max((int(node["Resources"].get("CPU", 0)) for node in self._nodes()), default=0)
+        self._workers = self._workers or max(1, min(_THREADS, most))
+        self._memory = self._memory or default_memory(self._workers)
+        if self.room() < 1:
+            raise UsageError(
+                f"no node of the cluster has {self._workers} CPUs and {show_bytes(self._memory + _RELAY)} of memory",
+                hint="`--workers` and `--memory` say what a part takes",
+            )
+        self._ask_nodes()
+        self._task = self._ray.remote(
+            num_cpus=self._workers, memory=self._memory + _RELAY, max_retries=0, num_returns="streaming"
+        )(_relay)
+
+    def _join(self) -> None:
+        address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            _knock(address)
+            self._ray.init(
+                address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR
+            )  # fmt: skip
+        except (OSError, ValueError, RuntimeError) as why:
+            raise UsageError(
+                f"no Ray cluster answers at {address}" if address != "auto" else "no Ray cluster was found",
+                place=str(why).splitlines()[0],
+                hint="start one (`ray start --head`), and name it: `--ray-address HOST:6379`",
+            ) from None
+        finally:
+            if handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
+                signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of ours
+        self._joined = True
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _fitting(self, node: dict[str, Any]) -> int:
+        """How many parts fit on a node."""
+        assert self._workers is not None and self._memory is not None
+        resources = node["Resources"]
+        by_memory = resources.get("memory", 0) // (self._memory + _RELAY)
+        return int(min(resources.get("CPU", 0) // self._workers, by_memory))
+
+    def _ask_nodes(self) -> None:
+        self._mark = Mark.leave(self._out)
+        asked = {
+            self._on(node["NodeID"], _trouble).remote(self._mark): node["NodeManagerAddress"]
+            for node in self._nodes()
+            if self._fitting(node)
+        }
+        answered, silent = self._ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE)
+        for answer in answered:
+            try:
+                trouble = self._ray.get(answer)
+            except self._ray.exceptions.RayTaskError as why:
+                trouble = f"it cannot run shardmill: {why.cause or why}"
+            except self._ray.exceptions.RayError:
+                continue  # it has gone since; Ray will not send parts there
+            if trouble:
+                raise UsageError(
+                    f"the node {asked[answer]} cannot make parts: {trouble}",
+                    hint="sources and output have to be on a shared folder, or in a store (s3://, gs://, az://), "
+                    "and every node needs the same release of shardmill",
+                )
+        for answer in silent:
+            _log.warning("the node %s does not answer", asked[answer])
+
+    def _on(self, node: str, function: Any) -> Any:
+        """A task that runs on this node only, whatever runs there."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(node, soft=False)
+        return self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(function)
+
+    def room(self) -> int:
+        if time.monotonic() > self._looked + _NEWS:
+            self._slots = sum(map(self._fitting, self._nodes()))
+            self._looked = time.monotonic()
+        return self._slots - len(self._tasks)
+
+    def start(self, copy: int, number: int) -> None:
+        self._tasks[copy] = self._task.remote(self._mark, number, self._memory, self._workers, os.getcwd())
+
+    def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
+        if not self._tasks:
+            time.sleep(seconds)
+            return
+        tasks = list(self._tasks.values())
+        # Not longer: Ray looks for signals once a second only, and Ctrl-C has two.
+        if not self._ray.wait(tasks, timeout=min(seconds, 0.25))[0]:
+            return
+        ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
+        for copy, task in list(self._tasks.items()):
+            if task in ready:
+                report = self._next(copy, task)
+                if report.last:
+                    del self._tasks[copy]
+                    self._where.pop(copy, None)
+                yield copy, report
+
+    def _next(self, copy: int, task: Any) -> PartReport:
+        """What the task said; what it says first is where it runs."""
+        known = self._ray.exceptions
+        try:
+            said = self._ray.get(next(task))
+        except StopIteration:
+            return PartReport("lost", why="its task ended without a word")
+        except known.RayTaskError as why:
+            return PartReport("failed", error=ShardmillError(f"the task of a part failed: {why.cause or why}"))
+        except known.RayError as why:
+            return PartReport("lost", why=str(why).splitlines()[0])
+        if isinstance(said, str):
+            return PartReport.read(said)
+        *self._where[copy], name = said
+        return PartReport("running", name)
+
+    def stop(self, copy: int) -> None:
+        self._ray.cancel(self._tasks.pop(copy), force=False)
+        if copy in self._where:
+            node, process = self._where.pop(copy)
+            self._on(node, _end_frozen).remote(process)
+
+    def close(self) -> None:
+        if self._joined:
+            self._ray.shutdown()  # ends the tasks of this driver; their parts' processes see that, and record
+            return
+        for copy in list(self._tasks):
+            self.stop(copy)

@@ -1,0 +1,312 @@
+"""Text that the calling program hands over: texts, mappings or Arrow data, from an iterable that it made.
+
+The feeder's thread iterates it, and nobody else. A position counts documents; where the iterable has a `state_dict`,
+that says how to come to a document without those before it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, slices
+from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
+from shardmill.documents.columns import column_of, find_column
+from shardmill.documents.reading import Memory, Reading
+from shardmill.errors import SourceError, UsageError
+from shardmill.storage import NamedSource, Source, is_arrow
+
+_ROWS = 1 << 15  # of an Arrow batch, looked at together: they take about 60 bytes each meanwhile
+_ASKED = 1000  # rows that are asked for at once of a dataset
+_SHOWN = 20  # names of fields, at the most
+_DECIDED = 100  # documents after which it is known whether the field has another name
+_LONG = 1 << 21  # bytes of a text, and more, for which memory is asked
+# Whose data lies in memory before it is given to us, and is handed on without a copy.
+_IN_MEMORY = (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, list, tuple)
+_FRAMES = ("polars", "pandas")
+_KINDS: dict[type, str] = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    bytes: "bytes",
+    list: "an array",
+    dict: "an object",
+    type(None): "null",
+}
+
+
+class PythonReader(RowsReader):
+    """One NamedSource as chunks that carry their rows."""
+
+    unit = "document"
+
+    def __init__(self, index: int, source: Source, reading: Reading, given: NamedSource) -> None:
+        super().__init__(index, source, reading)
+        self._given = given
+
+    def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
+        """The chunks from a position on; what the iterable raises goes through as it is."""
+        if self._reading.tail is not None:
+            raise UsageError(
+                "the end of a source can be set aside only for text, not for text from Python",
+                place=self._source.name,
+                hint="give `val` a fraction or `first:N`",
+            )
+        items = _Items(self._given, self._field, start)
+        row, through = start.offset, 0
+        for part, between in self._runs(items, _Values(self._field, items.name, first=row == 0), max(1, size)):
+            row += part.total
+            through += part.cost
+            if between:
+                items.mark(row)
+            yield self._chunk(row - part.total, part, through)._replace(state=items.state)
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        raise AssertionError("text from Python is never long")
+
+    def check(self) -> None:
+        """What a program hands over cannot be compared with what it was."""
+
+    def place(self, record: int, byte: int) -> str:
+        return f"document {record + 1:,}"
+
+    def _runs(self, items: _Items, values: _Values, size: int) -> Iterator[tuple[RowBatch, bool]]:
+        """The rows in runs that weigh about `size`; with each whether it is all that was taken from the iterable."""
+        with closing(Memory(self._reading, self._source.name)) as memory:
+            # A loop over documents: a program that gives them one by one has made an object for each already.
+            for item in items:
+                if isinstance(item, pa.RecordBatch):
+                    if values.total:
+                        yield values.taken(more=True), False
+                    memory.need("a batch", 0 if items.resident else item.nbytes)
+                    for part, last in _with_last(self._slices(item, size, copied=not items.resident)):
+                        yield part, last and items.between
+                    # Let go before the next is made.
+                    del item, part
+                    memory.need("a batch", 0)
+                    continue
+                text, reason = (item, "") if isinstance(item, str) else values.judge(item)
+                most = len(text) if text.isascii() else 4 * len(text)
+                if most > size:
+                    # Alone, so that it can be told whether there is room for it.
+                    if values.total:
+                        yield values.taken(more=True), False
+                    if len(text) > self._reading.largest:
+                        yield RowBatch(pa.array([], pa.large_binary()), len(text), 1), True
+                        continue
+                    memory.need("a document", most if most > _LONG else 0)
+                values.add(text, reason, item)
+                if (values.weight >= size and not values.undecided) or most > size:
+                    yield values.taken(), True
+                    memory.need("a document", 0)
+            if values.total:
+                yield values.taken(), True
+
+    def _slices(self, batch: pa.RecordBatch, size: int, *, copied: bool) -> Iterator[RowBatch]:
+        path = find_column(batch.schema, self._field, self._source.name)
+        batch = batch.select([path[0]])
+        # Before anything is converted: a frame may be one batch of gigabytes.
+        step = max(1, min(_ROWS, batch.num_rows * size // max(1, batch.nbytes)))
+        for first in range(0, batch.num_rows, step):
+            for rows in slices([column_of(batch.slice(first, step), path)], size):
+                # A slice would keep all of its batch, with all columns, until it is written.
+                yield rows._replace(column=pa.concat_arrays([rows.column])) if copied else rows
+
+
+class _Items:
+    """What an iterable gives from a document on: texts and mappings as they are, Arrow data as record batches."""
+
+    def __init__(self, given: NamedSource, field: str, start: Position) -> None:
+        self._field, self.name, self._start = field, given.name, start.offset
+        self.state = start.state
+        """How a later run comes to the last document that was marked."""
+        self.between = True
+        """All of what was taken from the iterable has been handed on, with what is handed on now."""
+        made = given.open()
+        self.resident = isinstance(made, _IN_MEMORY) or type(made).__module__.split(".")[0] in _FRAMES
+        if is_dataset := hasattr(made, "with_format") and hasattr(made, "iter"):
+            made = made.with_format("arrow")
+        stateful = hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and not _forgets(made)
+        self._stateful = made if stateful else None
+        self._skip = start.offset
+        if stateful and start.state:
+            saved = json.loads(start.state)
+            made.load_state_dict(saved["state"])
+            self._skip -= saved["documents"]
+        self._iterator: Iterator[Any]
+        if is_dataset:
+            self._iterator = iter(made.iter(_ASKED))
+        else:
+            self._iterator = iter([made] if is_arrow(made) else made)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._iterator:
+            if isinstance(item, str) or not is_arrow(item):
+                if self._skip:
+                    self._skip -= 1
+                else:
+                    yield item
+                continue
+            batches = _record_batches(item, self._field)
+            del item
+            for batch in batches:
+                self.between = isinstance(batches, list) and batch is batches[-1]
+                if self._skip < batch.num_rows:
+                    yield batch.slice(self._skip)
+                self._skip = max(0, self._skip - batch.num_rows)
+                del batch
+            self.between = True
+        if self._skip:
+            raise SourceError(
+                f"there are {self._start - self._skip:,} documents, and {self._start:,} were read when this run began",
+                place=self.name,
+                hint="give the same documents again, or start anew with `overwrite=True`",
+            )
+
+    def mark(self, documents: int) -> None:
+        """Between two items, after so many documents: remember how to come here, if the iterable says so."""
+        if self._stateful is None:
+            return
+        saved = {"documents": documents, "state": self._stateful.state_dict()}
+        try:
+            written = json.dumps(saved)
+            readable = json.loads(written) == saved
+        except (TypeError, ValueError):
+            readable = False
+        # What the journal cannot hold is not used: then all is read again and skipped.
+        self._stateful, self.state = (self._stateful, written) if readable else (None, "")
+
+
+def _forgets(dataset: Any) -> bool:
+    """Whether a dataset of Hugging Face shuffles in a buffer: what that holds is missing in its state."""
+    waiting = [getattr(dataset, "_ex_iterable", None)]
+    while waiting:
+        one = waiting.pop()
+        if "BufferShuffled" in type(one).__name__:
+            return True
+        waiting += [inner for inner in (getattr(one, "ex_iterable", None),) if inner is not None]
+        waiting += getattr(one, "ex_iterables", None) or []
+    return False
+
+
+def _record_batches(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[pa.RecordBatch]:
+    """Arrow data of any kind as record batches; what is a column by itself is taken for the texts."""
+    if isinstance(item, pa.RecordBatch):
+        return [item]
+    if isinstance(item, pa.Table):
+        return list(item.to_batches())
+    if not isinstance(item, (pa.Array, pa.ChunkedArray)):
+        if not hasattr(item, "__arrow_c_stream__"):
+            return [pa.record_batch(item)]
+        try:
+            batches: Iterator[pa.RecordBatch] = iter(pa.RecordBatchReader.from_stream(item))
+            return batches
+        except pa.ArrowInvalid:  # no table
+            item = pa.chunked_array(item)
+    return list(pa.table({field: item}).to_batches())
+
+
+class _Values:
+    """Texts and mappings, gathered until they are enough for a chunk."""
+
+    def __init__(self, field: str, name: str, *, first: bool) -> None:
+        """`first`: nothing of the source was handed on before."""
+        self._field, self._name = field, name
+        self._path = tuple(field.split("."))
+        self._texts: list[bytes] = []
+        self._rejects: list[Reject] = []
+        self._fields: list[str] | None = [] if first else None
+        """Names that the first documents have, of which all are mappings without the field; None: not all of them."""
+        self.weight = self.total = 0
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the field may have another name. Nothing is handed on until that is known: a later run, or one with
+        smaller chunks, must come to the same end.
+        """
+        return self._fields is not None and self.total < _DECIDED
+
+    def judge(self, item: Any) -> tuple[str, str]:
+        """The text of what is no text itself, or why it has none."""
+        if not isinstance(item, Mapping):
+            if isinstance(item, os.PathLike):
+                raise UsageError(
+                    "the iterable gives paths, not texts", place=self._name, hint="give a list of paths: `list(…)`"
+                )
+            return "", f"not text but {_kind(item)}"
+        value: Any = item
+        for step in (self._field,) if self._field in item else self._path:
+            if value is None:
+                return "", f"field `{self._field}` is null"
+            if not isinstance(value, Mapping):
+                return "", f"field `{self._field}` is missing: what should hold it is {_kind(value)}"
+            if step not in value:
+                if self._fields is not None and len(self._fields) < _SHOWN:
+                    self._fields += [str(name) for name in item if str(name) not in self._fields]
+                return "", f"field `{self._field}` is missing"
+            value = value[step]
+        if isinstance(value, str):
+            return value, ""
+        return "", f"field `{self._field}` is " + ("null" if value is None else f"{_kind(value)}, not a string")
+
+    def add(self, text: str, reason: str, item: Any) -> None:
+        if not reason:
+            try:
+                self._texts.append(str.encode(text))
+                self.weight += len(self._texts[-1])
+            except UnicodeEncodeError:
+                reason = f"lone surrogate in {'the text' if isinstance(item, str) else f'field `{self._field}`'}"
+        if self._fields is not None and not reason.endswith("is missing"):
+            self._fields = None
+        if reason:
+            shown = text or (item if isinstance(item, (bytes, bool, int, float)) else "")
+            self._rejects.append(Reject(self.total, -1, reason, _excerpt(shown)))
+            self.weight += NULL_TEXT
+        self.weight += ROW_TEXT
+        self.total += 1
+
+    def taken(self, *, more: bool = False) -> RowBatch:
+        """All that was gathered; then there is nothing. `more`: a document of another kind follows.
+
+        SourceError where no record has the field.
+        """
+        if self._fields and not more:
+            raise SourceError(
+                f"no record has the field `{self._field}`",
+                place=self._name,
+                hint=f"the fields are {', '.join(f'`{name}`' for name in self._fields)}: choose with `text_field`",
+            )
+        self._fields = None
+        offsets = np.zeros(len(self._texts) + 1, np.int64)
+        np.cumsum(np.fromiter(map(len, self._texts), np.int64, len(self._texts)), out=offsets[1:])
+        data = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts))]
+        column = pa.Array.from_buffers(pa.large_binary(), len(self._texts), data)
+        rows = RowBatch(column, int(offsets[-1]), self.total, tuple(self._rejects))
+        self._texts, self._rejects = [], []
+        self.weight = self.total = 0
+        return rows
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value)) or f"a {type(value).__name__}"
+
+
+def _excerpt(value: Any) -> str:
+    if isinstance(value, str):
+        return excerpt(value[:80].encode("utf-8", "replace"))
+    return excerpt(value[:320]) if isinstance(value, bytes) else str(value)[:80]
+
+
+def _with_last(parts: Iterator[RowBatch]) -> Iterator[tuple[RowBatch, bool]]:
+    """Each with whether it is the last."""
+    held = next(parts, None)
+    while held is not None:
+        following = next(parts, None)
+        yield held, following is None
+        held = following

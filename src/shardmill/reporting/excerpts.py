@@ -1,0 +1,210 @@
+"""Documents as a page shows them: token by token, and the same document in two datasets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import unicodedata
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardmill.errors import UsageError
+from shardmill.reporting.survey import Seen
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.dataset import Dataset
+    from shardmill.tokens import Tokenizer
+
+_NEAR = 2000  # documents to either side that are looked at for one of the other dataset
+_SEARCHED = 20 * 10**9  # tokens; to count the documents of a larger split would take minutes
+_MEASURED = 1 << 20  # tokens that are counted in one go
+_HEAD = 48  # tokens from which two documents are taken for the same
+_SAME = 60  # characters of those that have to be equal
+_REASONS = 40  # kinds of rejects that are told apart
+_EXCERPTS = 3
+_LINES = 200_000  # rejects that are read
+_LONG_LINE = 1 << 20
+
+
+class Token(NamedTuple):
+    """One token as it is shown."""
+
+    id: int
+    text: str
+    bytes: str
+    """In hexadecimal, where the text does not say it: part of a character, or one that cannot be shown."""
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A document, or its beginning."""
+
+    name: str
+    facts: str
+    tokens: list[Token]
+    more: int
+    """Tokens that are not shown."""
+
+
+def tokens_of(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
+    """Each id by itself. What is no whole character is written as `\\xe4`, and so is what could disturb a page."""
+    shown = []
+    for i in range(len(ids)):
+        data = tokenizer.decode(ids[i : i + 1])
+        text = "".join(map(_visible, data.decode("utf-8", "backslashreplace")))
+        shown.append(_token(int(ids[i]), text, data))
+    return shown
+
+
+def running_tokens(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
+    """The ids of a running text. A character over several tokens stands in the first; the others are a dot."""
+    pieces = [tokenizer.decode(ids[i : i + 1]) for i in range(len(ids))]
+    ends = list(itertools.accumulate(map(len, pieces)))
+    texts = [""] * len(pieces)
+    at = owner = 0
+    for letter in b"".join(pieces).decode("utf-8", "surrogateescape"):
+        while ends[owner] <= at:
+            owner += 1
+        stray = "\udc80" <= letter <= "\udcff"  # a byte that is part of no character
+        texts[owner] += f"\\x{ord(letter) - 0xDC00:02x}" if stray else _visible(letter)
+        at += 1 if stray else len(letter.encode())
+    return [
+        _token(id_, text or ("·" if data else ""), data)
+        for id_, text, data in zip(ids.tolist(), texts, pieces, strict=True)
+    ]
+
+
+def _token(id_: int, text: str, data: bytes) -> Token:
+    return Token(id_, text, "" if text.encode() == data else data.hex(" "))
+
+
+def _visible(letter: str) -> str:
+    # Cc, Cf, Cs: control characters, those that turn the direction of text, halves of pairs.
+    if letter in "\n\t\u200c\u200d" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs"):
+        return letter
+    return f"\\x{ord(letter):02x}" if ord(letter) < 256 else f"\\u{ord(letter):04x}"
+
+
+def excerpt(data: Dataset, split: str, seen: Seen, most: int) -> Excerpt:
+    """The document in a split, at most so many of its tokens."""
+    ids = _ids(data, split, seen.start, min(seen.stop, seen.start + most + 1))[:most]
+    name = f"document {seen.number:,}" if seen.number is not None else f"at token {seen.start:,}"
+    ratio = f", {seen.bytes / seen.tokens:.2f} bytes per token" if seen.tokens else ""
+    facts = f"{seen.tokens:,} token{'s' * (seen.tokens != 1)}, {seen.bytes:,} bytes{ratio}"
+    return Excerpt(name, facts, running_tokens(data.tokenizer, ids), seen.tokens - len(ids))
+
+
+def stretch(data: Dataset, split: str, start: int, most: int) -> Excerpt:
+    """Some tokens of a split whose documents nothing separates."""
+    ids = data[split].tokens.read(start, min(start + most, len(data[split])))
+    return Excerpt(f"tokens {start:,} to {start + len(ids):,}", "", running_tokens(data.tokenizer, ids), 0)
+
+
+def _ids(data: Dataset, split: str, start: int, stop: int) -> NDArray[Any]:
+    ids = data[split].tokens.read(start, stop)
+    return ids if data.eot == "none" else ids[ids != data.eot_id]
+
+
+def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split: str, seen: Seen) -> Seen | None:
+    """The same document in another dataset, whose tokens have these `sizes`; None when it is not where it should be.
+
+    Where both have the same documents that is the one of the same number. Where one has fewer, those around are looked
+    at, and their first words decide.
+    """
+    if split not in other or max(len(data[split]), len(other[split])) > _SEARCHED:
+        return None
+    try:
+        count = len(other[split].documents)
+    except UsageError:  # nothing separates documents there
+        return None
+    wanted = _words(data, split, seen.start, seen.stop)
+    number = data[split].documents.holding(seen.start) if seen.number is None else seen.number
+    of = max(1, data[split].described["documents"])
+    guess = number if count == of else round(number * count / of)
+    for away in range(_NEAR):
+        for i in dict.fromkeys((guess + away, guess - away)):
+            if 0 <= i < count:
+                start, stop = other[split].documents.bounds(i)
+                if _words(other, split, start, stop) == wanted:
+                    return _measured(other, sizes, split, start, stop, i)
+        if count == of and away > 64:
+            break
+    return None
+
+
+def _words(data: Dataset, split: str, start: int, stop: int) -> str:
+    ids = _ids(data, split, start, min(stop, start + _HEAD + 1))
+    return data.tokenizer.decode(ids[:_HEAD]).decode("utf-8", "ignore")[:_SAME]
+
+
+def _measured(data: Dataset, sizes: NDArray[np.uint16], split: str, start: int, stop: int, number: int) -> Seen:
+    """A document with its tokens and bytes counted, a block at a time."""
+    tokens = size = 0
+    for at in range(start, stop, _MEASURED):
+        ids = _ids(data, split, at, min(stop, at + _MEASURED))
+        tokens, size = tokens + len(ids), size + int(sizes[ids].sum(dtype=np.int64))
+    return Seen(start, stop, tokens, size, number)
+
+
+@dataclass
+class Rejects:
+    """Rejects by reason, as `rejects.jsonl` has them."""
+
+    total: int = 0
+    read: int = 0
+    reasons: dict[str, int] = field(default_factory=dict)
+    excerpts: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+
+def rejects(data: Dataset) -> Rejects:
+    """What was set aside, at most `_LINES` of it; nothing where the file is gone."""
+    found = Rejects(data.manifest["rejected"])
+    if "rejects" not in data.manifest:
+        return found
+    try:
+        file = open(Path(data.folder, data.manifest["rejects"]["name"]), "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        return found
+    with file:
+        while found.read < _LINES and (line := file.readline(_LONG_LINE)):
+            try:
+                reject = json.loads(line)
+            except ValueError:  # cut, or not one of ours: counted, but there is nothing to tell of it
+                reject = {}
+            found.read += 1
+            reject = reject if isinstance(reject, dict) else {}
+            reason = _kind(str(reject.get("reason", "unknown")))
+            if reason not in found.reasons and len(found.reasons) >= _REASONS:
+                reason = "other reasons"
+            found.reasons[reason] = found.reasons.get(reason, 0) + 1
+            some = found.excerpts.setdefault(reason, [])
+            if len(some) < _EXCERPTS:
+                where = [
+                    f"{key} {reject[key]:,}" for key in ("line", "row", "byte") if isinstance(reject.get(key), int)
+                ]
+                some.append(
+                    {
+                        "place": ", ".join([str(reject.get("source", "")), *where]),
+                        "reason": str(reject.get("reason", "")),
+                        "excerpt": "".join(map(_visible, str(reject.get("excerpt", ""))[:300])),
+                    }
+                )
+    found.reasons = dict(sorted(found.reasons.items(), key=lambda item: -item[1]))
+    return found
+
+
+def _kind(reason: str) -> str:
+    """A reason without what differs from one to the next: what follows a colon, numbers, quoted names."""
+    return re.sub(r"\d[\d,]*", "N", reason.partition(":")[0])[:80].strip() or "unknown"
+
+
+def random_starts(tokens: int, draws: int, most: int, seed: int) -> list[int]:
+    """Where to look at a split that has no documents."""
+    random = np.random.default_rng(seed)
+    return sorted(set(random.integers(0, max(1, tokens - most), draws).tolist()))

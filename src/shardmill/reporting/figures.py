@@ -1,0 +1,222 @@
+"""The plots of a report: what was found in one or two datasets, as figures."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.reporting.plots import Axis, Plot, Series, bars, lines
+from shardmill.reporting.survey import ALONG, PER_OCTAVE, RATIO_BIN, RATIO_BINS, SplitSurvey
+from shardmill.units import show_bytes, show_count, show_seconds
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_SOURCES = 12
+_RANKS = 120
+_POINTS = 160
+
+Named = Sequence[tuple[str, SplitSurvey]]
+"""What is drawn side by side: splits of one dataset, or two datasets, by their names."""
+
+
+def figures(named: Named, vocab_size: int) -> list[Plot]:
+    """The plots of what was found in some splits; none where there are no tokens."""
+    named = [(name, found) for name, found in named if found.looked]
+    if not named:
+        return []
+    parted = [(name, found) for name, found in named if found.separated and found.seen]
+    plots = [_lengths(parted), _ratios(parted)] if parted else []
+    plots.append(_along(named))
+    plots.append(_zipf(named))
+    plots.append(_vocabulary(named, vocab_size))
+    return plots
+
+
+def joined(name: str, found: Sequence[SplitSurvey]) -> SplitSurvey:
+    """Several splits as one."""
+    whole = SplitSurvey(name, sum(one.tokens for one in found), sum(one.documents for one in found))
+    whole.looked, whole.seen, whole.content = (
+        sum(getattr(one, key) for one in found) for key in ("looked", "seen", "content")
+    )
+    whole.separated = any(one.separated for one in found)
+    for key in ("counts", "lengths", "octaves", "ratios"):
+        setattr(whole, key, sum((getattr(one, key) for one in found[1:]), getattr(found[0], key).copy()))
+    whole.along = max(found, key=lambda one: one.tokens).along
+    return whole
+
+
+def _lengths(named: Named) -> Plot:
+    series = []
+    for name, found in named:
+        used = np.flatnonzero(found.octaves)
+        low, high = max(0, int(used[0]) - 1), int(used[-1]) + 1
+        points = [(2 ** (i / PER_OCTAVE), 100 * int(found.octaves[i]) / found.seen) for i in range(low, high + 1)]
+        series.append(Series(name, points, filled=True))
+    medians = "; ".join(
+        f"{name}: half of the documents have at most {found.quantile(0.5):,} tokens" for name, found in named
+    )
+    x = Axis("tokens in a document", log=True)
+    return lines("Document length", f"{medians}.", series, x, Axis("% of documents", show=_short))
+
+
+def _ratios(named: Named) -> Plot:
+    series = []
+    for name, found in named:
+        used = np.flatnonzero(found.ratios)
+        low, high = max(0, int(used[0]) - 1), min(RATIO_BINS - 1, int(used[-1]) + 1)
+        points = [((i + 0.5) * RATIO_BIN, 100 * int(found.ratios[i]) / found.seen) for i in range(low, high + 1)]
+        series.append(Series(name, points, filled=True))
+    least = min(point[0] for line in series for point in line.points)
+    x = Axis("bytes per token of a document", show=_short, least=math.floor(least))
+    note = "Left: text that the tokenizer cuts into many small tokens. Right: text that it knows well, or repetition."
+    return lines("Bytes per token", note, series, x, Axis("% of documents", show=_short))
+
+
+def _along(named: Named) -> Plot:
+    series = []
+    for name, found in named:
+        tokens, text = found.along
+        points = [((i + 0.5) * 100 / ALONG, int(text[i]) / int(tokens[i])) for i in range(ALONG) if tokens[i]]
+        series.append(Series(name, points))
+    note = "A step says that the text changes there: another source, another language."
+    x = Axis("% of the way through the split", show=_short)
+    return lines("Bytes per token, from first to last", note, series, x, Axis("bytes per token", show=_short))
+
+
+def _zipf(named: Named) -> Plot:
+    series = []
+    for name, found in named:
+        counts = np.sort(found.counts[found.counts > 0])[::-1]
+        if len(counts):
+            ranks = np.unique(np.geomspace(1, len(counts), _RANKS).astype(np.int64))
+            series.append(Series(name, [(float(rank), float(counts[rank - 1])) for rank in ranks]))
+    note = "How often the most frequent token occurs, the second, and so on. Natural text gives nearly a straight line."
+    x, y = Axis("rank of the token", log=True), Axis("occurrences", log=True, least=1)
+    return lines("Token frequency by rank", note, series, x, y)
+
+
+def _vocabulary(named: Named, vocab_size: int) -> Plot:
+    rows = [
+        (
+            f"{least:,} times or more" if least > 1 else "at least once",
+            [int((one.counts >= least).sum()) for _, one in named],
+        )
+        for least in (1, 10, 100, 1000, 10_000, 100_000)
+    ]
+    first = named[0][1]
+    used = int((first.counts > 0).sum())
+    share = f" ({used / vocab_size:.1%} of {vocab_size:,})" if vocab_size else ""
+    note = f"{used:,} different tokens occur{share} in {named[0][0]}."
+    return bars("Vocabulary used", note, rows, [name for name, _ in named], lambda value: f"{value:,.0f}")
+
+
+def sources(manifest: dict[str, Any]) -> tuple[Plot | None, list[tuple[str, ...]], int]:
+    """A plot of the largest sources, a table of them, and how many others there are."""
+    count = len(manifest["sources"])
+    exact = count > 0 and "tokens" in manifest["sources"][0]
+    key = "tokens" if exact else "bytes"
+
+    def size(source: dict[str, Any]) -> int:
+        return int(source.get(key) or 0)
+
+    largest = heapq.nlargest(_SOURCES, manifest["sources"], key=size)
+    rows: list[tuple[str, ...]] = [
+        (
+            str(source["name"]),
+            f"{source['documents']:,}",
+            f"{source['tokens']:,}" if exact else "–",
+            show_bytes(source["bytes"]) if source.get("bytes") is not None else "–",
+            f"{source['rejected']:,}",
+        )
+        for source in largest
+    ]
+    if not any(map(size, largest)):
+        return None, rows, count - len(rows)
+    note = (
+        "Without end-of-text tokens." if exact else "Stored bytes of each source; this dataset has no tokens by source."
+    )
+    note += f" The {_SOURCES} largest of {count:,}." if count > _SOURCES else ""
+    title = "Tokens per source" if exact else "Bytes per source"
+    show = show_count if exact else show_bytes
+    return bars(title, note, [(str(s["name"]), [size(s)]) for s in largest], [key], show), rows, count - len(rows)
+
+
+def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
+    """How the run went: speed and memory over time. The time between two attempts is left out."""
+    if not any(len(attempt["points"]) > 2 for attempt in attempts):
+        return []
+    text: list[tuple[float, float]] = []
+    tokens: list[tuple[float, float]] = []
+    memory: list[tuple[float, float]] = []
+    budget: list[tuple[float, float]] = []
+    marks: list[tuple[float, float, str]] = []
+    before = 0.0
+    for number, attempt in enumerate(attempts):
+        points = np.array(attempt["points"], np.float64)
+        most = max(2, min(len(points), _POINTS // len(attempts)))
+        points = points[np.linspace(0, len(points) - 1, most).astype(np.int64)]
+        at = points[:, 0] + before
+        if number:
+            marks.append((before, before, f"resumed after {show_seconds(before)}"))
+        speed = np.diff(points, axis=0)
+        seconds = np.maximum(speed[:, 0], 1e-3)
+        text += _steps(at, np.maximum(speed[:, 1], 0) / seconds)
+        tokens += _steps(at, np.maximum(speed[:, 3], 0) / seconds)
+        memory += _pairs(at, points[:, 5])
+        budget += [(float(at[0]), float(attempt["memory"])), (float(at[-1]), float(attempt["memory"]))]
+        for column, words in ((6, "requests retried"), (7, "engines replaced")):
+            some = np.flatnonzero(speed[:, column] > 0).tolist()
+            marks += [(float(at[i]), float(at[i + 1]), f"{words}: {int(speed[i, column]):,}") for i in some]
+        marks += [(a + before, b + before, f"no result for {show_seconds(b - a)}") for a, b in attempt["stalls"]]
+        before = float(at[-1])
+    x = Axis("time", show=show_seconds)
+    told = (
+        f" Marked: {len(marks):,} events (resumed, retried, replaced engines, stalls)."
+        if marks
+        else " No retries, no stalls."
+    )
+    peak = max(value for _, value in memory)
+    return [
+        lines(
+            "Speed in bytes",
+            f"Of the sources, as they are stored.{told}",
+            [Series("bytes per second", text, filled=True)],
+            x,
+            Axis("bytes per second", show=show_bytes),
+            marks,
+        ),
+        lines(
+            "Speed in tokens",
+            f"Tokens written.{told}",
+            [Series("tokens per second", tokens, filled=True)],
+            x,
+            Axis("tokens per second"),
+            marks,
+        ),
+        lines(
+            "Memory",
+            f"At most {show_bytes(peak)} when it was looked at; the dashed line is the budget.",
+            [Series("resident", memory, filled=True), Series("budget", budget, limit=True)],
+            x,
+            Axis("bytes", show=show_bytes),
+            marks,
+        ),
+    ]
+
+
+def _pairs(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:
+    return list(zip(x.tolist(), y.tolist(), strict=True))
+
+
+def _steps(ends: NDArray[np.float64], values: NDArray[np.float64]) -> list[tuple[float, float]]:
+    """A value for each time between two ends."""
+    return _pairs(np.repeat(ends, 2)[1:-1], np.repeat(values, 2))
+
+
+def _short(value: float) -> str:
+    return f"{value:.3g}"

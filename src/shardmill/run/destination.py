@@ -1,0 +1,157 @@
+"""Where a dataset is made: a folder of this machine, or an object store with a folder as its workplace.
+
+DIR/.shardmill/revisions.json   repository and revision as asked for → the commit that an unfinished run reads
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardmill.errors import OutputError
+from shardmill.run.journal import FOLDER, Journal, read_plan, refuse, tidy
+from shardmill.run.manifest import NAME, read_manifest
+from shardmill.run.plan import Facts, SourceFacts, fingerprint
+from shardmill.shards import Output
+from shardmill.storage import PartialFile, Written, is_url, write_whole, writing_to
+from shardmill.units import show_bytes
+
+_REVISIONS = "revisions.json"
+
+
+class Destination:
+    """A folder. A subclass also brings what is done to another place; here those steps do nothing.
+
+    `deliver` and `record` run in the checkpoint thread, the rest while that one is idle.
+    """
+
+    medium = "disk"
+    """What does not answer when it is stuck."""
+    room = 0
+    """Bytes of memory that are buffered on the way out."""
+    waiting_files = 8
+    """Full files that may wait for their names; each holds two handles."""
+    largest_file: int | None = None
+    """Bytes that one file may have."""
+    hint = "choose another folder, or prepare a part of it with `--limit`"
+    """What to do when the disk is too small."""
+    answered = 0.0
+    """When the other place last did something for us, by the monotonic clock."""
+    retries = 0
+    """Requests that were retried."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """Where files are written."""
+        self.shown: Path | str = folder
+        """What the user has named."""
+        self.commits: dict[str, str] = {}
+        """Of the sources: what a later run reads, though a branch may have moved."""
+
+    def recorded_commits(self) -> dict[str, str]:
+        """The commits that an unfinished run reads; empty where there is none."""
+        try:
+            commits: dict[str, str] = json.loads((self.folder / FOLDER / _REVISIONS).read_bytes())
+        except (OSError, ValueError):
+            # None was begun; or the folder cannot be read, which the journal, asked next, says better.
+            return {}
+        return commits
+
+    def record_commits(self) -> None:
+        """Write them down, before the plan is: a run that has a plan must find its commits again."""
+        if self.commits:
+            write_whole(self.folder / FOLDER / _REVISIONS, json.dumps(self.commits).encode())
+
+    @contextmanager
+    def at_work(self, *, overwrite: bool) -> Iterator[Journal]:
+        """The journal, locked; OutputError when another process is at work there."""
+        journal = Journal(self.folder)
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+    def manifest(self) -> dict[str, Any] | None:
+        """That of the complete dataset, if there is one."""
+        return read_manifest(self.folder) if (self.folder / NAME).exists() else None
+
+    def finished(self, facts: Facts) -> dict[str, Any] | None:
+        """The manifest of a complete dataset of the same plan; None: there is none, MismatchError: of another plan."""
+        if not (self.folder / NAME).exists():
+            return None
+        manifest = read_manifest(self.folder)
+        if manifest["fingerprint"] != fingerprint(facts):
+            sources = SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"]))
+            known = {"options": manifest["options"], "tokenizer": manifest["tokenizer"], "sources": sources}
+            refuse(read_plan(self.folder) or known, facts, "the dataset")
+        self.tidy(facts)
+        return manifest
+
+    def tidy(self, facts: Facts) -> None:
+        """Remove what a run of this plan has left that was killed after it had written the manifest."""
+        tidy(self.folder)
+
+    def names(self) -> Collection[str] | None:
+        """The files that are there; None: whoever asks looks into the folder."""
+        return None
+
+    def clear(self, facts: Facts, names: Iterable[str]) -> None:
+        """Remove files, in this order, for a run of the plan that `facts` describe."""
+        for name in names:
+            with writing_to(self.folder / name):
+                (self.folder / name).unlink(missing_ok=True)
+
+    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
+        """Before the outputs are restored: bring what is unfinished to the folder. OutputError where files are lost."""
+
+    def restored(self) -> None:
+        """The files were cut back to what the journal says."""
+
+    def deliver(self, files: Iterable[Written]) -> None:
+        """Files became whole."""
+
+    def record(self, files: Callable[[], list[Any]], state: dict[str, Any], *, now: bool) -> None:
+        """The journal was written: `files` are whole, and the state is on disk."""
+
+    def leave(self, files: Iterable[PartialFile]) -> None:
+        """The run ends early: put unfinished files where people find them."""
+
+    def complete(self, unneeded: Iterable[str]) -> None:
+        """The manifest is written, last of all; working files are no longer needed."""
+
+    def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
+        """Of an output of so many bytes, give or take `margin`, what needs space on this disk."""
+        return size, margin
+
+    def check_free(self, need: float, doubt: float = 0) -> None:
+        """OutputError when so many bytes more, give or take, have no space on this disk."""
+        free = shutil.disk_usage(self.folder).free
+        # Stopping a run that would have fitted is worse than a late "no space".
+        if need - doubt > free:
+            raise OutputError(
+                f"the output would take about {show_bytes(need)}, and {show_bytes(free)} are free",
+                place=str(self.folder),
+                hint=self.hint,
+            )
+
+    def trouble(self) -> str:
+        """What is being retried just now, in words; empty when all is well."""
+        return ""
+
+
+def open_destination(out: str | os.PathLike[str], cache: str | None = None) -> Destination:
+    """That of a folder or of a URL; UsageError for a URL that nothing can be written to.
+
+    `cache`: where the workplace for an object store may be made.
+    """
+    if is_url(out):
+        # Only now: most runs do not need what speaks to stores.
+        from shardmill.run.store_destination import StoreDestination
+
+        return StoreDestination(os.fspath(out), Path(cache) if cache else None)
+    return Destination(Path(out))

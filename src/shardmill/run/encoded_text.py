@@ -1,0 +1,144 @@
+"""Text as a stream of batches: chunks go out to the workers, and come back in plan order as tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from shardmill.documents import Reading, chunks_of, load_libraries
+from shardmill.options import Val
+from shardmill.run.budget import Budget
+from shardmill.run.destination import Destination
+from shardmill.run.loop import Producer
+from shardmill.run.machine import capped, hand_back, settle_allocator
+from shardmill.run.pipeline import Pipeline
+from shardmill.run.plan import Plan
+from shardmill.run.preflight import check_disk
+from shardmill.run.splits import Limit
+from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
+from shardmill.run.writer import Writer
+from shardmill.shards import SPLITS, Output
+from shardmill.storage import Cache, Fetcher
+
+# Besides the workers: a feeder, the checkpoint thread, progress, and what libraries start; and those of the fetcher.
+_THREADS, _FETCHING = 6, 8
+
+
+class EncodedText(Producer):
+    """The sources of a plan, read and encoded."""
+
+    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0) -> None:
+        """BudgetError when it cannot be done in the memory that is allowed; nothing is touched.
+
+        `room`: bytes of memory that are buffered on the way out.
+        """
+        options = plan.options
+        val = Val.parse(options.val)
+        self._plan = plan
+        self.facts, self.sources = plan.facts(), plan.sources
+        self.splits = ("train",) if val.nothing else SPLITS
+        self.first, self.bad_allowed = val.first, options.bad_allowed
+        settle_allocator()
+        separator = options.separator_bytes or b""
+        gaps = plan.tokenizer.takes(separator)
+        load_libraries(plan.sources)
+        # At work already, so that the budget sees what the libraries take.
+        warm = plan.tokenizer.engine(separator if gaps else b"")
+        self.engine = plan.tokenizer.provenance(warm)
+        hand_back()
+        self.budget = Budget(
+            options.memory_bytes,
+            options.workers,
+            plan.tokenizer.vocab_size,
+            plan.tokenizer.dtype.itemsize,
+            engine_bytes=plan.tokenizer.engine_bytes,
+            library_bytes=plan.tokenizer.library_bytes,
+            remote=plan.sources.remote,
+            beside=room,
+        )
+        cache = Cache(options.cache) if options.cache else None
+        self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
+        # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
+        spans = options.separator is None and not (val.nothing and options.limit is None)
+        self._settings = WorkerSettings(
+            tokenizer=plan.tokenizer,
+            val=val,
+            seed=options.seed,
+            eots=tuple(dict.fromkeys(output.eot for output in outputs)),
+            budget=self.budget,
+            spans=spans,
+            separator=separator if gaps else b"",
+            limited=options.limit is not None,
+            warm=[warm],
+        )
+        self._reading = Reading(
+            text_field=options.text_field,
+            separator=options.separator_bytes,
+            gaps=gaps,
+            cut=plan.tokenizer.cut,
+            spans=spans,
+            tail=val.tail or None,
+            limited=options.limit is not None,
+            largest=self.budget.largest,
+            hold=self.budget.hold,
+            fetcher=self._fetcher,
+        )
+
+    @property
+    def retries(self) -> int:  # type: ignore[override]
+        return self._fetcher.retries.count
+
+    def trouble(self) -> str:
+        return self._fetcher.retries.words()
+
+    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+        check_disk(self._plan, self._reading, self._settings, destination, outputs)
+
+    @contextmanager
+    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+        """BudgetError when memory runs out in spite of all."""
+        budget, own = self.budget, Worker(self._settings)
+        threads = budget.workers + _THREADS + (_FETCHING if budget.ahead else 0)
+        # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
+        with (
+            self._memory_errors(writer),
+            capped(budget.memory, budget.ceiling, budget.workers if budget.grows else 0, threads),
+            Pipeline(self._settings) as pipeline,
+            self._fetcher,
+        ):
+            batches = pipeline.run(self._entries(writer), own)
+            yield batches if self._plan.options.limit is None else self._limited(batches, writer, own)
+
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        """What is still to be read, in plan order."""
+        state = writer.state
+        chunks = chunks_of(self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes)
+        return itertools.starmap(Entry, chunks)
+
+    def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
+        """The batches up to `--limit`; the one that reaches it is made again with fewer rows."""
+        documents, tokens = self._plan.options.limits
+        for batch in batches:
+            done = writer.done()
+            limit = Limit(
+                None if documents is None else documents - done.documents,
+                None if tokens is None else tokens - done.tokens,
+            )
+            if limit.nothing:
+                yield Batch([], [], {}, last=True)
+                return
+            if batch.reaches(limit):
+                batch = own.encode(batch.entries, limit)
+                batch.last = True
+                yield batch
+                return
+            yield batch
+
+    @contextmanager
+    def _memory_errors(self, writer: Writer) -> Iterator[None]:
+        try:
+            yield
+        except MemoryError as error:
+            source = self.sources[min(writer.state.source, len(self.sources) - 1)]
+            raise self.budget.exhausted(source.name) from error

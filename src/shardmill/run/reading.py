@@ -1,0 +1,122 @@
+"""The readers alone: sources in, documents out as Arrow record batches, for programs that filter or look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from shardmill import arguments
+from shardmill.documents import Chunk, Documents, Position, Reading, TooLarge, chunks_of, load_libraries
+from shardmill.errors import BudgetError, UsageError
+from shardmill.options import Options
+from shardmill.run.budget import Budget
+from shardmill.run.plan import SourceFacts, fingerprint
+from shardmill.sources import apply_recipes, find_sources
+from shardmill.storage import Cache, Fetcher
+
+if TYPE_CHECKING:
+    from shardmill.documents import Reader
+
+SCHEMA = pa.schema(
+    [("text", pa.large_string()), ("source", pa.string()), ("place", pa.string()), ("reject", pa.string())]
+)
+_SHAPING = ("text_field", "separator", "input_format")
+_OPTIONS = (*_SHAPING, "memory", "cache", "recipe")
+
+
+def read(*sources: Any, **options: Any) -> DocumentBatches:
+    """The documents of `sources`, in order; options as in `prepare`: text_field, separator, input_format, memory,
+    cache, recipe.
+
+    What it gives can be iterated again and again. UsageError when a source is not there.
+    """
+    for name in options:
+        if name not in _OPTIONS:
+            raise UsageError(f"`read` has no option `{name}`", hint=f"there are: {', '.join(_OPTIONS)}")
+    given = sources[0] if len(sources) == 1 else list(sources)
+    specs, chosen = apply_recipes(arguments.sources("sources", given), Options.typed(options))
+    return DocumentBatches(specs, Options.of(chosen))
+
+
+class DocumentBatches:
+    """Documents as record batches of `text`, `source`, `place` and `reject`, a few megabytes each.
+
+    A record that is not a document has no text, and `reject` says why; else `reject` is null. An iterator holds one
+    batch at a time, and what the readers need for it.
+    """
+
+    def __init__(self, specs: list[Any], options: Options) -> None:
+        self._options = options
+        self._sources = find_sources(specs, options.input_format, cache=options.cache)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the sources' names, sizes and versions, and of the options that change what is read."""
+        shaping = self._options.shaping()
+        facts = {"sources": SourceFacts(self._sources.facts), "options": {name: shaping[name] for name in _SHAPING}}
+        return fingerprint(facts)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        options, sources = self._options, self._sources
+        load_libraries(sources)
+        budget = Budget(options.memory_bytes, 1, engine_bytes=0, remote=sources.remote)
+        with Fetcher(sources, budget.ahead, cache=Cache(options.cache) if options.cache else None) as fetcher:
+            reading = Reading(
+                text_field=options.text_field,
+                separator=options.separator_bytes,
+                largest=budget.largest,
+                hold=budget.hold,
+                fetcher=fetcher,
+            )
+            before = 0  # lines, rows or documents of the source
+            for reader, first, chunk in chunks_of(sources, 0, Position(), reading, budget.chunk_bytes):
+                if chunk is None:
+                    reader.check()
+                    before = 0
+                    continue
+                documents = reader.read(chunk)
+                self._refuse_too_large(documents, reader, first, before, budget)
+                yield self._batch(documents, reader, first, chunk, before)
+                before += len(documents) if reader.unit == "byte" else documents.lines
+                before = 0 if chunk.whole else before
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """For polars, duckdb and all others that read Arrow streams."""
+        return pa.RecordBatchReader.from_batches(SCHEMA, iter(self)).__arrow_c_stream__(requested_schema)
+
+    def _refuse_too_large(self, documents: Documents, reader: Reader, first: int, before: int, budget: Budget) -> None:
+        if documents.rejects and isinstance(found := documents.rejects[0], TooLarge):
+            place = f"{self._sources[first].name}, {_unit(reader)} {before + max(0, found.record) + 1:,}"
+            if found.hint:
+                raise BudgetError(found.reason, place=place, hint=found.hint)
+            raise budget.too_small(found.reason, found.size, place)
+
+    def _batch(self, documents: Documents, reader: Reader, first: int, chunk: Chunk, before: int) -> pa.RecordBatch:
+        count = len(documents)
+        buffers = [None, pa.py_buffer(documents.offsets), pa.py_buffer(documents.data)]
+        texts = pa.Array.from_buffers(pa.large_string(), count, buffers)
+        records = np.arange(count) if documents.records is None else documents.records
+        reasons = pa.nulls(count, pa.string())
+        if bad := documents.rejects:
+            texts = pa.concat_arrays([texts, pa.nulls(len(bad), pa.large_string())])
+            reasons = pa.concat_arrays([reasons, pa.array([reject.reason for reject in bad], pa.string())])
+            records = np.concatenate([records, [reject.record for reject in bad]])
+            order = np.argsort(records, kind="stable")
+            texts, reasons, records = texts.take(order), reasons.take(order), records[order]
+        if chunk.whole:
+            names = pa.array([source.name for source in islice(self._sources.iter_from(first), chunk.whole)])
+            sources, numbers = names.take(records), np.ones(len(records), np.int64)
+        else:
+            sources, numbers = pa.repeat(self._sources[first].name, len(records)), before + records + 1
+        places = pc.binary_join_element_wise(_unit(reader), pa.array(numbers).cast(pa.string()), " ")
+        return pa.record_batch([texts, sources, places, reasons], schema=SCHEMA)
+
+
+def _unit(reader: Reader) -> str:
+    """What a place counts; bytes of a text are not known any more when it has been split and repaired."""
+    return "document" if reader.unit == "byte" else reader.unit

@@ -1,0 +1,123 @@
+"""Text that the calling program hands over itself: an iterable, Arrow data or a callable, as one of the sources."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardmill.errors import MismatchError, UsageError
+from shardmill.storage.source import Source
+
+if TYPE_CHECKING:
+    from shardmill.storage.source import Sources
+
+FORMAT = "python"
+"""In place of an input format."""
+_NAME = "documents"
+_LISTS = (list, tuple, set, frozenset)
+
+
+class NamedSource:
+    """Text from Python with a name and a version, which are part of the fingerprint.
+
+    `source`: an iterable of texts, of mappings or of Arrow data; an object with the Arrow stream interface; a dataset
+    of Hugging Face; or a callable that returns one of these. Change `version` when it gives other documents.
+    """
+
+    def __init__(self, source: Any, *, name: str = _NAME, version: str = "") -> None:
+        for option, value in (("name", name), ("version", version)):
+            if not isinstance(value, str) or (option == "name" and not value):
+                raise UsageError(f"`{option}` must be text, not {value!r}")
+        if isinstance(source, (str, bytes, os.PathLike)) or not _gives(source):
+            raise UsageError(
+                f"a {type(source).__name__} gives no documents",
+                hint="give an iterable of texts, of mappings or of Arrow data, or a callable that returns one",
+            )
+        self.source, self.name = source, name
+        self.version = version or getattr(source, "fingerprint", "")
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether it can be read only once: what remains of an iterator does not tell what it gave before."""
+        return hasattr(type(self.source), "__next__") and not hasattr(self.source, "load_state_dict")
+
+    def open(self) -> Any:
+        """What is to be iterated. UsageError for a generator of which a part is gone already, if it is not ours."""
+        made = self.source
+        if callable(made) and not _is_iterable(made):
+            made = made()
+            if not _is_iterable(made) or isinstance(made, (str, bytes)):
+                raise UsageError(f"the callable returned a {type(made).__name__}, no iterable", place=self.name)
+            used = {inspect.GEN_SUSPENDED, inspect.GEN_CLOSED}
+        else:
+            used = {inspect.GEN_CLOSED}
+        if inspect.isgenerator(made) and inspect.getgeneratorstate(made) in used:
+            raise UsageError(
+                "the generator was used already",
+                place=self.name,
+                hint="give the function that makes it, without calling it",
+            )
+        return made
+
+    def found(self, number: int) -> Source:
+        """What the plan says of it."""
+        return Source(self.name, f"{FORMAT}:{number}", None, self.version, FORMAT)
+
+
+def given_sources(sources: Any) -> list[Any]:
+    """What a call was given, one by one: each a path, which is not looked at here, or a NamedSource.
+
+    A list is several sources, unless it holds nothing but records: mappings, or Arrow data. One of texts is of paths.
+    """
+    if isinstance(sources, (str, os.PathLike)):
+        return [sources]
+    several = isinstance(sources, _LISTS) and not _is_records(sources)
+    listed = list(sources) if several else [sources]
+    named = [_named(source) for source in listed]
+    unnamed = [now for was, now in zip(listed, named, strict=True) if now is not was]
+    for number, source in enumerate(unnamed[1:], 2):
+        source.name = f"{_NAME}-{number}"
+    return named
+
+
+def refuse_second_reading(sources: Sources, first: int) -> None:
+    """MismatchError where a run that had come to source `first` would have to read a one-shot iterator again.
+
+    Those after it are refused too: the feeder may have been ahead.
+    """
+    for path, given in sources.given.items():
+        if int(path.removeprefix(f"{FORMAT}:")) >= first and given.one_shot:
+            raise MismatchError(
+                "the folder holds an unfinished run, and an iterator cannot be read a second time",
+                place=given.name,
+                hint="give a callable that makes the iterator, or start anew with `overwrite=True`",
+            )
+
+
+def is_arrow(value: Any) -> bool:
+    return hasattr(value, "__arrow_c_array__") or hasattr(value, "__arrow_c_stream__")
+
+
+def _gives(source: Any) -> bool:
+    """Whether documents can come out of it. A class is more likely a mistake than a way to make them."""
+    return _is_iterable(source) or (callable(source) and not isinstance(source, type))
+
+
+def _is_iterable(source: Any) -> bool:
+    # An array of numbers cannot hold a text.
+    numbers = getattr(getattr(source, "dtype", None), "kind", "") in set("biufcmMV")
+    return (hasattr(source, "__iter__") and not numbers) or is_arrow(source)
+
+
+def _is_records(values: Any) -> bool:
+    return bool(values) and all(isinstance(value, Mapping) or is_arrow(value) for value in values)
+
+
+def _named(source: Any) -> Any:
+    """A NamedSource of what gives documents; anything else as it is."""
+    if isinstance(source, (str, os.PathLike, NamedSource, bytes, bytearray, dict)) or not _gives(source):
+        return source
+    # Of a list of texts nobody knows whether they are paths: that has to be said.
+    return source if isinstance(source, _LISTS) and not _is_records(source) else NamedSource(source)

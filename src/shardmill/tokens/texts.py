@@ -1,0 +1,191 @@
+"""A tokenizer by itself, for scripts and notebooks: `shardmill.tokenizer("gpt2").encode("some text")`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.errors import UsageError
+from shardmill.tokens.engines import CALL, EngineError
+from shardmill.tokens.loading import load_tokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+    from shardmill.tokens.engines import Encoded, Engine
+    from shardmill.tokens.tokenizers import Tokenizer
+
+# Bytes of text after which an engine is made anew whose caches grow: by 7 bytes for each, where no word comes twice. A
+# new one takes about 0.1 s, and this much text a quarter of a second or more.
+_RENEWED_AFTER = 32 << 20
+_IDLE = 4  # engines that are kept for the next call, 20 MB or more each
+_DECODED = 1 << 16  # ids that are decoded at once: as Python numbers they take 40 bytes each
+
+
+def text_tokenizer(
+    name: str | os.PathLike[str], *, pattern: str | None = None, specials: str = "text"
+) -> TextTokenizer:
+    """The tokenizer of that name, file or hub id, to be used by itself; the options are those of `prepare`.
+
+    UsageError, with the way out, if there is none or it cannot be had here.
+    """
+    return TextTokenizer(load_tokenizer(os.fspath(name), pattern=pattern, specials=specials))
+
+
+class TextTokenizer:
+    """Text to ids and back, exactly as the tokenizer's own library. Any thread may use it, several at once too."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._idle: list[tuple[Engine, int]] = []
+        """Engines that nobody uses now, and how much text each has encoded."""
+
+    @property
+    def name(self) -> str:
+        return self._tokenizer.name
+
+    @property
+    def vocab_size(self) -> int:
+        return self._tokenizer.vocab_size
+
+    @property
+    def eot(self) -> int | None:
+        """The end-of-text token; `encode` never adds it."""
+        return self._tokenizer.eot
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the ids: uint16 where they fit, else uint32."""
+        return self._tokenizer.dtype
+
+    def __repr__(self) -> str:
+        return f"<shardmill tokenizer {self.name}, {self.vocab_size:,} tokens>"
+
+    def encode(self, text: str) -> NDArray[Any]:
+        """The ids of one text. UsageError for what is no text or cannot be UTF-8."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Iterable[str]) -> list[NDArray[Any]]:
+        """The ids of each text; `texts` may be an Arrow column too, which is read where it lies."""
+        found: list[NDArray[Any]] = []
+        for encoded in self._encoded(texts):
+            tokens, ends = encoded.tokens, encoded.offsets.tolist()
+            found += [tokens[begin : end - 1] for begin, end in pairwise(ends)]
+        return found
+
+    def count(self, texts: str | Iterable[str]) -> int:
+        """How many tokens a text has, or all texts of an iterable together; the ids are not kept."""
+        if isinstance(texts, str):
+            texts = [texts]
+        return sum(len(encoded.tokens) - len(encoded.lengths) for encoded in self._encoded(texts))
+
+    def decode(self, ids: ArrayLike, errors: str = "replace") -> str:
+        """The text of any ids, special tokens by their names. Half a character becomes U+FFFD, or as `errors` says."""
+        array = np.asarray(ids)
+        if array.size == 0:
+            return ""
+        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+            raise UsageError(f"ids are whole numbers in one row, not {array.dtype} of shape {array.shape}")
+        if array.min() < 0 or array.max() > self._tokenizer.largest_id:
+            outside = array[(array < 0) | (array > self._tokenizer.largest_id)][0]
+            raise UsageError(f"{outside:,} is no id of `{self.name}`, which has 0 to {self._tokenizer.largest_id:,}")
+        # Where text may be cut, ids are bytes one after another. Of others the library has to see all.
+        step = _DECODED if self._tokenizer.stitching else len(array)
+        try:
+            parts = [self._tokenizer.decode(array[i : i + step]) for i in range(0, len(array), step)]
+        except (KeyError, IndexError) as error:
+            raise UsageError(f"{error} is no id of `{self.name}`: its numbers have a gap there") from None
+        return b"".join(parts).decode("utf-8", errors)
+
+    def _encoded(self, texts: Iterable[str]) -> Iterator[Encoded]:
+        """The tokens of some texts after another, a few megabytes at a time."""
+        first = 0
+        with self._engine() as use:
+            for data, offsets in _rows(texts):
+                encoded = use(data, offsets)
+                if encoded.failed:
+                    row, reason = encoded.failed[0]
+                    raise EngineError(reason, place=f"text {first + row + 1:,}")
+                yield encoded
+                first += len(offsets) - 1
+
+    @contextmanager
+    def _engine(self) -> Iterator[Any]:
+        """A function that encodes rows, with an engine that is nobody else's meanwhile."""
+        grows = self._tokenizer.engine_bytes is None
+        try:
+            engine, done = self._idle.pop()
+        except IndexError:
+            engine, done = self._tokenizer.engine(), 0
+
+        def use(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Encoded:
+            nonlocal done
+            if grows and done > _RENEWED_AFTER:
+                engine.renew()
+                done = 0
+            done += int(offsets[-1] - offsets[0])
+            return engine.encode(data, offsets)
+
+        yield use
+        # Not after an error: what the engine then holds is not known.
+        if len(self._idle) < _IDLE:
+            self._idle.append((engine, done))
+
+
+def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    """The texts as UTF-8, one after another, about as much as the engine takes in one call."""
+    if isinstance(texts, (str, bytes)):
+        raise UsageError("a batch is a list of texts, not one text", hint="give a list, or call `encode`")
+    if hasattr(texts, "__arrow_c_array__") or hasattr(texts, "__arrow_c_stream__"):
+        yield from _arrow_rows(texts)
+        return
+    # One buffer for all, filled again and again: with new memory for each, page faults were a tenth of all time.
+    buffer = np.empty(CALL, np.uint8)
+    view, ends, first = buffer.data, [0], 1
+    for text in texts:
+        try:
+            raw = str.encode(text)
+        except (TypeError, UnicodeEncodeError) as error:
+            what = "holds a lone surrogate" if isinstance(text, str) else f"is a {type(text).__name__}, not a str"
+            raise UsageError(f"a text {what}", place=f"text {first + len(ends) - 1:,}") from error
+        end = ends[-1] + len(raw)
+        if end > CALL:
+            if len(ends) > 1:
+                yield buffer, np.array(ends, np.int64)
+            first, ends, end = first + len(ends) - 1, [0], len(raw)
+            if end > CALL:
+                yield np.frombuffer(raw, np.uint8), np.array([0, end], np.int64)
+                first += 1
+                continue
+        view[ends[-1] : end] = raw
+        ends.append(end)
+    if len(ends) > 1:
+        yield buffer, np.array(ends, np.int64)
+
+
+def _arrow_rows(column: Any) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    import pyarrow as pa
+
+    found = pa.chunked_array(column) if hasattr(column, "__arrow_c_stream__") else pa.chunked_array([pa.array(column)])
+    for chunk in found.chunks:
+        if chunk.null_count:
+            raise UsageError("an Arrow column of texts holds a null")
+        try:
+            array = chunk.cast(pa.large_string())
+        except pa.ArrowException as error:
+            raise UsageError(f"an Arrow column of {chunk.type} is no column of texts: {error}") from None
+        if not len(array):
+            continue
+        offsets = np.frombuffer(array.buffers()[1], np.int64, len(array) + 1, 8 * array.offset)
+        data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
+        first = 0
+        while first < len(array):
+            fit = int(np.searchsorted(offsets, offsets[first] + CALL, side="right")) - 1
+            last = min(max(fit, first + 1), len(array))
+            yield data, offsets[first : last + 1]
+            first = last

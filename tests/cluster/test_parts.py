@@ -1,0 +1,183 @@
+"""A plan cut into parts, made in any order and merged: the bytes of one run, for every kind of source and format."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import shardmill
+from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
+from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageError
+from shardmill.options import FORMATS
+from tests.corpus import contents, documents, write_jsonl
+
+TEXTS = documents(700, seed=6)
+MEMORY = "2GB"  # more than the tests' own process holds already
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sources")
+    write_jsonl(folder / "a.jsonl", TEXTS)
+    lines = (folder / "a.jsonl").read_text().splitlines(keepends=True)
+    lines[::97] = ["{bad\n"] * len(lines[::97])
+    (folder / "bad.jsonl").write_text("".join(lines))
+    (folder / "b.txt").write_text("\n\n".join(TEXTS))
+    (folder / "tiny").mkdir()
+    for i, text in enumerate(TEXTS[:120]):
+        (folder / "tiny" / f"{i:04}.txt").write_text(text)
+    pq.write_table(pa.table({"text": TEXTS}), folder / "c.parquet", row_group_size=50)
+    return folder
+
+
+CASES = {
+    "json lines, some bad": (["bad.jsonl"], {"max_bad": "any", "val": 0.1}),
+    "text without a separator": (["b.txt", "b.txt"], {"val": 0.3}),
+    "text with a separator": (["b.txt"], {"separator": r"\n\n", "val": 0.2}),
+    "no validation split": (["b.txt"], {"val": 0}),
+    "the first tokens": (["c.parquet"], {"val": "first:9k"}),
+    "the end of each file": (["b.txt", "b.txt"], {"val": "tail:0.3"}),
+    "tiny files": (["tiny"], {"val": 0.2}),
+    "parquet": (["c.parquet"], {"val": 0.2}),
+    "a number of documents": (["a.jsonl", "c.parquet"], {"limit": 900}),
+    "a number of tokens": (["a.jsonl", "c.parquet"], {"limit": "60k tokens"}),
+    "all kinds": (["bad.jsonl", "tiny", "b.txt", "c.parquet"], {"max_bad": "any", "format": ["nanogpt", "llmc"]}),
+}
+
+
+def made_in_parts(names, out, parts, seed=0, **options):
+    plan = plan_parts(names, out, parts=parts, **options)
+    numbers = [part.number for part in plan.parts]
+    random.Random(seed).shuffle(numbers)
+    for number in [*numbers, numbers[0]]:
+        make_part(out, number, memory=MEMORY)
+    assert missing_parts(read_part_plan(out)) == []
+    return merge(out, memory=MEMORY)
+
+
+@pytest.mark.parametrize("counts", [(2, 7), pytest.param((1, 3, 40), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_parts_gives_the_bytes_of_one_run(sources, tmp_path, case, counts):
+    names, options = CASES[case]
+    names = [sources / name for name in names]
+    shardmill.prepare(names, tmp_path / "one", memory=MEMORY, **options)
+    expected = contents(tmp_path / "one")
+    for parts in counts:
+        out = tmp_path / str(parts)
+        made_in_parts(names, out, parts, seed=parts, **options)
+        assert contents(out) == expected, f"{parts} parts"
+        shutil.rmtree(out)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_can_be_made_in_parts(sources, tmp_path, format):
+    options = {"format": format, "val": 0.1, "shard_tokens": 20_000}
+    shardmill.prepare(sources / "a.jsonl", tmp_path / "one", memory=MEMORY, **options)
+    made_in_parts(sources / "a.jsonl", tmp_path / "out", 5, **options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "one")
+
+
+@pytest.fixture
+def parts(sources, tmp_path):
+    """A plan whose four parts are all made."""
+    out = tmp_path / "out"
+    for part in plan_parts(sources / "a.jsonl", out, parts=4, val=0.1).parts:
+        make_part(out, part.number, memory=MEMORY)
+    return out
+
+
+def test_the_same_plan_again_changes_nothing_and_another_is_refused(sources, parts):
+    def state():
+        return {path: hashlib.sha256(path.read_bytes()).digest() for path in parts.rglob("*") if path.is_file()}
+
+    before = state()
+    plan_parts(sources / "a.jsonl", parts, parts=4, val=0.1)
+    assert make_part(parts, 2).made is False
+    assert state() == before
+    for changed in ({"parts": 5, "val": 0.1}, {"parts": 4, "val": 0.2}):
+        with pytest.raises(MismatchError):
+            plan_parts(sources / "a.jsonl", parts, **changed)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+def test_a_missing_part_is_named(parts, number):
+    shutil.rmtree(parts / ".parts" / f"{number:05}")
+    assert missing_parts(read_part_plan(parts)) == [number]
+    with pytest.raises(UsageError, match=f"1 of 4 parts are missing: {number}") as caught:
+        merge(parts, memory=MEMORY)
+    assert f"--part {number}" in caught.value.hint
+    assert not (parts / "manifest.json").exists()
+
+
+@pytest.mark.parametrize("name", ["tokens.bin", "rows.bin", "manifest.json"])
+@pytest.mark.parametrize("how", ["shorter", "changed"])
+def test_a_damaged_part_is_named_and_can_be_made_again(sources, parts, tmp_path, name, how):
+    path = parts / ".parts" / "00002" / name
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + b"\x00" + data[-8:])
+    with pytest.raises(ShardmillError, match="part 2") as caught:
+        merge(parts, memory=MEMORY)
+    assert isinstance(caught.value, (OutputError, MismatchError)) and "--part 2" in caught.value.hint
+    assert not (parts / "manifest.json").exists()
+    shutil.rmtree(parts / ".parts" / "00002")
+    make_part(parts, 2, memory=MEMORY)
+    merge(parts, memory=MEMORY)
+    shardmill.prepare(sources / "a.jsonl", tmp_path / "one", memory=MEMORY, val=0.1)
+    assert contents(parts) == contents(tmp_path / "one")
+
+
+def test_a_part_of_another_plan_is_named(sources, parts, tmp_path):
+    other = tmp_path / "other"
+    plan_parts(sources / "a.jsonl", other, parts=4, val=0.2)
+    make_part(other, 1, memory=MEMORY)
+    shutil.rmtree(parts / ".parts" / "00001")
+    shutil.copytree(other / ".parts" / "00001", parts / ".parts" / "00001")
+    with pytest.raises(MismatchError, match="part 1 is of another plan"):
+        merge(parts, memory=MEMORY)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_a_second_copy_that_comes_late_changes_nothing(sources, parts, tmp_path, monkeypatch, merged):
+    """One that had begun before its part was published elsewhere; also where all was merged meanwhile."""
+    from shardmill.cluster.place import FolderPlace
+
+    out = tmp_path / "late"
+    plan_parts(sources / "a.jsonl", out, parts=4, val=0.1)
+    publish = FolderPlace.publish
+
+    def asleep(self, number, folder, manifest):
+        for other in range(4):
+            shutil.copytree(parts / ".parts" / f"{other:05}", out / ".parts" / f"{other:05}")
+        if merged:
+            merge(out, memory=MEMORY)
+        return publish(self, number, folder, manifest)
+
+    monkeypatch.setattr(FolderPlace, "publish", asleep)
+    assert make_part(out, 2, memory=MEMORY).made is False
+    merge(out, memory=MEMORY)
+    merge(parts, memory=MEMORY)
+    assert contents(out) == contents(parts)
+
+
+def test_there_is_no_such_part(parts):
+    with pytest.raises(UsageError, match="there is no part 4"):
+        make_part(parts, 4)
+
+
+def test_without_a_plan_nothing_can_be_made_or_merged(tmp_path):
+    for call in (lambda: make_part(tmp_path, 0), lambda: merge(tmp_path)):
+        with pytest.raises(UsageError, match="no plan"):
+            call()
+
+
+def test_a_merged_dataset_says_so_when_it_is_merged_again(parts):
+    first = merge(parts, memory=MEMORY)
+    assert not first.already and merge(parts).already
+    assert not (parts / ".parts").exists()
+    assert json.loads((parts / "manifest.json").read_text())["documents"] == first.manifest["documents"]

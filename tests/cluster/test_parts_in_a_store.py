@@ -1,0 +1,87 @@
+"""Parts in an object store: the bytes of one run, also with late copies, and nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+
+import shardmill
+from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
+from shardmill.errors import OutputError, UsageError
+from tests.corpus import contents, documents, write_jsonl
+from tests.object_store import bucket, s3_server  # noqa: F401 - fixtures
+
+OPTIONS = {"val": 0.1, "format": "shards", "shard_tokens": 20_000}
+MEMORY = "2GB"
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write_jsonl(tmp_path / "a.jsonl", documents(300, seed=2))
+
+
+@pytest.fixture
+def machines(tmp_path, monkeypatch):
+    """Says on which machine the next step runs: each has a disk of its own."""
+
+    def machine(name):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"machine-{name}"))
+
+    machine(0)
+    return machine
+
+
+def test_parts_of_several_machines_give_the_bytes_of_one(tmp_path, source, bucket, machines):  # noqa: F811
+    shardmill.prepare(source, tmp_path / "one", memory=MEMORY, **OPTIONS)
+    url = bucket.url()
+    plan = plan_parts(source, url, parts=3, **OPTIONS)
+    for name, number in enumerate((2, 0, 1)):
+        machines(name)
+        assert missing_parts(read_part_plan(url)) != []
+        assert make_part(url, number, memory=MEMORY).made is True
+        machines("another")
+        assert make_part(url, number, memory=MEMORY).made is False
+    assert missing_parts(plan) == []
+    machines("last")
+    merge(url, memory=MEMORY)
+    assert bucket.contents() == contents(tmp_path / "one")
+    assert [name for name in bucket.names() if name.startswith(".parts")] == [] and bucket.uploads() == []
+
+
+def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(tmp_path, source, bucket, machines, monkeypatch):  # noqa: F811
+    from shardmill.cluster.place import StorePlace
+
+    url = bucket.url()
+    plan_parts(source, url, parts=2, **OPTIONS)
+    publish, woken = StorePlace.publish, []
+
+    def late(self, number, folder, manifest):
+        if not woken:
+            woken.append(number)
+            machines("faster")
+            assert make_part(url, number, memory=MEMORY).made is True
+        return publish(self, number, folder, manifest)
+
+    monkeypatch.setattr(StorePlace, "publish", late)
+    assert make_part(url, 1, memory=MEMORY).made is False
+    owners = {name.split("/")[2] for name in bucket.names() if name.startswith(".parts/00001/") and name.count("/") > 2}
+    assert len(owners) == 1
+    make_part(url, 0, memory=MEMORY)
+    merge(url, memory=MEMORY)
+    shardmill.prepare(source, tmp_path / "one", memory=MEMORY, **OPTIONS)
+    assert bucket.contents() == contents(tmp_path / "one")
+
+
+def test_missing_and_damaged_parts_are_named(source, bucket, machines):  # noqa: F811
+    url = bucket.url()
+    plan_parts(source, url, parts=2, **OPTIONS)
+    make_part(url, 0, memory=MEMORY)
+    with pytest.raises(UsageError, match="1 of 2 parts are missing: 1"):
+        merge(url, memory=MEMORY)
+    make_part(url, 1, memory=MEMORY)
+    (name,) = [name for name in bucket.names() if name.startswith(".parts/00001/") and name.endswith("tokens.bin")]
+    data = bucket.read(name)
+    bucket.put(name, bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(OutputError, match="part 1 is damaged"):
+        merge(url, memory=MEMORY)
+    bucket.put(name, data)
+    assert merge(url, memory=MEMORY).manifest["documents"] > 0

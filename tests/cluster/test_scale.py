@@ -1,0 +1,81 @@
+"""The simulation against what is known: a calm cluster, real processes, and the reasons for the driver's figures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.scale import GB, Cluster, paper, replay, simulate
+from shardmill.cluster import driver
+from shardmill.cluster.local_executor import LocalExecutor
+from shardmill.run.progress import Progress
+
+CALM = Cluster(nodes=4, slots=4, spread=0.0, slow=0.0, lost=0.0)
+
+
+def test_in_a_calm_cluster_the_time_can_be_reckoned():
+    outcome = simulate(CALM, 64 * 10 * GB, 10 * GB)
+    each = CALM.start + 10 * GB / CALM.rate
+    assert outcome.seconds == pytest.approx(4 * each, rel=0.02)
+    assert outcome.worked == pytest.approx(64 * each / (640 * GB / CALM.rate), rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_part_is_made_also_where_nodes_are_lost_every_few_minutes(seed):
+    outcome = simulate(Cluster(nodes=8, lost=12.0, away=60.0), 400 * GB, 4 * GB, seed)
+    assert outcome.seconds < 20 * outcome.ideal
+
+
+def test_a_second_copy_shortens_a_run_with_slow_nodes_and_costs_little(monkeypatch):
+    cluster = Cluster(nodes=10, slow=0.02, lost=0.0)
+
+    def mean():
+        runs = [simulate(cluster, 1600 * GB, 16 * GB, seed) for seed in range(8)]
+        return sum(run.seconds for run in runs), sum(run.worked for run in runs)
+
+    with_copies = mean()
+    monkeypatch.setattr(driver, "_LATE", 1000.0)
+    without = mean()
+    assert with_copies[0] < 0.85 * without[0] and with_copies[1] < 1.05 * without[1]
+
+
+def test_the_page_has_what_the_figures_give():
+    page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
+    table = "\n".join(paper())
+    assert table in page, "put this into docs/scale.md:\n" + table
+
+
+class Watched(LocalExecutor):
+    """Real processes, and how many seconds each took."""
+
+    def __init__(self, out, **settings):
+        super().__init__(out, **settings)
+        self.seconds, self._begun, self._number = {}, {}, {}
+
+    def start(self, copy, number):
+        self._begun[copy], self._number[copy] = time.monotonic(), number
+        super().start(copy, number)
+
+    def reports(self, seconds):
+        for copy, report in super().reports(seconds):
+            if report.kind == "done":
+                self.seconds[self._number[copy]] = time.monotonic() - self._begun[copy]
+            yield copy, report
+
+
+def test_a_real_run_takes_as_long_as_the_simulation_of_its_parts(tmp_path):
+    from shardmill.cluster import missing_parts, plan_parts
+    from tests.corpus import documents, write_jsonl
+
+    source = write_jsonl(tmp_path / "web.jsonl", documents(500))
+    plan = plan_parts(source, tmp_path / "out", parts=7)
+    executor = Watched(str(tmp_path / "out"), memory=500_000_000, workers=1, parallel=2)
+    began = time.monotonic()
+    driver.Driver(
+        {part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), executor, Progress()
+    ).run()
+    real = time.monotonic() - began
+    # Both are sums of the same seconds, so the speed of the machine does not matter.
+    assert replay([executor.seconds[number] for number in range(7)], 2) == pytest.approx(real, rel=0.15, abs=0.5)

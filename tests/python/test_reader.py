@@ -1,0 +1,86 @@
+"""The reader of text from Python against its slow twin: any items, any chunk size, entered after any chunk."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardmill.documents import Position, Reading
+from shardmill.documents.from_python import PythonReader
+from shardmill.storage.given import NamedSource
+
+texts = st.text(st.sampled_from("ab é漢😀\ud800"), max_size=12)
+bad = st.sampled_from([None, 3, b"bytes", {"other": "a"}, {"text": None}, {"text": 1}])
+good_texts = st.text(st.sampled_from("ab é漢😀"), max_size=12)
+columns = st.lists(st.one_of(good_texts, st.none()), max_size=6).map(lambda column: pa.array(column, pa.string()))
+kinds = st.sampled_from([pa.string(), pa.large_string(), pa.string_view(), pa.large_binary()])
+tables = st.tuples(columns, kinds).map(lambda made: pa.table({"n": range(len(made[0])), "text": made[0].cast(made[1])}))
+batches = tables.map(lambda table: (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0])
+items = st.lists(st.one_of(texts, texts.map(lambda text: {"text": text}), bad, tables, batches), max_size=14)
+
+
+def twin(given_items):
+    """Every document as its bytes, or None for a reject."""
+    found = []
+    for item in given_items:
+        values = item["text"].to_pylist() if isinstance(item, (pa.Table, pa.RecordBatch)) else [item]
+        for value in values:
+            text = value.get("text") if isinstance(value, dict) else value
+            if isinstance(value, bytes) and not isinstance(item, bytes):
+                text = value.decode()
+            fine = isinstance(text, str) and "\ud800" not in text
+            found.append(text.encode() if fine else None)
+    return found
+
+
+class Stateful:
+    def __init__(self, given_items):
+        self.items, self.at = given_items, 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+    def __iter__(self):
+        while self.at < len(self.items):
+            self.at += 1
+            yield self.items[self.at - 1]
+
+
+WAYS = [lambda made: made, lambda made: lambda: iter(made), Stateful]
+
+
+def read(source, size, start):
+    """The documents from a position on, and every position between two chunks."""
+    reader = PythonReader(3, source.found(3), Reading(), source)
+    found, positions, position = [], [], start
+    for chunk in reader.chunks(start, size):
+        assert (chunk.source, chunk.start) == (3, position.offset)
+        documents = reader.read(chunk)
+        data, rows = documents.data.tobytes(), [None] * documents.lines
+        for row, (begin, end) in enumerate(pairwise(documents.offsets.tolist())):
+            rows[documents.record(row)] = data[begin:end]
+        assert [i for i, row in enumerate(rows) if row is None] == [reject.record for reject in documents.rejects]
+        assert sum(len(row or b"") for row in rows) == chunk.cost
+        found += rows
+        position = Position(chunk.end, chunk.end, state=chunk.state)
+        positions.append(position)
+    return found, positions
+
+
+@given(items, st.sampled_from([1, 40, 100, 1 << 20]), st.sampled_from(WAYS), st.sampled_from([1, 70, 1 << 20]))
+@settings(max_examples=200)
+def test_any_items_are_read_as_the_twin_reads_them_and_from_any_position_on(made, size, way, later):
+    # What has the field comes first: a source in which no record has it is an error of its own.
+    made = [{"text": "first"}, *made]
+    expected = twin(made)
+    found, positions = read(NamedSource(way(made)), size, Position())
+    assert found == expected
+    for position in positions:
+        rest, _ = read(NamedSource(way(made)), later, position)
+        assert rest == expected[position.offset :]

@@ -1,0 +1,231 @@
+"""The page of `shardmill report`: what it says, that text stays text, and where it may be written."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import shardmill
+from shardmill.cli import shardmill as command
+from shardmill.errors import OutputError, UsageError
+from shardmill.options import FORMATS
+from shardmill.reporting.excerpts import Token, running_tokens, tokens_of
+from shardmill.tokens import load_tokenizer
+from tests.corpus import documents, write_jsonl
+from tests.datasets import make_dataset, random_documents
+from tests.test_golden_bytes import TOKENIZERS, _tokenizer
+
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "</span></div><img src=x onerror=\"document.title='owned'\">",
+    "\"'><svg onload=alert(1)> {{ 7*7 }} {% raw %} --> ]]> </style></script>",
+    "\u202eright to left\u2066 \x00 \x1b[31m \ufeff bell \x07",
+]
+
+
+class _Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.texts, self.ids = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.ids += [value for name, value in attributes if name == "data-i"]
+        for name, value in attributes:
+            assert not name.startswith("on"), (tag, name, value)
+            assert name not in ("src", "srcset", "action") and not (name == "href" and "://" in value), (tag, value)
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+def read(path: Path) -> _Tags:
+    parsed = _Tags()
+    parsed.feed(path.read_text(encoding="utf-8"))
+    return parsed
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A dataset whose documents, rejects and source's name try to get out of the page."""
+    folder = tmp_path_factory.mktemp("made")
+    source = write_jsonl(folder / "a<b>&.jsonl", [*HOSTILE, *documents(80)])
+    with open(source, "a", encoding="utf-8") as file:
+        file.write('{"text": 5}\n{"txt": "<script>alert(5)</script>"}\nnot <b>json</b>\n')
+    shardmill.prepare(source, folder / "<i>set", val=0.3, max_bad="any")
+    return folder / "<i>set"
+
+
+def test_a_report_says_what_the_manifest_says_and_lets_no_text_become_html(made, tmp_path):
+    path = shardmill.report(made, out=tmp_path / "report.html", documents=50)
+    parsed = read(path)
+    assert parsed.tags.count("script") == 1 and "img" not in parsed.tags and "i" not in parsed.tags
+    text = "".join(parsed.texts)
+    manifest = json.loads((made / "manifest.json").read_text())
+    for split in manifest["splits"].values():
+        assert f"{split['tokens']:,}" in text and f"{split['documents']:,}" in text
+    assert f"{manifest['documents']:,}" in text and "3 rejects" not in text
+    assert "<i>set" in text and "a<b>&.jsonl" in text
+    assert HOSTILE[0] in text and "document.title='owned'\">" in text and "{{ 7*7 }}" in text
+    assert "\\u202eright to left\\u2066 \\x00 \\x1b[31m" in text.replace("·", "")
+    for reason in ("not valid JSON", "is missing", "not a string"):
+        assert reason in text
+    assert path.stat().st_size < 3_000_000
+
+
+def test_the_same_seed_draws_the_same_documents_and_another_one_others(made, tmp_path):
+    pages = [
+        shardmill.report(made, out=tmp_path / f"{i}.html", seed=seed, documents=3).read_bytes()
+        for i, seed in enumerate((0, 0, 1))
+    ]
+    assert pages[0] == pages[1] != pages[2]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_format_has_a_report_and_two_of_them_stand_side_by_side(format, tmp_path):
+    made = random_documents(5, 20, 60)
+    one = make_dataset(format, tmp_path / "one", made, shard_tokens=500)
+    other = make_dataset("nanogpt", tmp_path / "other", made)
+    assert "random with the seed" in "".join(read(shardmill.report(one, out=tmp_path / "a.html")).texts)
+    both = "".join(read(shardmill.report(one, other, out=tmp_path / "b.html", documents=4)).texts)
+    assert "and the same ones in other" in both and "not there, or not near" not in both
+
+
+def test_without_end_of_text_stretches_are_shown(tmp_path):
+    folder = make_dataset("nanogpt", tmp_path / "one", random_documents(5, 20, 60), eot="none")
+    assert re.search(r"tokens \d+ to \d+", "".join(read(shardmill.report(folder, out=tmp_path / "a.html")).texts))
+
+
+@pytest.mark.parametrize("made", [{"train": [], "val": []}, {"train": [], "val": [[5, 6]]}, {"train": [[7]]}])
+def test_next_to_nothing_has_a_report_too(made, tmp_path):
+    documents = {split: [np.array(one, np.uint16) for one in some] for split, some in made.items()}
+    folder = make_dataset("nanogpt", tmp_path / "one", documents)
+    assert "No document was rejected" in "".join(read(shardmill.report(folder, out=tmp_path / "a.html")).texts)
+    shardmill.report(folder, folder, tmp_path / "b.html")
+    count = sum(map(len, made.values()))
+    assert f"of {count} document{'s' * (count != 1)}, tokenized" in shardmill.card(folder)
+
+
+def test_a_document_is_found_again_where_the_other_dataset_has_fewer(tmp_path):
+    texts = [f"document number {i}, of some words." for i in range(300)]
+    sources = [write_jsonl(tmp_path / name, some) for name, some in (("a.jsonl", texts), ("b.jsonl", texts[::2]))]
+    for name, source in zip("ab", sources, strict=True):
+        shardmill.prepare(source, tmp_path / name, val=0)
+    page = "".join(read(shardmill.report(tmp_path / "a", tmp_path / "b", tmp_path / "r.html", documents=20)).texts)
+    numbers = [int(number) for number in re.findall(r"a, document (\d+)", page)]
+    there = re.findall(r"b, document (\d+)", page)
+    assert [int(number) * 2 for number in there] == [number for number in numbers if number % 2 == 0]
+    assert page.count("not there, or not near") == sum(number % 2 for number in numbers) > 0
+
+
+def test_what_was_only_sampled_is_said(made, tmp_path):
+    page = "".join(read(shardmill.report(made, out=tmp_path / "a.html", tokens=500)).texts)
+    assert "a sample of" in page
+    assert "a sample of" not in "".join(read(shardmill.report(made, out=tmp_path / "b.html")).texts)
+
+
+def test_a_character_over_several_tokens_is_shown_once_and_every_byte_is_told():
+    tokenizer = load_tokenizer("gpt2")
+    text = "你好 a\n🎉\x00é\u202e"
+    ids = np.array(tokenizer.reference()(text))
+    shown = running_tokens(tokenizer, ids)
+    assert "".join(token.text for token in shown).replace("·", "") == "你好 a\n🎉\\x00é\\u202e"
+    told = b"".join(bytes.fromhex(token.bytes) if token.bytes else token.text.encode() for token in shown)
+    assert told == text.encode() and [token.id for token in shown] == ids.tolist()
+    alone = tokens_of(tokenizer, ids)
+    assert [bytes.fromhex(one.bytes) if one.bytes else one.text.encode() for one in alone] == [
+        tokenizer.decode(ids[i : i + 1]) for i in range(len(ids))
+    ]
+    assert running_tokens(tokenizer, ids[1:2])[0].text.startswith("\\x")
+    assert Token(0, "!", "") == tokens_of(tokenizer, np.array([0]))[0]
+
+
+def test_a_file_of_another_making_is_not_overwritten_and_a_report_is(made, tmp_path):
+    place = tmp_path / "report.html"
+    place.write_text("mine")
+    with pytest.raises(OutputError, match="not a report"):
+        shardmill.report(made, out=place)
+    with pytest.raises(OutputError, match="not a report"):
+        shardmill.report(made, out=tmp_path)
+    assert place.read_text() == "mine"
+    place.unlink()
+    shardmill.report(made, out=place, seed=1)
+    shardmill.report(made, out=place)
+
+
+def test_the_same_documents_are_found_where_only_a_sample_was_read(tmp_path):
+    made = random_documents(6, 200, 60)
+    folders = [make_dataset(format, tmp_path / format, made) for format in ("nanogpt", "npy")]
+    page = "".join(read(shardmill.report(*folders, tmp_path / "r.html", tokens=2000, documents=4)).texts)
+    assert "a sample of" in page and "nanogpt, at token" in page and "not there, or not near" not in page
+
+
+def test_a_library_that_is_missing_is_named_with_its_extra(made, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(UsageError, match="cannot do without the library `jinja2`") as caught:
+        shardmill.report(made, out=tmp_path / "a.html")
+    assert caught.value.hint == 'pip install "shardmill[report]"'
+
+
+@pytest.mark.parametrize("wrong", [{"seed": -1}, {"tokens": "many"}, {"tokens": 0}, {"documents": 0}])
+def test_a_wrong_argument_is_named_before_anything_is_read(wrong, made, tmp_path):
+    with pytest.raises(UsageError, match="|".join([*wrong, "many"])):
+        shardmill.report(made, out=tmp_path / "a.html", **wrong)
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_the_command_writes_the_page_and_says_where(made, tmp_path):
+    done = CliRunner().invoke(command, ["report", str(made), "-o", str(tmp_path / "a.html"), "-n", "2"])
+    assert done.exit_code == 0 and str(tmp_path / "a.html") in done.stderr and done.stdout == ""
+    wrong = CliRunner().invoke(command, ["report", str(tmp_path), "-o", str(tmp_path / "b.html")])
+    assert isinstance(wrong.exception, UsageError) and not (tmp_path / "b.html").exists()
+
+
+def test_a_report_of_a_long_run_marks_what_happened(made, tmp_path):
+    points = [[i, i * 10**6, i, i * 10**5, 0, 10**8, i // 50, i // 80] for i in range(200)]
+    attempt = {"began": 0, "state": "complete", "memory": 10**9, "workers": 2, "engine": "core"}
+    attempts = [{**attempt, "points": points, "stalls": [[20, 40]]}, {**attempt, "points": points[:5], "stalls": []}]
+    (made / ".shardmill" / "run.json").write_text(json.dumps({"attempts": attempts}))
+    page = shardmill.report(made, out=tmp_path / "a.html").read_text(encoding="utf-8")
+    for words in ("no result for 20.0 s", "requests retried: 1", "engines replaced: 1", "resumed after 3:19 min"):
+        assert words in page
+
+
+@pytest.mark.slow
+def test_a_report_of_many_tokens_takes_little_memory(tmp_path):
+    random = np.random.default_rng(0)
+    folder = make_dataset("nanogpt", tmp_path / "big", {"train": [random.integers(0, 50000, 1000).astype(np.uint16)]})
+    block = random.zipf(1.3, 20_000_000) % 50257
+    tokens = np.tile(block.astype(np.uint16), 5)
+    tokens.tofile(folder / "train.bin")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    file = {"tokens": len(tokens), "bytes": 2 * len(tokens)}
+    manifest["splits"]["train"] |= {"tokens": len(tokens)}
+    manifest["splits"]["train"]["files"][0] |= file
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    code = f"""
+import shardmill
+from shardmill.run.machine import most_resident
+shardmill.report({str(folder)!r}, out={str(tmp_path / "a.html")!r})
+print(most_resident())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
+    assert int(done.stdout) < 190_000_000  # the tokens alone are 200,000,000 bytes
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_every_kind_of_tokenizer_has_a_report(tokenizer, tmp_path):
+    source = write_jsonl(tmp_path / "a.jsonl", [*documents(30), HOSTILE[0]])
+    shardmill.prepare(source, tmp_path / "out", tokenizer=_tokenizer(tokenizer), val=0, workers=1)
+    parsed = read(shardmill.report(tmp_path / "out", out=tmp_path / "a.html", documents=50))
+    train = shardmill.open(tmp_path / "out")["train"]
+    assert parsed.tags.count("script") == 1
+    assert {int(id_) for id_ in parsed.ids} <= set(train[:].tolist()) and len(parsed.ids) > 100

@@ -1,0 +1,186 @@
+"""The recipes of CONTRIBUTING.md, each followed word for word in a copy of the package."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.corpus import documents, write_jsonl
+
+PACKAGE = Path(__file__).parents[1] / "src" / "shardmill"
+TOY = '''"""Toy shards: the word TOY!, how many tokens there are, tokens."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shardmill.shards.format import Recognised, whole
+from shardmill.shards.streams import StreamFormat
+from shardmill.shards.token_files import TokenFile
+
+
+class Toy(StreamFormat):
+    name, eot, file_name = "toy", "before", "{name}-{split}-{index}.toy"
+
+    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        return struct.pack("<4sQ", b"TOY!", tokens)
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        if path.suffix != ".toy":
+            return None
+        return whole(raw, TokenFile(path, int.from_bytes(path.read_bytes()[4:12], "little"), 12))
+
+
+FORMAT = Toy()
+'''
+
+
+def copied(tmp_path: Path) -> Path:
+    """The package, to be changed."""
+    copy = tmp_path / "src" / "shardmill"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    return copy
+
+
+def edit(path: Path, before: str, after: str) -> None:
+    text = path.read_text()
+    assert text.count(before) == 1, f"{path.name} has no single {before!r}"
+    path.write_text(text.replace(before, after))
+
+
+def command(package: Path) -> Callable[..., str]:
+    """Runs the command of a copy; gives what it prints."""
+
+    def run(*words: object) -> str:
+        environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+        call = [sys.executable, "-m", "shardmill", *map(str, words)]
+        done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_an_output_format_is_one_file_and_one_line(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    (copy / "shards" / "toy.py").write_text(TOY)
+    edit(copy / "shards" / "formats.py", "_FILES = {\n", '_FILES = {\n    "nanogpt": "nanogpt",\n    "toy": "toy",\n')
+    run = command(copy)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(40))
+    run("prepare", source, "-o", tmp_path / "made", "-f", "toy", "--name", "x", "--val", 0.3)
+    assert (tmp_path / "made" / "x-train-000000.toy").read_bytes()[:4] == b"TOY!"
+    assert not json.loads(run("verify", tmp_path / "made", "--json"))["damage"]
+    assert "train, document 0" in run("show", tmp_path / "made", "--split", "train")
+    assert "toy" in json.loads(run("inspect", source, "-f", "toy", "--json"))["output_bytes"]
+    run("convert", tmp_path / "made", "-o", tmp_path / "other", "-f", "megatron")
+    run("convert", tmp_path / "other", "-o", tmp_path / "back", "-f", "toy", "--name", "x")
+    (tmp_path / "theirs").mkdir()
+    for path in (tmp_path / "made").glob("*.toy"):
+        assert (tmp_path / "back" / path.name).read_bytes() == path.read_bytes()
+        shutil.copy(path, tmp_path / "theirs")
+    run("convert", tmp_path / "theirs", "-o", tmp_path / "ours", "-f", "nanogpt")
+    made, ours = (json.loads((tmp_path / folder / "manifest.json").read_text()) for folder in ("made", "ours"))
+    assert {split: ours["splits"][split]["tokens"] for split in ours["splits"]} == {
+        split: made["splits"][split]["tokens"] for split in made["splits"]
+    }
+
+
+PARAGRAPHS = '''"""Paragraphs: a document ends where a line has nothing but a full stop."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shardmill.documents.jsonl import JsonLinesReader
+
+
+class ParagraphsReader(JsonLinesReader):
+    unit = "line"
+
+    def chunks(self, feed, start, size, *section):
+        position = start.offset
+        while feed.end_by(position) is None:
+            text = feed.peek(position, size)
+            found = text.rfind(b"\\n.\\n")
+            while found < 0 and feed.end_by(position + size) is None:
+                size *= 2
+                text = feed.peek(position, size)
+                found = text.rfind(b"\\n.\\n")
+            end = position + (found + 3 if found >= 0 else len(text))
+            yield Chunk(self._index, position, end, end - position, payload=feed.take(position, end))
+            position = end
+
+    def read(self, chunk):
+        raw = chunk.payload if chunk.payload is not None else read_range(self._source, chunk.start, chunk.end)
+        texts = [part for part in raw.split(b"\\n.\\n") if part]
+        ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
+        return Documents(np.frombuffer(b"".join(texts), np.uint8), ends, lines=raw.count(b"\\n"))
+
+    def stretch(self, feed, share, size):
+        return None
+'''
+
+
+def test_an_input_format_is_one_file_and_three_lines(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    needs = {"Chunk": "documents/chunks.py", "Documents": "documents/chunks.py"}
+    toy = PARAGRAPHS.replace(
+        "import JsonLinesReader\n",
+        "import JsonLinesReader, read_range\n"
+        + "".join(f"from shardmill.{path[:-3].replace('/', '.')} import {name}\n" for name, path in needs.items()),
+    )
+    (copy / "documents" / "paragraphs.py").write_text(toy)
+    edit(
+        copy / "documents" / "formats.py",
+        '    "csv": ("delimited"',
+        '    "paragraphs": ("paragraphs", "ParagraphsReader", "line"),\n    "csv": ("delimited"',
+    )
+    edit(copy / "storage" / "names.py", '    "csv": "csv",\n', '    "csv": "csv",\n    "par": "paragraphs",\n')
+    edit(copy / "options.py", '"arrow", "csv"', '"arrow", "paragraphs", "csv"')
+    run = command(copy)
+    texts = documents(60)
+    (tmp_path / "a.par").write_bytes(b"".join(text.encode() + b"\n.\n" for text in texts))
+    (tmp_path / "b.dat").write_bytes((tmp_path / "a.par").read_bytes())
+    write_jsonl(tmp_path / "a.jsonl", texts)
+    run("prepare", tmp_path / "a.jsonl", "-o", tmp_path / "wanted", "--val", 0.3)
+    run("prepare", tmp_path / "a.par", "-o", tmp_path / "auto", "--val", 0.3)
+    run("prepare", tmp_path / "b.dat", "-o", tmp_path / "told", "--val", 0.3, "--input-format", "paragraphs")
+    for made in ("auto", "told"):
+        for split in ("train.bin", "val.bin"):
+            assert (tmp_path / made / split).read_bytes() == (tmp_path / "wanted" / split).read_bytes()
+    assert not json.loads(run("verify", tmp_path / "auto", "--source", "--json"))["damage"]
+    counted = json.loads((tmp_path / "wanted" / "manifest.json").read_text())["documents"]
+    assert json.loads(run("inspect", tmp_path / "a.par", "--json"))["documents"]["value"] == counted
+
+
+def test_a_recipe_is_a_table(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(40))
+    with open(copy / "sources" / "recipes.toml", "a") as recipes:
+        recipes.write(
+            f'''
+["toy/{{size}}"]
+about = "a toy"
+source = "{source.parent}/{{size}}.jsonl"
+home = "nowhere"
+license = "none"
+values = "a|b"
+example = "a"
+options = {{ val = "0.3" }}
+formats.npy = {{ name = "toys" }}
+'''
+        )
+    run = command(copy)
+    assert "toy/a" in run("recipes")
+    run("prepare", "toy/a", "-f", "npy", "-o", tmp_path / "made")
+    assert (tmp_path / "made" / "toys_val_000000.npy").exists()
