@@ -36,10 +36,31 @@ class TinyGPT(nn.Module):
         self.layers, self.norm = nn.Sequential(*[Layer() for _ in range(LAYERS)]), nn.LayerNorm(WIDTH)
         nn.init.normal_(self.token.weight, std=0.02)
 
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         hidden = self.token(x) + self.place(torch.arange(x.shape[1]))
-        logits = self.norm(self.layers(hidden)) @ self.token.weight.T
-        return F.cross_entropy(logits.flatten(0, 1), y.flatten())
+        return self.norm(self.layers(hidden)) @ self.token.weight.T
+
+
+def loss_of(model: TinyGPT, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+
+@torch.no_grad()
+def loss_on(split: shardmill.dataset.Split, model: TinyGPT, most: int = 10) -> float:
+    """The mean over the split's blocks, or some of them."""
+    losses = [
+        loss_of(model, x, y) for _, (x, y) in zip(range(most), split.batches(1, BLOCK, tensors=True), strict=False)
+    ]
+    return float(torch.stack(losses).mean())
+
+
+@torch.no_grad()
+def go_on(model: TinyGPT, tokens: torch.Tensor, count: int) -> torch.Tensor:
+    """The tokens, and so many more that the model draws, one after the other."""
+    for _ in range(count):
+        likely, ids = model(tokens[None, -BLOCK:])[0, -1].topk(20)
+        tokens = torch.cat([tokens, ids[torch.multinomial(likely.softmax(0), 1)]])
+    return tokens
 
 
 def train(folder: str, steps: int = 60) -> list[float]:
@@ -51,13 +72,17 @@ def train(folder: str, steps: int = 60) -> list[float]:
     losses = []
     batches = data["train"].batches(BATCH, BLOCK, seed=0, epochs=None, tensors=True)
     for _, (x, y) in zip(range(steps), batches, strict=False):
-        loss = model(x, y)
+        loss = loss_of(model, x, y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
         if len(losses) % 10 == 0:
             print(f"step {len(losses):4}  loss {loss.item():.3f}", flush=True)
+    if "val" in data and len(data["val"]) > BLOCK:
+        print(f"loss on val {loss_on(data['val'], model):.3f}")
+    begin = torch.from_numpy(data["train"][:8].astype("int64"))
+    print("---", data.decode(go_on(model, begin, 24).numpy()), sep="\n")
     return losses
 
 
