@@ -12,6 +12,8 @@ growth.py      time and memory against size, workers, budget, container and kind
 steps.py       the steps that cannot be left out, each in a process of its own
 bounds.py      those steps and shardmill's runs, in turn
 bound_shares.py what the steps allow for each container, and the share of it that is reached
+machines.py    a dataset in parts against one run, on the same cores
+scale.py       clusters on paper: the real driver with an executor that only counts seconds
 results.py     machine, versions, JSON, Markdown tables
 plot.py        SVG
 """

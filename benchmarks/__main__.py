@@ -1,4 +1,4 @@
-"""`python -m benchmarks compare | growth | bounds | tokenizers | remote | table FILE`."""
+"""`python -m benchmarks COMMAND`; `--help` lists the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bound_shares, bounds, compare, growth, plot, remote, results
+from benchmarks import bound_shares, bounds, compare, growth, machines, plot, python, remote, report, results, scale
 from benchmarks.corpus import Corpus
 
 UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
@@ -20,12 +20,18 @@ def main() -> None:
     if arguments.command == "table":
         show(json.loads(arguments.file.read_text()), arguments.file)
         return
+    if arguments.command == "scale":
+        scale.main()
+        return
     runs = {
         "compare": run_compare,
         "growth": run_growth,
         "bounds": run_bounds,
         "tokenizers": run_tokenizers,
         "remote": run_remote,
+        "python": run_python,
+        "report": run_report,
+        "machines": run_machines,
     }
     result = runs[arguments.command](arguments)
     path = results.save(result, arguments.results)
@@ -85,6 +91,33 @@ def run_remote(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def run_python(arguments: argparse.Namespace) -> dict[str, Any]:
+    return python.measure(
+        Corpus("english", arguments.size, arguments.input),
+        workers=arguments.workers,
+        memory=arguments.memory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
+    )
+
+
+def run_report(arguments: argparse.Namespace) -> dict[str, Any]:
+    corpus = Corpus("english", arguments.size, arguments.input)
+    return report.measure(corpus, tokens=arguments.tokens, memory=arguments.memory, timeout=arguments.timeout)
+
+
+def run_machines(arguments: argparse.Namespace) -> dict[str, Any]:
+    return machines.measure(
+        Corpus("english", arguments.size, arguments.input),
+        parts=arguments.parts,
+        workers=arguments.workers,
+        memory=arguments.memory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
+        only=arguments.only,
+    )
+
+
 def show(result: dict[str, Any], path: Path) -> None:
     """The Markdown to stdout, the plots beside the result."""
     if result["kind"] == "compare":
@@ -95,6 +128,15 @@ def show(result: dict[str, Any], path: Path) -> None:
         plots = {}
     elif result["kind"] == "remote":
         print(remote.table(result))
+        plots = {}
+    elif result["kind"] == "python":
+        print(python.table(result))
+        plots = {}
+    elif result["kind"] == "report":
+        print(report.table(result))
+        plots = {}
+    elif result["kind"] == "machines":
+        print(machines.table(result))
         plots = {}
     elif result["kind"] == "tokenizers":
         from benchmarks import tokenizers
@@ -160,6 +202,23 @@ def _parser() -> argparse.ArgumentParser:
     away.add_argument("--size", type=size_of, default=size_of("500MB"), help="bytes of text")
     away.add_argument("--latency", type=float, default=0.05, help="seconds added to every request")
     away.add_argument("--repeat", type=int, default=3)
+
+    given = commands.add_parser("python", parents=[both], help="text from Python against the same text in a file")
+    given.add_argument("--size", type=size_of, default=size_of("200MB"), help="bytes of text")
+    given.add_argument("--repeat", type=int, default=3)
+
+    page = commands.add_parser("report", parents=[both], help="a report of a dataset of a billion tokens")
+    page.add_argument(
+        "--size", type=size_of, default=size_of("100MB"), help="bytes of text that its shards are made of"
+    )
+    page.add_argument("--tokens", type=int, default=10**9)
+
+    many = commands.add_parser("machines", parents=[both], help="in parts, also on Ray, against one run; merge, plan")
+    many.add_argument("--size", type=size_of, default=size_of("1GB"), help="bytes of text")
+    many.add_argument("--parts", type=int, default=10)
+    many.add_argument("--repeat", type=int, default=3)
+
+    commands.add_parser("scale", help="the tables of docs/scale.md: clusters on paper")
 
     three = commands.add_parser("table", help="the tables of a result again")
     three.add_argument("file", type=Path)
