@@ -45,7 +45,7 @@ STARTS_THREADS = {
     "storage/fetching.py",
     "storage/cache.py",
     "sources/remote.py",
-    "inspection/at_once.py",
+    "inspection/download.py",
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; progress; what ends a command on a

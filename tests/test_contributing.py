@@ -126,8 +126,8 @@ class ParagraphsReader(JsonLinesReader):
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         return Documents(np.frombuffer(b"".join(texts), np.uint8), ends, lines=raw.count(b"\\n"))
 
-    def stretch(self, feed, share, size):
-        return None
+    def parts(self, feed):
+        return ()
 '''
 
 

@@ -17,7 +17,7 @@ import zstandard
 
 import shardmill
 from shardmill.inspection import inspect
-from shardmill.inspection.estimate import output_sizes
+from shardmill.inspection.estimate import Amount, Expected, output_sizes
 from shardmill.options import FORMATS
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import texts, true_tokens, write_csv, write_parquet
@@ -143,5 +143,7 @@ def test_the_size_of_every_output_format_is_foreseen(tmp_path, format):
     result = shardmill.prepare(source, tmp_path / "out", format=format, shard_tokens="100k")
     splits = result.manifest["splits"].values()
     written = sum(file["bytes"] for split in splits for file in split["files"])
-    foreseen = output_sizes(report.tokens.value, len(made), 2, report.vocab_size, 100_000)[format]
+    foreseen = output_sizes(Expected(written=Amount(len(made)), tokens=report.tokens), 2, report.vocab_size, 100_000)[
+        format
+    ]
     assert abs(foreseen / written - 1) < 0.01

@@ -1,6 +1,6 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
-from shardmill.documents.chunks import Bounds, Chunk, Documents, Position, Reject
+from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Reject, Section
 from shardmill.documents.formats import (
     FORMATS,
     SECTIONED,
@@ -13,21 +13,22 @@ from shardmill.documents.formats import (
 )
 from shardmill.documents.oversize import TooLarge
 from shardmill.documents.reading import SPAN, Reading
-from shardmill.documents.stretches import Stretch
 
 __all__ = [
     "FORMATS",
     "SECTIONED",
     "SPAN",
+    "WHOLE",
     "Bounds",
     "Chunk",
     "Documents",
     "FormatReader",
+    "Part",
     "Position",
     "Reader",
     "Reading",
     "Reject",
-    "Stretch",
+    "Section",
     "TooLarge",
     "chunks_of",
     "format_reader",

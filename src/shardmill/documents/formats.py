@@ -5,15 +5,14 @@ To add a format is one file with a reader class, one line in `FORMATS`, and its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
 from shardmill import core
-from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
+from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Section
 from shardmill.documents.reading import Reading
-from shardmill.documents.stretches import Stretch
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
@@ -47,10 +46,11 @@ class FormatReader(Protocol):
 
     def place(self, record: int, byte: int) -> str: ...
 
-    def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
-        """The part of about `size` bytes of text that a share of the source falls into; None: it has to be read from
-        its start. Of a remote source, which only goes forward, in the order in which they stand there.
-        """
+    def parts(self, feed: Feed) -> Sequence[Part]:
+        """The parts that can be entered, for samples, where that is told by rows; mostly there are none."""
+
+    def parts_within(self, part: int) -> Sequence[Part]:
+        """The parts of one of these, where it has any that can be entered."""
 
 
 class Reader(Protocol):

@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.inspection.found import BUCKETS, bucketed
-from shardmill.inspection.sampling import Kind
+from shardmill.inspection import looking
+from shardmill.inspection.sampling import BUCKETS, Kind, bucketed
 from shardmill.run import SHARDS_HERE
 from shardmill.shards import FORMATS, format_named
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
 # Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %. One place has none.
@@ -25,17 +24,18 @@ _T = (3.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
 _LEAST = 0.001  # of a number is the least margin: where places begin and end costs as much
 _FEW = 0.1  # of a number, divided by the places, may be in what none of them has met
 _ALONE = 0.03  # of a number is the error that is taken for that of a single place
-_UNSEEN, _UNSEEN_PLACES = 0.02, 0.06  # of what was not reached, in bytes and in documents, it may differ from the rest
+_UNSEEN, _UNSEEN_DOCUMENTS = 0.02, 0.06  # of what was not reached, in bytes and in documents, may differ from the rest
 _BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
 _DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
 _STARTING = 0.5  # seconds from the command to the first chunk, and from the last to the manifest
+_LOADING = 2  # chunks with which libraries are loaded: what they take is not the speed of a run
 
 
 @dataclass(frozen=True)
 class Amount:
     """A number; `margin` to either side covers the truth in 95 of 100 cases. No margin: it is exact."""
 
-    value: int
+    value: int = 0
     margin: int = 0
 
     @property
@@ -46,19 +46,16 @@ class Amount:
         return Amount(self.value + other.value, round(math.hypot(self.margin, other.margin)))
 
 
-NOTHING = Amount(0)
-
-
 @dataclass(frozen=True)
 class Expected:
     """What one kind of sources, or all of them, hold."""
 
-    text: Amount = NOTHING
-    documents: Amount = NOTHING
+    text: Amount = Amount()
+    documents: Amount = Amount()
     """Empty and rejected ones included."""
-    written: int = 0
+    written: Amount = Amount()
     """Documents that will be written: each has an end-of-text token."""
-    tokens: Amount = NOTHING
+    tokens: Amount = Amount()
     """With the end-of-text tokens."""
 
     def __add__(self, other: Expected) -> Expected:
@@ -72,88 +69,79 @@ class Expected:
 
 def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
     """What a kind holds. `separated`: text has a separator."""
-    units = kind.units
-    text = _total(kind, [unit.text for unit in units])
+    places = kind.places
+    text = _total(kind, [place.text for place in places])
     full = int(np.count_nonzero(kind.sizes))
     if kind.format == "text" and not separated:
         if not kind.whole and not kind.compression and not kind.replaced:
             text = Amount(kind.stored)
         documents = Amount(len(kind.members))
-        full = round(full * (1 - kind.blank / max(1, kind.looked)))
-        marks = Amount(full)
+        written = Amount(round(full * (1 - kind.blank / max(1, kind.looked))))
     else:
-        documents = _total(kind, [unit.documents for unit in units], by_place=True)
+        documents = _total(kind, [place.documents for place in places], documents=True)
         if documents.value < full:
             documents = Amount(full, documents.margin)
         if kind.rows is not None and not kind.errors:
             documents = Amount(kind.rows)
-        seen = sum(unit.documents * unit.weight for unit in units)
-        good = sum((unit.documents - unit.empty - unit.rejected) * unit.weight for unit in units)
-        share = max(0.0, good / seen) if seen else 1.0
-        full = round(documents.value * share)
-        marks = Amount(full, round(documents.margin * share))
-    # Text that is far larger than what is stored is read whole, but only some of it is encoded.
-    encoded = sum(unit.encoded for unit in units) >= sum(unit.text for unit in units)
-    tokens = _total(kind, [unit.tokens for unit in units], whole=kind.whole and encoded)
-    return Expected(text, documents, full, tokens + marks if eot else tokens)
+        seen = sum(place.documents * place.weight for place in places)
+        bad = sum((place.empty + place.rejected) * place.weight for place in places)
+        share = max(0.0, 1 - bad / seen) if seen else 1.0
+        written = Amount(round(documents.value * share), round(documents.margin * share))
+    # Much may be read of which only some is encoded.
+    encoded = sum(place.encoded for place in places) >= sum(place.text for place in places)
+    tokens = _total(kind, [place.tokens for place in places], whole=kind.whole and encoded)
+    return Expected(text, documents, written, tokens + written if eot else tokens)
 
 
-def _total(kind: Kind, values: Sequence[float], *, by_place: bool = False, whole: bool | None = None) -> Amount:
+def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whole: bool | None = None) -> Amount:
     """From the ratio of values to stored bytes in the sample to the sum over all of the kind.
 
-    `whole`: the values are exact; unless told, where all was read. `by_place`: to the bytes of the places, as records
-    are counted where they begin; not to those that they take.
+    `whole`: the values are exact; unless told, where all was read. `documents` are counted where they begin, so it is
+    the bytes of the places that they are divided by; other values by those that the records take.
     """
-    if kind.whole if whole is None else whole:
-        return Amount(round(sum(values)))
-    weights = np.array([unit.weight for unit in kind.units])
-    bytes_of = weights * np.array([unit.stored if by_place else unit.covered for unit in kind.units])
+    places = kind.places
+    weights = np.array([place.weight for place in places])
+    bytes_of = weights * np.array([place.stored if documents else place.covered for place in places])
     found = weights * np.array(values, float)
     covered = float(bytes_of.sum())
-    if not covered:
+    if (kind.whole if whole is None else whole) or not covered:
         return Amount(round(sum(values)))
     ratio = float(found.sum()) / covered
     total = ratio * kind.measured
-    # What stands side by side is alike, so the variance is that between clusters.
-    _, cluster = np.unique([unit.cluster for unit in kind.units], return_inverse=True)
+    # What stands side by side in a stream is alike, so the variance is that between clusters.
+    _, cluster = np.unique([place.cluster for place in places], return_inverse=True)
     rest = np.bincount(cluster, found - ratio * bytes_of)
     n = len(rest)
-    seen = min(1.0, sum(unit.seen for unit in kind.units) / max(1, kind.measured))
+    seen = sum(place.stored * min(1.0, place.encoded / max(1, place.text)) for place in places)
     # Where a few long documents make most of the variance, one more of them may be where nobody looked.
-    square = float(rest @ rest + np.max(rest * rest))
-    error = math.sqrt(square * n / (n - 1) * (1 - seen)) / covered * kind.measured if n > 1 else _ALONE * total
-    unseen = (_UNSEEN_PLACES if by_place else _UNSEEN) * total * kind.unseen / max(1.0, kind.streams)
-    margin = math.hypot(student(n - 1) * error, (_LEAST + _FEW / n) * total, unseen)
+    square = float(rest @ rest + np.max(rest * rest)) * (1 - min(1.0, seen / max(1, kind.measured)))
+    error = math.sqrt(square * n / (n - 1)) / covered * kind.measured if n > 1 else _ALONE * total
+    unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen / max(1, kind.streams)
+    student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)
+    margin = math.hypot(student * error, (_LEAST + _FEW / n) * total, unseen)
     # An estimate that happens to have no variance is still an estimate.
     return Amount(round(total), max(1, round(margin)) if found.any() else 0)
 
 
-def student(freedom: int) -> float:
-    return _T[freedom] if freedom < len(_T) else 1.96 + 2.4 / freedom
-
-
 def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.int64]:
     """The documents of a kind that have text, by size, in whole numbers that add up to those written."""
+    seen = np.zeros(BUCKETS)
     if kind.format == "text" and not separated:
         wide = expects.text.value / max(1, kind.stored)
-        seen = bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64)).astype(float)
-    else:
-        seen = np.zeros(BUCKETS)
-        for unit in kind.units:
-            seen += unit.weight * unit.sizes
-    total = float(seen.sum())
-    if not total:
-        return np.zeros(BUCKETS, np.int64)
-    shares = seen * (expects.written / total)
+        seen += bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64))
+    for place in kind.places:
+        seen += place.weight * place.sizes
+    shares = seen * (expects.written.value / max(1e-9, float(seen.sum())))
     whole: NDArray[np.int64] = np.floor(shares).astype(np.int64)
     # What rounding down has lost goes to the largest remainders.
-    lost = expects.written - int(whole.sum())
+    lost = expects.written.value - int(whole.sum()) if seen.any() else 0
     whole[np.argsort(whole - shares, kind="stable")[:lost]] += 1
     return whole
 
 
-def output_sizes(tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:
-    """Bytes that each output format takes for so many tokens of so many documents; `width` is that of a token."""
+def output_sizes(expects: Expected, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:
+    """Bytes that each output format takes; `width` is that of a token."""
+    tokens, documents = expects.tokens.value, expects.written.value
     return {name: format_named(name).size(tokens, documents, width, vocab_size, shard_tokens) for name in FORMATS}
 
 
@@ -191,11 +179,18 @@ class Pace:
 
 def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, download: float) -> Pace:
     """What a run takes at the speed of the sample; `expects` says what each kind holds."""
-    feeding = sum(kind.feeding * holds.text.value for kind, holds in zip(kinds, expects, strict=True))
-    reading = sum(kind.reading * holds.text.value for kind, holds in zip(kinds, expects, strict=True))
+    feeding = reading = 0.0
+    for kind, holds in zip(kinds, expects, strict=True):
+        chunks = kind.chunks[_LOADING:] or kind.chunks
+        # A run has chunks of megabytes: what a call takes however little it is given does not count.
+        chunks = [chunk for chunk in chunks if chunk[0] > looking.UNIT // 4] or chunks
+        share = holds.text.value / max(1, sum(text for text, _, _ in chunks))
+        feeding += kind.opening + share * sum(seconds for _, seconds, _ in chunks)
+        reading += share * sum(seconds for _, _, seconds in chunks)
     # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
     # sample took more than the second is paid once for each.
     calls = [call for kind in kinds for call in kind.encoding]
+    calls = [call for call in calls if call[0] > looking.UNIT // 4] or calls
     late = calls[len(calls) // 2 :]
     warm = sum(seconds for _, seconds in late) / max(1, sum(text for text, _ in late))
     sampled = sum(text for text, _ in calls)

@@ -102,12 +102,12 @@ def _binary(kinds: list[Kind]) -> list[Trouble]:
 
 
 def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
-    counted = [(kind, unit) for kind in kinds for unit in kind.units]
-    if not any(unit.rejected for _, unit in counted):
+    places = [place for kind in kinds for place in kind.places]
+    if not any(place.rejected for place in places):
         return []
-    # Kinds have as many places as their share of the bytes, so that all units count alike.
-    bad = sum(unit.rejected * unit.weight for _, unit in counted)
-    share = min(1.0, bad / max(1e-9, bad, sum(unit.documents * unit.weight for _, unit in counted)))
+    # Kinds have as many places as their share of the bytes, so that all places count alike.
+    bad = sum(place.rejected * place.weight for place in places)
+    share = min(1.0, bad / max(1e-9, bad, sum(place.documents * place.weight for place in places)))
     reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(_SHOWN)
     listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
     allowed, documents = options.bad_allowed, report.documents.value
@@ -120,10 +120,6 @@ def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Tr
     return [
         Trouble("rejects", f"{_percent(share)} of the documents in the sample are bad: {listed}", None, hint, stops)
     ]
-
-
-def _seen(kind: Kind) -> int:
-    return sum(unit.documents for unit in kind.units)
 
 
 def _disk(report: Inspection) -> list[Trouble]:
@@ -173,7 +169,7 @@ def _empty(report: Inspection, sources: Sequence[Source]) -> list[Trouble]:
 
 
 def _invalid(kinds: list[Kind]) -> list[Trouble]:
-    replaced, text = sum(kind.replaced for kind in kinds), sum(unit.text for kind in kinds for unit in kind.units)
+    replaced, text = sum(kind.replaced for kind in kinds), sum(place.text for kind in kinds for place in kind.places)
     if not replaced:
         return []
     share = replaced / max(1, text)
@@ -189,7 +185,7 @@ def _separator(report: Inspection, kinds: list[Kind], options: Options) -> list[
     if not texts:
         return []
     if options.separator is not None:
-        if any(_seen(kind) > kind.looked for kind in texts):
+        if any(sum(place.documents for place in kind.places) > kind.looked for kind in texts):
             return []
         said = f"the separator `{options.separator}` was not found in the sampled text"
         return [Trouble("separator", said, None, "without one, a file is a document")]

@@ -44,11 +44,9 @@ def check_disk(
     for output in outputs:
         parts = (expected(kind, separated=separated, eot=output.eot != "none") for kind in kinds)
         all_of_it = sum(parts, Expected())
-        tokens, width = all_of_it.tokens, output.dtype.itemsize
-        sizes = output_sizes(
-            tokens.value, all_of_it.written, width, tokenizer.vocab_size, plan.options.tokens_per_shard
-        )
-        size, margin = destination.space(output, sizes[output.format], tokens.margin * width)
+        width = output.dtype.itemsize
+        sizes = output_sizes(all_of_it, width, tokenizer.vocab_size, plan.options.tokens_per_shard)
+        size, margin = destination.space(output, sizes[output.format], all_of_it.tokens.margin * width)
         need += size
         doubt += margin
     destination.check_free(need, doubt)
