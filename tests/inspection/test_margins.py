@@ -17,7 +17,7 @@ import zstandard
 
 from shardmill.inspection import inspect, looking
 from shardmill.inspection.estimate import expected
-from shardmill.inspection.sampling import Kind, Place
+from shardmill.inspection.sampling import Kind, Sampled
 from tests.inspection.material import corpus, few_long, true_tokens
 
 KINDS = ("jsonl", "txt", "parquet", "parquets", "jsonl.gz", "jsonls.zst", "csv", "feather")
@@ -137,7 +137,7 @@ def test_one_long_document_makes_the_margin_wider_and_few_places_too():
     def told(values: list[float]) -> float:
         kind = Kind("jsonl", "", [0], np.array([10**9]), np.array([10**9]))
         kind.places = [
-            Place(1e6, 1e6, text=1e6, tokens=value, documents=100, cluster=i) for i, value in enumerate(values)
+            Sampled(1e6, 1e6, text=1e6, tokens=value, documents=100, cluster=i) for i, value in enumerate(values)
         ]
         tokens = expected(kind, separated=False, eot=False).tokens
         return tokens.margin / tokens.value
@@ -150,7 +150,7 @@ def test_one_long_document_makes_the_margin_wider_and_few_places_too():
 
 def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen():
     kind = Kind("csv", "", [0], np.array([10**9]), np.array([10**9]), streams=10**9, unseen=9 * 10**8)
-    kind.places = [Place(1e6, 1e6, text=1e6, tokens=2.5e5, documents=100, cluster=i) for i in range(40)]
+    kind.places = [Sampled(1e6, 1e6, text=1e6, tokens=2.5e5, documents=100, cluster=i) for i in range(40)]
     far = expected(kind, separated=False, eot=False)
     kind.unseen = 0
     near = expected(kind, separated=False, eot=False)

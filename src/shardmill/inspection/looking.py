@@ -46,7 +46,7 @@ _END = 1 << 62
 
 
 @dataclass
-class Piece:
+class FoundInChunk:
     """The documents of one chunk."""
 
     documents: Documents
@@ -67,7 +67,7 @@ class Piece:
 class Group(NamedTuple):
     """What was found at one place."""
 
-    pieces: list[Piece]
+    pieces: list[FoundInChunk]
     stored: float
     """Bytes of the source that the place is, and that its records take."""
     covered: float
@@ -219,7 +219,7 @@ class Look:
         reach = self._reading.largest + _BEHIND + UNIT
         together = _STREAM * UNIT if places else UNIT // 2
         marks: list[tuple[int, int]] = []
-        held: list[Piece] = []
+        held: list[FoundInChunk] = []
         behind = before = through = count = 0
         # A stretch without an end in it would be followed to its end.
         limited = isinstance(feed, StreamFeed) and not rows
@@ -250,7 +250,7 @@ class Look:
         (first, stored), (last, last_stored) = (marks[0], marks[-1]) if len(marks) > 2 else ((0, 0), (behind, through))
         self.scale = (last_stored - stored) / max(1, last - first) * self._measure / max(1, size)
 
-    def _pieces(self, feed: Feed, stretch: Stretch, size: int) -> Iterator[tuple[Chunk, Piece]]:
+    def _pieces(self, feed: Feed, stretch: Stretch, size: int) -> Iterator[tuple[Chunk, FoundInChunk]]:
         """The chunks of a stretch, with what is in them."""
         opening = self.opening
         chunks: Any = self._reader.chunks(feed, stretch.start, size, stretch.section)
@@ -266,7 +266,7 @@ class Look:
                 if chunk.end >= stretch.end or self.too_large[2]:
                     return
 
-    def _read(self, chunk: Chunk, feeding: float, end: int) -> Piece:
+    def _read(self, chunk: Chunk, feeding: float, end: int) -> FoundInChunk:
         """The documents of a chunk, of rows without those behind `end`."""
         started = clock()
         if chunk.long:  # no place to cut it: the beginning stands for all of it
@@ -302,10 +302,10 @@ class Look:
             self._last = sizes if len(sizes) else self._last
         width = chunk.end - chunk.start + (chunk.cost if rows else 0)
         text_bytes += sum(one.size for one in large) if self.entered and self.parts else 0
-        return Piece(documents, text_bytes, sizes, begun, width, bool(large), feeding, reading)
+        return FoundInChunk(documents, text_bytes, sizes, begun, width, bool(large), feeding, reading)
 
 
-def _side_by_side(pieces: list[Piece]) -> Group:
+def _side_by_side(pieces: list[FoundInChunk]) -> Group:
     """Pieces of a stream as one place; a record that could not be read is taken to be like the others."""
     widths = np.array([piece.width for piece in pieces], float)
     read = np.array([not piece.unread for piece in pieces])

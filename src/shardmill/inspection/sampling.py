@@ -23,7 +23,7 @@ from shardmill.documents import Documents, Reading, format_reader
 from shardmill.errors import SourceError
 from shardmill.inspection import looking
 from shardmill.inspection.download import at_once
-from shardmill.inspection.looking import NO_TEXT, Group, Look, Piece
+from shardmill.inspection.looking import NO_TEXT, FoundInChunk, Group, Look
 from shardmill.run import join
 from shardmill.storage import Source, compression_of, format_of, open_source
 
@@ -46,7 +46,7 @@ _EIGHTHS = 8  # parts of a stream between which the variance is that of the rest
 
 
 @dataclass
-class Place:
+class Sampled:
     """What was found at one place; the variance between places gives the margin."""
 
     stored: float = 0.0
@@ -84,7 +84,7 @@ class Kind:
     """Documents, where the footers of all files say how many there are."""
     column: float = 1.0
     """The share of the stored bytes that a run reads: of parquet the text column alone."""
-    places: list[Place] = field(default_factory=list)
+    places: list[Sampled] = field(default_factory=list)
     whole: bool = False
     """All of it was read: what was counted is exact."""
     streams: int = 0
@@ -296,16 +296,16 @@ class _Sampling:
             looks.append((look, list(groups) if self._kind.remote else groups))
         return looks
 
-    def _places_of(self, looks: list[tuple[Look, Iterable[Group]]]) -> list[Place]:
+    def _places_of(self, looks: list[tuple[Look, Iterable[Group]]]) -> list[Sampled]:
         """What was found in a source, place by place; of small sources side by side all is one place."""
-        places: list[Place] = []
+        places: list[Sampled] = []
         if len(looks) == 1:
             look, groups = looks[0]
             places = [self._place(group) for group in groups]
             for place in places:
                 place.stored, place.covered = place.stored * look.scale, place.covered * look.scale
             return places
-        pieces: list[Piece] = []
+        pieces: list[FoundInChunk] = []
         stored = covered = 0.0
         for look, groups in looks:
             found = list(groups)
@@ -314,8 +314,8 @@ class _Sampling:
             covered += sum(group.covered for group in found) * look.scale
         return [self._place(Group(pieces, stored, covered))]
 
-    def _place(self, group: Group) -> Place:
-        kind, place = self._kind, Place(group.stored, group.covered, weight=group.hits)
+    def _place(self, group: Group) -> Sampled:
+        kind, place = self._kind, Sampled(group.stored, group.covered, weight=group.hits)
         for piece in group.pieces:
             documents = piece.documents
             kind.chunks.append((piece.text, piece.feeding, piece.reading))
@@ -338,7 +338,7 @@ class _Sampling:
         return place
 
 
-def _balance(places: list[Place], hits: int) -> None:
+def _balance(places: list[Sampled], hits: int) -> None:
     """Let what was found count as often as it was drawn, not by how large it is; 0: each place was drawn by itself."""
     total = sum(place.stored for place in places)
     for place in places:
