@@ -7,7 +7,7 @@ import os
 import pytest
 
 from shardmill.documents import delimited
-from shardmill.inspection import looking
+from shardmill.sampling import looking
 from shardmill.storage import compressed
 from shardmill.storage import feeds as storage
 

@@ -17,8 +17,8 @@ import zstandard
 
 import shardmill
 from shardmill.inspection import inspect
-from shardmill.inspection.estimate import Amount, Expected, output_sizes
 from shardmill.options import FORMATS
+from shardmill.sampling.estimate import Amount, Expected, output_sizes
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import texts, true_tokens, write_csv, write_parquet
 

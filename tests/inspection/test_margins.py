@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from shardmill.inspection import inspect, looking
-from shardmill.inspection.estimate import expected
-from shardmill.inspection.sampling import Kind, Sampled
+from shardmill.inspection import inspect
+from shardmill.sampling import looking
+from shardmill.sampling.estimate import expected
+from shardmill.sampling.sample import Kind, Sampled
 from tests.inspection.material import corpus, few_long, true_tokens
 
 KINDS = ("jsonl", "txt", "parquet", "parquets", "jsonl.gz", "jsonls.zst", "csv", "feather")

@@ -7,9 +7,9 @@ import pytest
 
 from shardmill.documents import Reading
 from shardmill.documents.jsonl import JsonLinesReader
-from shardmill.inspection import looking
-from shardmill.inspection.estimate import Amount, Expected, Pace, pace
-from shardmill.inspection.sampling import Kind, take_sample
+from shardmill.inspection.pace import Pace, pace
+from shardmill.sampling import Amount, Expected, looking
+from shardmill.sampling.sample import Kind, take_sample
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
 from tests.corpus import documents, write_jsonl

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.documents import Reading
-from shardmill.inspection import looking
-from shardmill.inspection.looking import Look
+from shardmill.sampling import looking
+from shardmill.sampling.looking import Look
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
 

@@ -13,6 +13,7 @@ from shardmill.documents.formats import (
 )
 from shardmill.documents.oversize import TooLarge
 from shardmill.documents.reading import SPAN, Reading
+from shardmill.documents.splitting import join
 
 __all__ = [
     "FORMATS",
@@ -32,6 +33,7 @@ __all__ = [
     "TooLarge",
     "chunks_of",
     "format_reader",
+    "join",
     "load_libraries",
     "reader_for",
 ]

@@ -38,11 +38,6 @@ class RowBatch(NamedTuple):
         return beside(self.total, self._bad)
 
     @property
-    def weight(self) -> int:
-        """What they count for where rows are gathered: bytes of text, and what rows and rejects take in such bytes."""
-        return self.cost + ROW_TEXT * self.total + NULL_TEXT * self._bad
-
-    @property
     def _bad(self) -> int:
         return len(self.rejects) + int(self.column.null_count)
 
@@ -150,17 +145,3 @@ def slices(columns: Iterable[pa.Array], size: int) -> Iterator[RowBatch]:
             weights += NULL_TEXT * np.cumsum(column.is_null().to_numpy(zero_copy_only=False))
         for first, last in runs(weights, size):
             yield RowBatch(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
-
-
-def gathered(parts: Iterable[RowBatch], size: int) -> Iterator[RowBatch]:
-    """Runs of rows, without rejects, that weigh together about `size`: what comes in small batches."""
-    held: list[pa.Array] = []
-    cost = total = weight = 0
-    for part in parts:
-        if held and weight + part.weight > size:
-            yield RowBatch(pa.chunked_array(held), cost, total)
-            held, cost, total, weight = [], 0, 0, 0
-        held.append(part.column)
-        cost, total, weight = cost + part.cost, total + part.total, weight + part.weight
-    if held:
-        yield RowBatch(pa.chunked_array(held), cost, total)

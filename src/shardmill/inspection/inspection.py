@@ -15,13 +15,11 @@ import numpy as np
 from shardmill import arguments
 from shardmill.documents import Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspection.download import download_speed, looking_fetcher
-from shardmill.inspection.estimate import Amount, Expected, expected, histogram, output_sizes, pace, staged_sizes
-from shardmill.inspection.sampling import BUCKETS, Kind, take_sample
-from shardmill.inspection.separators import Separator, find_separators
-from shardmill.inspection.troubles import Trouble, find_troubles
+from shardmill.inspection.pace import pace
+from shardmill.inspection.troubles import Separator, Trouble, find_separators, find_troubles
 from shardmill.options import Options
 from shardmill.run import (
+    SHARDS_HERE,
     Budget,
     dataset_files,
     default_memory,
@@ -29,6 +27,19 @@ from shardmill.run import (
     staging_folder,
     usable_cpus,
     usable_memory,
+)
+from shardmill.sampling import (
+    BUCKETS,
+    Amount,
+    Expected,
+    Kind,
+    download_speed,
+    expected,
+    histogram,
+    looking_fetcher,
+    output_sizes,
+    take_sample,
+    within,
 )
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import ROOM, is_url
@@ -160,7 +171,7 @@ def inspect(
                 kinds[0].errors.append(error)
     expects = _describe(report, kinds, chosen, eot=tokenizer.eot is not None and chosen.eot != "none")
     if report.staging:
-        report.disk_bytes = staged_sizes(report.output_bytes, report.token_bytes, chosen.tokens_per_shard)
+        report.disk_bytes = within(report.output_bytes, SHARDS_HERE * chosen.tokens_per_shard * report.token_bytes)
     download = report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
     needed = pace(kinds, expects, report.token_bytes, report.workers, download)
     report.seconds, report.bound = needed.seconds(report.workers, usable_cpus())

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from shardmill.documents import Reading, chunks_of, load_libraries
 from shardmill.options import Val
 from shardmill.run.budget import Budget
-from shardmill.run.destination import Destination
 from shardmill.run.loop import Producer
 from shardmill.run.machine import capped, hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
@@ -17,9 +17,13 @@ from shardmill.run.plan import Plan
 from shardmill.run.preflight import check_disk
 from shardmill.run.splits import Limit
 from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
-from shardmill.run.writer import Writer
-from shardmill.shards import SPLITS, Output
+from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher
+
+if TYPE_CHECKING:
+    from shardmill.run.destination import Destination
+    from shardmill.run.writer import Writer
+    from shardmill.shards import Output
 
 # Besides the workers: a feeder, the checkpoint thread, progress, and what libraries start; and those of the fetcher.
 _THREADS, _FETCHING = 6, 8

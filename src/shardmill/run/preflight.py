@@ -29,7 +29,7 @@ def check_disk(
     if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
         return  # would fit at one token for every byte of text, at a compression of four
     # Only now: most runs come this far never, and these take a twentieth of a second to load.
-    from shardmill.inspection import Expected, expected, looking_fetcher, output_sizes, take_sample
+    from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
     sized = Sources(source for source in plan.sources if source.size)
     engine = settings.engine()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.documents import Chunk, Documents, Reader
+from shardmill.documents import Chunk, Documents, Reader, join
 from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.machine import hand_back
-from shardmill.run.rows import STORED, Counted, Rows, Stream, count, join, make_rows, with_eot
+from shardmill.run.rows import STORED, Counted, Rows, Stream, count, make_rows, with_eot
 from shardmill.run.splits import PREFIX, Limit, val_rows
 
 if TYPE_CHECKING:

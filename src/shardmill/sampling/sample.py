@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.documents import Documents, Reading, format_reader
+from shardmill.documents import Documents, Reading, format_reader, join
 from shardmill.errors import SourceError
-from shardmill.inspection import looking
-from shardmill.inspection.download import at_once
-from shardmill.inspection.looking import NO_TEXT, FoundInChunk, Group, Look
-from shardmill.run import join
+from shardmill.sampling import looking
+from shardmill.sampling.download import at_once
+from shardmill.sampling.looking import NO_TEXT, FoundInChunk, Group, Look
 from shardmill.storage import Source, compression_of, format_of, open_source
 
 if TYPE_CHECKING:
