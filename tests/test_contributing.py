@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,6 +11,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from shardmill.tokens.vocabulary import gpt2_ranks
 from tests.corpus import documents, write_jsonl
 
 PACKAGE = Path(__file__).parents[1] / "src" / "shardmill"
@@ -184,3 +188,58 @@ formats.npy = {{ name = "toys" }}
     assert "toy/a" in run("recipes")
     run("prepare", "toy/a", "-f", "npy", "-o", tmp_path / "made")
     assert (tmp_path / "made" / "toys_val_000000.npy").exists()
+
+
+def test_a_tokenizer_is_a_scheme_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It splits as GPT-2 does, by another pattern, and has GPT-2's vocabulary: so its tokens are known."""
+    copy = copied(tmp_path)
+    ranks = gpt2_ranks()
+    pattern = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    edit(
+        copy / "tokens" / "schemes.py",
+        "    for scheme in (\n",
+        f'    for scheme in (\n        Scheme("toy", (r"{pattern}",), gigatoken="gpt2", family="gpt2"),\n',
+    )
+    line = f'    "toy": Published("toy", {{_END: 50256}}, "{hashlib.sha256(ranks).hexdigest()}", 50257),\n'
+    edit(copy / "tokens" / "loading.py", "PUBLISHED = {\n", "PUBLISHED = {\n" + line)
+    url = "https://openaipublic.blob.core.windows.net/encodings/toy.tiktoken"
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / hashlib.sha1(url.encode()).hexdigest()).write_bytes(ranks)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    run = command(copy)
+    assert "toy" in run("tokenizers")
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    run("prepare", source, "-o", tmp_path / "toy", "-t", "toy", "--val", 0.1)
+    run("prepare", source, "-o", tmp_path / "gpt2", "--val", 0.1)
+    for split in ("train.bin", "val.bin"):
+        assert (tmp_path / "toy" / split).read_bytes() == (tmp_path / "gpt2" / split).read_bytes()
+    assert json.loads(run("verify", tmp_path / "toy", "--json"))["sampled"] > 0
+
+
+EXECUTOR = '''"""A toy: processes of this machine, and a note of each part that was begun."""
+
+from shardmill.cluster.local_executor import LocalExecutor
+
+
+class NotingExecutor(LocalExecutor):
+    def start(self, copy, number):
+        with open("begun.txt", "a") as file:
+            print(number, file=file)
+        super().start(copy, number)
+'''
+
+
+def test_an_executor_is_one_file_and_a_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = copied(tmp_path)
+    (copy / "cluster" / "noting_executor.py").write_text(EXECUTOR)
+    table = "EXECUTORS = {\n"
+    edit(copy / "cluster" / "executors.py", table, table + '    "noting": ("noting_executor", "NotingExecutor"),\n')
+    edit(copy / "flags.py", '["local", "ray"]', '["local", "ray", "noting"]')
+    monkeypatch.chdir(tmp_path)
+    run = command(copy)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(400))
+    run("prepare", source, "-o", tmp_path / "alone", "--val", 0.1)
+    run("prepare", source, "-o", tmp_path / "parts", "--val", 0.1, "--executor", "noting", "--parts", 3)
+    assert sorted((tmp_path / "begun.txt").read_text().split()) == ["0", "1", "2"]
+    for name in ("train.bin", "val.bin", "manifest.json"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
