@@ -98,7 +98,7 @@ def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(tmp_path,
     made, tokens = large()
     path = tmp_path / f"a.{kind}"
     if kind == "feather":
-        pyarrow.feather.write_feather(pa.table({"text": made}), path, chunksize=400)
+        pyarrow.feather.write_feather(pa.table({"text": made}), path, chunksize=40)
     else:
         raw = write_csv(tmp_path / "b.csv", made).read_bytes()
         path.write_bytes(gzip.compress(raw, 1) if kind.endswith("gz") else raw)

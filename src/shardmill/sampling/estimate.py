@@ -79,7 +79,7 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
         bad = sum((place.empty + place.rejected) * place.weight for place in places)
         share = max(0.0, 1 - bad / seen) if seen else 1.0
         written = Amount(round(documents.value * share), round(documents.margin * share))
-    # Much may be read of which only some is encoded.
+    # Of a stretch without a place to cut it only the beginning is encoded.
     encoded = sum(place.encoded for place in places) >= sum(place.text for place in places)
     tokens = _total(kind, [place.tokens for place in places], whole=kind.whole and encoded)
     return Expected(text, documents, written, tokens + written if eot else tokens)

@@ -14,12 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.documents import Documents, Reading, format_reader, join
+from shardmill.documents import Reading, format_reader, join
 from shardmill.errors import SourceError
 from shardmill.sampling import looking
 from shardmill.sampling.download import at_once
@@ -53,7 +52,7 @@ class Sampled:
     covered: float = 0.0
     text: float = 0.0
     encoded: int = 0
-    """Bytes of the text that were encoded."""
+    """Bytes of the text that were encoded: of a stretch without a place to cut it, the beginning."""
     tokens: float = 0.0
     documents: int = 0
     """That begin there, empty and rejected ones included; of text without a separator a source is a document."""
@@ -80,7 +79,7 @@ class Kind:
     """What each source is measured by, and so drawn by: its stored bytes, or what is nearer to its bytes of text."""
     remote: bool = False
     rows: int | None = None
-    """Documents, where the footers of all files say how many there are."""
+    """Documents, where footers or headers of all files say how many there are."""
     column: float = 1.0
     """The share of the stored bytes that a run reads: of parquet the text column alone."""
     places: list[Sampled] = field(default_factory=list)
@@ -251,6 +250,8 @@ class _Sampling:
         if known := {name: size for name, size in formats.items() if name[0]}:
             kind.format, kind.compression = max(known, key=known.__getitem__)
         listed = [look for look in looks if look.parts]
+        if len(listed) == len(kind.members):
+            kind.rows = sum(part.rows for look in listed for part in look.parts)
         if sizes := sum(look.source.size or 0 for look in listed):
             kind.column = sum(part.stored for look in listed for part in look.parts) / sizes
             kind.opening = sum(look.opening for look in listed) / len(listed) * len(kind.members)
@@ -325,11 +326,10 @@ class _Sampling:
             place.sizes += bucketed(piece.sizes[piece.sizes > 0])
             kind.replaced += documents.replaced(len(documents))
             kind.reasons.update(_plain_reason(reject.reason) for reject in documents.rejects)
-        every = join([piece.documents for piece in group.pieces])
-        some = _some_bytes(every, max(4, group.hits) * looking.UNIT, self._random)
+        documents = join([piece.documents for piece in group.pieces])
         started = looking.clock()
-        encoded = self._engine.encode(some.data, some.offsets)
-        place.encoded = int(some.offsets[-1] - some.offsets[0])
+        encoded = self._engine.encode(documents.data, documents.offsets)
+        place.encoded = int(documents.offsets[-1] - documents.offsets[0])
         kind.encoding.append((place.encoded, looking.clock() - started))
         place.tokens = float(encoded.lengths.sum()) / max(1, place.encoded) * place.text
         place.rejected += len(encoded.failed)
@@ -343,26 +343,6 @@ def _balance(places: list[Sampled], hits: int) -> None:
     for place in places:
         size = total if hits else place.stored
         place.weight = (hits or place.weight) * looking.UNIT / size if size else 0.0
-
-
-def _some_bytes(documents: Documents, most: int, draw: random.Random) -> Documents:
-    """About so many bytes of the documents, from a random place on and around their end.
-
-    A document counts by the bytes of it that fall into them: to take whole ones would favour the short or the long.
-    """
-    size = len(documents.data)
-    if size <= most:
-        return documents
-    begin = draw.randrange(size)
-    data = np.concatenate([documents.data[begin : begin + most], documents.data[: max(0, begin + most - size)]])
-    offsets = np.concatenate([documents.offsets, documents.offsets[1:] + size]) - begin
-    offsets = np.concatenate([[0], offsets[(offsets > 0) & (offsets < most)], [most]])
-    # Where it begins, goes on from the start and ends, characters may be cut: then their first bytes stand alone.
-    text = data.tobytes().decode("utf-8", "ignore").encode()
-    if len(text) == most:
-        return Documents(data, offsets)
-    parts = [data[a:b].tobytes().decode("utf-8", "ignore").encode() for a, b in pairwise(offsets.tolist())]
-    return Documents(np.frombuffer(b"".join(parts), np.uint8), np.cumsum([0, *map(len, parts)]))
 
 
 def bucketed(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
