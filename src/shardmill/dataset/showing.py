@@ -68,7 +68,7 @@ def show_text(
     columns = []
     for tokenizer in known:
         found = np.array(tokenizer.reference()(text), np.int64)
-        columns.append((tokenizer, found, [len(tokenizer.decode(found[i : i + 1])) for i in range(len(found))]))
+        columns.append((tokenizer, found, [len(tokenizer.token_bytes(id_)) for id_ in found.tolist()]))
         ratio = f", {size / len(found):.2f} bytes a token" if len(found) else ""
         yield f"{tokenizer.name}: {len(found):,} token{'s' * (len(found) != 1)}{ratio}"
     yield ""
@@ -117,8 +117,7 @@ def _cells(text: str) -> int:
 
 def token_texts(tokenizer: Tokenizer, tokens: NDArray[Any]) -> list[str]:
     """The text of each token; bytes that are no whole character are written as `\\xe4`."""
-    decode = tokenizer.decode
-    return [decode(tokens[i : i + 1]).decode("utf-8", "backslashreplace") for i in range(len(tokens))]
+    return [tokenizer.token_bytes(id_).decode("utf-8", "backslashreplace") for id_ in tokens.tolist()]
 
 
 def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
