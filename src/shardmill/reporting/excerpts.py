@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill.dataset import visible
 from shardmill.errors import UsageError
 from shardmill.reporting.survey import Seen
 
@@ -63,7 +63,7 @@ def tokens_of(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
     shown = []
     for id_ in ids.tolist():
         data = tokenizer.token_bytes(id_)
-        text = "".join(_SPACES.get(c) or _visible(c) for c in data.decode("utf-8", "backslashreplace"))
+        text = "".join(_SPACES.get(c) or visible(c) for c in data.decode("utf-8", "backslashreplace"))
         shown.append(_token(id_, text, data))
     return shown
 
@@ -81,7 +81,7 @@ def running_tokens(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
         while ends[owner] <= at:
             owner += 1
         stray = "\udc80" <= letter <= "\udcff"  # a byte that is part of no character
-        texts[owner] += f"\\x{ord(letter) - 0xDC00:02x}" if stray else _LINE_BREAK.get(letter) or _visible(letter)
+        texts[owner] += f"\\x{ord(letter) - 0xDC00:02x}" if stray else _LINE_BREAK.get(letter) or visible(letter)
         at += 1 if stray else len(letter.encode())
     return [
         _token(id_, text or ("·" if data else ""), data)
@@ -91,13 +91,6 @@ def running_tokens(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
 
 def _token(id_: int, text: str, data: bytes) -> Token:
     return Token(id_, text, "" if text.encode() == data else data.hex(" "))
-
-
-def _visible(letter: str) -> str:
-    # Cc, Cf, Cs: control characters, those that turn the direction of text, halves of pairs.
-    if letter in "\n\t\u200c\u200d" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs"):
-        return letter
-    return f"\\x{ord(letter):02x}" if ord(letter) < 256 else f"\\u{ord(letter):04x}"
 
 
 def excerpt(data: Dataset, split: str, seen: Seen, most: int) -> Excerpt:
@@ -205,7 +198,7 @@ def rejects(data: Dataset) -> Rejects:
                     {
                         "place": ", ".join([str(reject.get("source", "")), *where]),
                         "reason": str(reject.get("reason", "")),
-                        "excerpt": "".join(map(_visible, str(reject.get("excerpt", ""))[:300])),
+                        "excerpt": "".join(map(visible, str(reject.get("excerpt", ""))[:300])),
                     }
                 )
     found.reasons = dict(sorted(found.reasons.items(), key=lambda item: -item[1]))
