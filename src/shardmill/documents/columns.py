@@ -72,7 +72,7 @@ def text_bytes(array: pa.Array) -> NDArray[np.int64]:
     """Bytes of text in each row, without making a dictionary's rows out."""
     if pt.is_dictionary(array.type):
         lengths = text_bytes(array.dictionary)
-        indices = array.indices.fill_null(-1).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        indices = array.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         return np.where(indices >= 0, np.append(lengths, 0)[indices], 0)
     if pt.is_null(array.type) or pt.is_integer(array.type):
         return np.zeros(len(array), np.int64)
