@@ -35,6 +35,14 @@ class SavedRun(NamedTuple):
     state: dict[str, Any] | None
     """None: it ended before its first checkpoint."""
 
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether it has come any further than to its first document."""
+        state = self.state or {}
+        return bool(self.files or any(state.get(name) for name in ("source", "merge")) or any(
+            (*state.get("position", ()), *state.get("totals", {}).values())
+        ))  # fmt: skip
+
 
 class Journal:
     """The working folder of one run, locked while it is open."""
@@ -53,13 +61,23 @@ class Journal:
         """The disk does not answer: whoever closes a file, or deletes one, would wait for ever."""
 
     def resume(self, facts: dict[str, Any]) -> SavedRun | None:
-        """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan."""
+        """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan.
+
+        One of another plan that has done nothing is forgotten: it ended with an error about a wrong option, say.
+        """
         before = read_plan(self.folder.parent)
         if before is None:
             # The plan is written before anything else, and whole: without one nothing was begun.
             return None
-        if not same_facts(before, facts):
+        saved_run = self._read()
+        if same_facts(before, facts):
+            return saved_run
+        if saved_run.worth_keeping:
             refuse(before, facts, "an unfinished run")
+        self.clear(plan=False)
+        return None
+
+    def _read(self) -> SavedRun:
         state = None
         if self._path.exists():
             for line in self._path.read_bytes().split(b"\n"):
