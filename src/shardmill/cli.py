@@ -226,7 +226,11 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 @click.option("--at", type=click.IntRange(min=0), default=None, metavar="TOKEN", help="the document around this token")
 @click.option("--random", is_flag=True, help="documents drawn at random")
 @click.option(
-    "--seed", type=int, default=None, metavar="N", help="the same ones every time  [default: others each time]"
+    "--seed",
+    type=click.IntRange(min=0),
+    default=None,
+    metavar="N",
+    help="the same ones every time  [default: others each time]",
 )
 @click.option("-n", "--documents", type=click.IntRange(min=1), default=3, metavar="N", help="how many  [default: 3]")
 @click.option(
