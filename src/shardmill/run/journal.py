@@ -36,12 +36,13 @@ class SavedRun(NamedTuple):
     """None: it ended before its first checkpoint."""
 
     @property
-    def worth_keeping(self) -> bool:
-        """Whether it has come any further than to its first document."""
-        state = self.state or {}
-        return bool(self.files or any(state.get(name) for name in ("source", "merge")) or any(
-            (*state.get("position", ()), *state.get("totals", {}).values())
-        ))  # fmt: skip
+    def did_nothing(self) -> bool:
+        """It came to an orderly end before its first document: a wrong option, say. One that was killed is not."""
+        if self.state is None or self.files:
+            return False
+        return not any(
+            (self.state["source"], self.state["merge"], *self.state["position"], *self.state["totals"].values())
+        )
 
 
 class Journal:
@@ -63,7 +64,7 @@ class Journal:
     def resume(self, facts: dict[str, Any]) -> SavedRun | None:
         """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan.
 
-        One of another plan that has done nothing is forgotten: it ended with an error about a wrong option, say.
+        One of another plan that did nothing is forgotten.
         """
         before = read_plan(self.folder.parent)
         if before is None:
@@ -72,7 +73,7 @@ class Journal:
         saved_run = self._read()
         if same_facts(before, facts):
             return saved_run
-        if saved_run.worth_keeping:
+        if not saved_run.did_nothing:
             refuse(before, facts, "an unfinished run")
         self.clear(plan=False)
         return None
