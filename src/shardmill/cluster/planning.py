@@ -24,6 +24,7 @@ from shardmill.storage import Source, Sources, compression_of, format_of, writin
 from shardmill.tokens import load_tokenizer
 
 PART_BYTES = 4 << 30
+_MOST_PARTS = 100_000
 """Bytes of the sources in a part, by default; `docs/scale.md` says why."""
 _SOURCES = "sources.jsonl"
 
@@ -89,8 +90,8 @@ def plan_parts(
 
     The same call again changes nothing; MismatchError when the folder has another plan.
     """
-    if parts is not None:
-        arguments.number("parts", parts, least=1)
+    if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
+        raise UsageError(f"`parts` is {parts:,}, and a plan has at most {_MOST_PARTS:,}")
     out = arguments.path("out", out)
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
