@@ -40,6 +40,7 @@ STARTS_THREADS = {
     "cluster/merging.py",
     "run/pipeline.py",
     "run/checkpoints.py",
+    "run/process_limit.py",
     "run/progress.py",
     "interrupts.py",
     "storage/fetching.py",
@@ -48,9 +49,9 @@ STARTS_THREADS = {
     "inspection/at_once.py",
     "cluster/part_process.py",
 }
-"""The feeder and the workers; the checkpoint thread, which hashes and syncs; progress; what ends a command on a
-signal; what asks servers: for ranges, for whole files, for lists of files, and for samples before a run; and what reads
-parts that are merged, and tells how far one is."""
+"""The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
+progress; what ends a command on a signal; what asks servers: for ranges, for whole files, for lists of files, and for
+samples before a run; and what reads parts that are merged, and tells how far one is."""
 
 
 def named(path: Path) -> str:
