@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from shardmill import __version__, arguments
 from shardmill.cluster.place import PLAN, Place, place_of
-from shardmill.documents import SECTIONED, Bounds
+from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options
 from shardmill.run import Plan, dataset_files, fingerprint
 from shardmill.sources import apply_recipes, find_sources
@@ -190,7 +191,7 @@ def _divided(sources: Sources, count: int, starts: array[int]) -> Iterator[PartB
 
 def _can_be_entered(source: Source) -> bool:
     format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    return format in SECTIONED and not compression_of(source.path)
+    return INPUT_FORMATS[format].sectioned and not compression_of(source.path)
 
 
 def _write_sources(sources: Sources, path: Path) -> array[int]:
