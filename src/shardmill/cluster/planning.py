@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill import __version__, arguments
-from shardmill.cluster.place import PLAN, Place, place_of
+from shardmill.cluster.place import PLAN, Place, part_name, place_of
 from shardmill.documents import SECTIONED, Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import Options
@@ -137,8 +137,8 @@ def read_part_plan(out: str | os.PathLike[str]) -> PartPlan:
 
 def missing_parts(plan: PartPlan) -> list[int]:
     """The numbers of the parts that are still to be made."""
-    there = plan.place.numbers()
-    return [part.number for part in plan.parts if part.number not in there]
+    there = plan.place.published()
+    return [part.number for part in plan.parts if part_name(part.number) not in there]
 
 
 def _read(place: Place) -> PartPlan | None:
