@@ -25,7 +25,7 @@ _END = 1 << 62
 
 
 @dataclass
-class Piece:
+class FilePiece:
     """Some files of one split of an output, by their index: from `first` up to `stop`."""
 
     output: int
@@ -50,7 +50,7 @@ class Layout:
     tokenizer: dict[str, Any]
     orders: list[dict[str, Any]]
     """What `open_output` is asked for, for each output."""
-    pieces: list[Piece]
+    pieces: list[FilePiece]
 
     def sizes(self) -> dict[int, int]:
         """Bytes of tokens in each piece, by its number."""
@@ -71,7 +71,7 @@ def read_layout(place: Place) -> Layout | None:
         return None
     try:
         stored = json.loads(data)
-        settings, pieces = RowSettings(**stored.pop("settings")), [Piece(**piece) for piece in stored.pop("pieces")]
+        settings, pieces = RowSettings(**stored.pop("settings")), [FilePiece(**piece) for piece in stored.pop("pieces")]
         return Layout(settings, pieces=pieces, **stored)
     except (ValueError, KeyError, TypeError) as why:
         raise OutputError("the list of pieces cannot be read", place=f"{place.out}: {PIECES}") from why
@@ -82,8 +82,8 @@ class Pieces:
 
     def __init__(self, outputs: Sequence[Output], size: int) -> None:
         self._outputs, self._size = outputs, size
-        self._done: list[Piece] = []
-        self._open: dict[tuple[int, str], Piece] = {}
+        self._done: list[FilePiece] = []
+        self._open: dict[tuple[int, str], FilePiece] = {}
 
     def before(self, writer: Writer) -> None:
         """A batch is about to be written."""
@@ -108,7 +108,7 @@ class Pieces:
                     self._end(piece, index, tokens)
                     self._begin(i, split, index)
 
-    def found(self, writer: Writer) -> list[Piece]:
+    def found(self, writer: Writer) -> list[FilePiece]:
         """All of them, when the last batch was written; those of val, which keep every part waiting, come first."""
         for (i, split), piece in list(self._open.items()):
             tokens = writer.state.counts[i][split]["tokens"]
@@ -121,14 +121,14 @@ class Pieces:
                 before[-1].tokens += tokens - piece.tokens
         return sorted(self._done, key=lambda piece: (piece.split != "val", piece.parts, piece.output, piece.first))
 
-    def _begin(self, output: int, split: str, first: int) -> Piece:
+    def _begin(self, output: int, split: str, first: int) -> FilePiece:
         part, tokens = self._state["merge"].get("part", 0), self._state["counts"][output][split]["tokens"]
         state = {**self._state, "counts": [self._state["counts"][output]]}
         position = self._positions[output][split]
-        piece = Piece(output, split, first, _END, [part, part], tokens, state, position)
+        piece = FilePiece(output, split, first, _END, [part, part], tokens, state, position)
         self._open[output, split] = piece
         return piece
 
-    def _end(self, piece: Piece, stop: int, tokens: int) -> None:
+    def _end(self, piece: FilePiece, stop: int, tokens: int) -> None:
         piece.stop, piece.tokens = stop, tokens - piece.tokens
         self._done.append(piece)

@@ -24,6 +24,7 @@ class LocalExecutor(Executor):
         self._node = socket.gethostname()
         self._running: dict[int, PartProcess] = {}
         self._idle: list[PartProcess] = []
+        self._new: list[int] = []
 
     def open(self) -> None:
         pass
@@ -34,9 +35,12 @@ class LocalExecutor(Executor):
     def start(self, copy: int, number: int) -> None:
         process = self._idle.pop() if self._idle else PartProcess(self._out, self._memory, self._workers, self._node)
         self._running[copy] = process
+        self._new.append(copy)
         process.make(self.kind, number)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
+        while self._new:  # at once: it may be frozen before its first word, and silence counts from here on
+            yield self._new.pop(), PartReport("running", self._node)
         if not self._running:
             time.sleep(seconds)
             return

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from shardmill import arguments
 from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
 from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, find_part_plan, missing_parts, read_part_plan
-from shardmill.cluster.stored_part import RowSettings, StoredPart, ahead
+from shardmill.cluster.stored_part import RowSettings, StoredPart
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import MismatchError, UsageError
 from shardmill.options import Val
@@ -126,13 +125,10 @@ class MergedParts(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        reader = ThreadPoolExecutor(1, "shardmill-parts")
-        try:
-            yield self._laid_out(writer, reader) if self._in_pieces else self._at_once(writer, reader)
-        finally:
-            reader.shutdown(wait=False, cancel_futures=True)
+        with closing(self._laid_out(writer) if self._in_pieces else self._at_once(writer)) as batches:
+            yield batches
 
-    def _at_once(self, writer: Writer, reader: ThreadPoolExecutor) -> Iterator[Batch]:
+    def _at_once(self, writer: Writer) -> Generator[Batch, None, None]:
         """All rows; where `--limit` is reached inside of a part, that one is read from its text, as on one machine."""
         state, place = writer.state, self._whole.place
         parts = self._whole.parts[state.merge.get("part", 0) :]
@@ -147,7 +143,7 @@ class MergedParts(Producer):
                     yield from batches
                 return
             stored = self._stored(part)
-            yield from ahead(stored.batches(dict(state.merge), self._eots), reader.submit)
+            yield from stored.batches(dict(state.merge), self._eots)
             yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
             used.append(part)
             if part is parts[-1] or sum(one.bytes for one in used) >= _USED:
@@ -156,13 +152,13 @@ class MergedParts(Producer):
                     place.remove(part_name(one.number))
                 used.clear()
 
-    def _laid_out(self, writer: Writer, reader: ThreadPoolExecutor) -> Iterator[Batch]:
+    def _laid_out(self, writer: Writer) -> Generator[Batch, None, None]:
         """The rows without their tokens, to find the pieces; then these are made, and their files are ours."""
         state = writer.state
         writer.pass_bytes(self._whole.bytes if state.merge else 0)
         if not state.merge:
             self._write_nothing()
-            yield from self._lay_out(writer, reader)
+            yield from self._lay_out(writer)
             yield Batch([], [], {}, after=partial(_set_stage, "laid out"))
             writer.checkpoints.keep(now=True)
         layout = read_layout(self._whole.place)
@@ -181,12 +177,12 @@ class MergedParts(Producer):
         for output in self._outputs:
             output.only = None
 
-    def _lay_out(self, writer: Writer, reader: ThreadPoolExecutor) -> Iterator[Batch]:
+    def _lay_out(self, writer: Writer) -> Iterator[Batch]:
         """Not to be recorded before all of it is done: it takes a hundredth of the time that writing takes."""
         pieces = Pieces(self._outputs, PIECE_BYTES)
         for part in self._whole.parts:
             stored = self._stored(part)
-            for batch in ahead(stored.measured(dict(writer.state.merge), self._eots), reader.submit):
+            for batch in stored.measured(dict(writer.state.merge), self._eots):
                 batch.final = False
                 pieces.before(writer)
                 yield batch

@@ -6,17 +6,16 @@ import itertools
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shardmill.cluster.layout import Layout, Piece, piece_name, read_layout
+from shardmill.cluster.layout import FilePiece, Layout, piece_name, read_layout
 from shardmill.cluster.place import Place, part_manifest, place_of
-from shardmill.cluster.stored_part import StoredPart, ahead
+from shardmill.cluster.stored_part import StoredPart
 from shardmill.errors import BusyError, Interrupted, ShardmillError
 from shardmill.run import Batch, Budget, Destination, Producer, Progress, Run, Writer
 from shardmill.shards import Output, open_output
@@ -56,7 +55,7 @@ def make_piece(
     raise AssertionError
 
 
-def _open(layout: Layout, piece: Piece, folder: Path) -> Output:
+def _open(layout: Layout, piece: FilePiece, folder: Path) -> Output:
     order = dict(layout.orders[piece.output])
     output = open_output(order.pop("format"), folder, **{**order, "dtype": np.dtype(order["dtype"])})
     output.only = {piece.split: range(piece.first, piece.stop)}
@@ -83,13 +82,10 @@ class PieceRows(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        reader = ThreadPoolExecutor(1, "shardmill-parts")
-        try:
-            yield self._batches(writer, reader)
-        finally:
-            reader.shutdown(cancel_futures=True)
+        with closing(self._batches(writer)) as batches:
+            yield batches
 
-    def _batches(self, writer: Writer, reader: ThreadPoolExecutor) -> Iterator[Batch]:
+    def _batches(self, writer: Writer) -> Generator[Batch, None, None]:
         piece, state = self._piece, writer.state
         if "piece" not in state.merge:
             start = {**piece.state, "merge": {"part": piece.parts[0], **piece.state["merge"], "piece": 1}}
@@ -101,7 +97,7 @@ class PieceRows(Producer):
             assert manifest is not None
             part = StoredPart(self._place, number, manifest, self._layout.settings)
             behind = dict(state.merge)
-            for batch in ahead(part.batches(behind, (self._output.eot,), piece.split), reader.submit):
+            for batch in part.batches(behind, (self._output.eot,), piece.split):
                 if self._stopped.is_set():
                     raise Interrupted
                 yield batch

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -54,11 +54,11 @@ class StoredPart:
 
         `split`: the tokens of that one only.
         """
-        return self._batches(behind, eots, lambda rows, eot, at: self._stream(rows, eot, at, split))
+        return _ahead(self._batches(behind, eots, lambda rows, eot, at: self._stream(rows, eot, at, split)))
 
     def measured(self, behind: dict[str, int], eots: tuple[str, ...]) -> Iterator[Batch]:
         """The same without the tokens: as many of them as there are, and all the same."""
-        return self._batches(behind, eots, lambda rows, eot, at: _nothing(_marked(rows, eot), self._dtype))
+        return _ahead(self._batches(behind, eots, lambda rows, eot, at: _nothing(_marked(rows, eot), self._dtype)))
 
     def rejects(self) -> Iterator[list[bytes]]:
         """The lines of its rejects, some at a time; OutputError at the end if they are not what was written."""
@@ -151,12 +151,10 @@ def _nothing(rows: Rows, dtype: np.dtype[Any]) -> Stream:
     return Stream(rows, tokens)
 
 
-def ahead(batches: Iterator[Batch], submit: Callable[[Callable[[], Batch | None]], Any]) -> Iterator[Batch]:
+def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
     """The same batches, of which the next is read in another thread while one is written."""
-    coming = submit(partial(next, batches, None))
-    for _ in itertools.count():
-        batch = coming.result()
-        if batch is None:
-            return
-        coming = submit(partial(next, batches, None))
-        yield batch
+    with ThreadPoolExecutor(1, "shardmill-parts") as reader:
+        coming = reader.submit(next, batches, None)
+        while batch := coming.result():
+            coming = reader.submit(next, batches, None)
+            yield batch

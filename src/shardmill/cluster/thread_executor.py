@@ -41,7 +41,7 @@ class ThreadExecutor(Executor):
         made.add_done_callback(lambda made: self._said.put((copy, made)))
 
     def _make(self, copy: int, number: int, stopped: threading.Event) -> None:
-        progress = _Reports(self._said, copy)
+        progress = _ThreadReports(self._said, copy)
         try:
             progress.tell("running")
             make_piece(self._out, number, progress=progress, stopped=stopped)
@@ -72,7 +72,7 @@ class ThreadExecutor(Executor):
         self._threads.shutdown(cancel_futures=True)
 
 
-class _Reports(Progress):
+class _ThreadReports(Progress):
     """The state of a piece, told now and then."""
 
     def __init__(self, said: _Said, copy: int) -> None:
