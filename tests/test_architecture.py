@@ -38,7 +38,9 @@ FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
-    "cluster/merging.py",
+    "cluster/ray_executor.py",
+    "cluster/stored_part.py",
+    "cluster/thread_executor.py",
     "run/pipeline.py",
     "run/checkpoints.py",
     "run/process_limit.py",
@@ -52,7 +54,8 @@ STARTS_THREADS = {
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
 progress; what ends a command on a signal; what asks servers: for ranges, for whole files, for lists of files, and for
-samples before a run; and what reads parts that are merged, and tells how far one is."""
+samples before a run; what reads parts that are merged, writes the final files, and tells how far one is; and what ends
+a process that nobody needs."""
 
 
 def named(path: Path) -> str:
