@@ -47,8 +47,8 @@ def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path, fewer
             path = tmp_path / f"{seed}.{kind}"
             report = inspect(path, **write(path, made, kind))
             assert not report.troubles, (kind, seed)
-            # These compressed streams are short, and may be read to their end; longer ones are in test_amounts.py.
-            assert "." in kind or not report.tokens.exact, (kind, seed)
+            # Streams are short here, and may be read to their end; longer ones are in test_amounts.py.
+            assert "." in kind or kind == "csv" or not report.tokens.exact, (kind, seed)
             estimates += 1
             said = {"documents": report.documents, "tokens": report.tokens, "text": report.text_bytes}
             for what, amount in said.items():

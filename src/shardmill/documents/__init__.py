@@ -2,8 +2,6 @@
 
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Reject, Section
 from shardmill.documents.formats import (
-    FORMATS,
-    SECTIONED,
     FormatReader,
     Reader,
     chunks_of,
@@ -16,8 +14,6 @@ from shardmill.documents.reading import SPAN, Reading
 from shardmill.documents.splitting import join
 
 __all__ = [
-    "FORMATS",
-    "SECTIONED",
     "SPAN",
     "WHOLE",
     "Bounds",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %. One place has none.
 _T = (3.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-_LEAST = 0.001  # of a number is the least margin: where places begin and end costs as much
+_LEAST_MARGIN = 0.001  # of a number is the least margin: where places begin and end costs as much
 _FEW = 0.1  # of a number, divided by the places, may be in what none of them has met
 _ALONE = 0.03  # of a number is the error that is taken for that of a single place
 _UNSEEN, _UNSEEN_DOCUMENTS = 0.02, 0.06  # of what was not reached, in bytes and in documents, may differ from the rest
@@ -110,7 +110,7 @@ def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whol
     error = math.sqrt(square * n / (n - 1)) / covered * kind.measured if n > 1 else _ALONE * total
     unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen / max(1, kind.streams)
     student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)
-    margin = math.hypot(student * error, (_LEAST + _FEW / n) * total, unseen)
+    margin = math.hypot(student * error, (_LEAST_MARGIN + _FEW / n) * total, unseen)
     # An estimate that happens to have no variance is still an estimate.
     return Amount(round(total), max(1, round(margin)) if found.any() else 0)
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.documents import (
-    SECTIONED,
     WHOLE,
     Chunk,
     Documents,
@@ -27,7 +26,8 @@ from shardmill.documents import (
     format_reader,
 )
 from shardmill.errors import SourceError
-from shardmill.storage import TEXT_FORMATS, Feed, RandomAccess, Source, StreamFeed, open_source
+from shardmill.input_formats import INPUT_FORMATS
+from shardmill.storage import Feed, RandomAccess, Source, StreamFeed, open_source
 
 clock = time.thread_time
 """Work is measured by the CPU time of the thread: other programs on the machine, or a slow server, do not count."""
@@ -131,7 +131,7 @@ class Look:
             opened = open_source(self.source, self._reading.fetcher)
             with closing(opened.feed) as feed:
                 self.format, self.compression = opened.format, opened.compression
-                if opened.format in TEXT_FORMATS:
+                if INPUT_FORMATS[opened.format].text:
                     self.controls = share_of_controls(opened.head)
                 if shares is None or not isinstance(feed, RandomAccess):  # there are few records like this, not many
                     self._reading = replace(self._reading, largest=_LARGEST_IN_STREAMS)
@@ -139,7 +139,7 @@ class Look:
                 self.parts = self._reader.parts(feed)
                 self.opening = clock() - started
                 self.entered = shares is not None and (
-                    bool(self.parts) or (opened.format in SECTIONED and isinstance(feed, RandomAccess))
+                    bool(self.parts) or (INPUT_FORMATS[opened.format].sectioned and isinstance(feed, RandomAccess))
                 )
                 if self.entered:
                     yield from self._at(feed, shares or [])
