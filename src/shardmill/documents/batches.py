@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Position, Reject, beside
-from shardmill.documents.columns import as_binary, documents_of, text_bytes
+from shardmill.documents.columns import documents_of, text_bytes
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.stretches import LARGE_PART, Parts, Stretch, evenly, pick
@@ -26,7 +26,7 @@ LONG_TEXT = 1 << 21
 class RowBatch(NamedTuple):
     """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
 
-    column: pa.Array | pa.ChunkedArray
+    column: pa.Array
     cost: int
     total: int
     """Rows, the bad ones included."""
@@ -36,16 +36,7 @@ class RowBatch(NamedTuple):
     @property
     def beside(self) -> int:
         """Bytes of memory that they take besides their text."""
-        return beside(self.total, self._bad)
-
-    @property
-    def weight(self) -> int:
-        """What they count for where rows are gathered: bytes of text, and what rows and rejects take in such bytes."""
-        return self.cost + ROW_TEXT * self.total + NULL_TEXT * self._bad
-
-    @property
-    def _bad(self) -> int:
-        return len(self.rejects) + int(self.column.null_count)
+        return beside(self.total, len(self.rejects) + int(self.column.null_count))
 
 
 class RowsReader:
@@ -117,9 +108,6 @@ class RowsReader:
 def documents_of_rows(rows: RowBatch, field: str) -> Documents:
     """The documents of the rows, with the rejects of both kinds in order."""
     column = rows.column
-    if isinstance(column, pa.ChunkedArray):
-        parts = [as_binary(part) for part in column.chunks]
-        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if not rows.rejects:
         return documents_of(column, field)
     keep = np.ones(rows.total, np.bool_)
@@ -175,17 +163,3 @@ def slices(columns: Iterable[pa.Array], size: int) -> Iterator[RowBatch]:
             weights += NULL_TEXT * np.cumsum(column.is_null().to_numpy(zero_copy_only=False))
         for first, last in runs(weights, size):
             yield RowBatch(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
-
-
-def gathered(parts: Iterable[RowBatch], size: int) -> Iterator[RowBatch]:
-    """Runs of rows, without rejects, that weigh together about `size`: what comes in small batches."""
-    held: list[pa.Array] = []
-    cost = total = weight = 0
-    for part in parts:
-        if held and weight + part.weight > size:
-            yield RowBatch(pa.chunked_array(held), cost, total)
-            held, cost, total, weight = [], 0, 0, 0
-        held.append(part.column)
-        cost, total, weight = cost + part.cost, total + part.total, weight + part.weight
-    if held:
-        yield RowBatch(pa.chunked_array(held), cost, total)
