@@ -19,6 +19,8 @@ from shardmill.shards import FORMATS as FORMATS
 from shardmill.shards import check_together
 from shardmill.units import parse_bytes, parse_count, parse_share
 
+_LARGEST = 1 << 60  # of any amount; nobody has more bytes, and the system counts no further
+
 
 def option(
     default: Any,
@@ -201,6 +203,8 @@ class Options:
         ):  # fmt: skip
             if amount is not None and amount < 1:
                 raise UsageError(f"`{name} {amount}`: at least one is needed")
+            if amount is not None and amount > _LARGEST:
+                raise UsageError(f"`{name}` is {amount:,}, and {_LARGEST:,} is the most that makes sense")
         if self.name is not None and not is_file_name(self.name):
             raise UsageError(f"`--name {self.name!r}` cannot be part of a file's name")
         _ = self.separator_bytes, self.bad_allowed, Val.parse(self.val)

@@ -254,7 +254,7 @@ class _Batches:
             cost = int(lengths[at:to].sum())
             if cost > largest:
                 texts.skip(at, to)
-                yield RowBatch(pa.array([], pa.large_binary()), cost, 1)
+                yield RowBatch(pa.nulls(0, pa.large_binary()), cost, 1)
             else:
                 self.memory.need("a row", 2 * cost if cost > LONG_TEXT else 0)
                 offsets = np.concatenate([[0], np.cumsum(lengths[at:to])])

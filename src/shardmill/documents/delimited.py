@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, runs
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
-from shardmill.documents.columns import find_column, text_bytes
+from shardmill.documents.columns import find_column, numbers_array, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
 from shardmill.storage import BOM, Feed, FeedStream, Source
@@ -275,7 +275,7 @@ class _OpenRow:
 
     def row(self, closed: bool = True) -> RowBatch:
         """What has become of it."""
-        nothing = pa.array([], pa.large_binary())
+        nothing = pa.nulls(0, pa.large_binary())
         if not closed:
             reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
             return RowBatch(nothing, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
@@ -311,7 +311,7 @@ def _pieces(block: bytes, bounds: _Places, wanted: _Places) -> pa.Buffer:
     """Some of the pieces that a block is cut into, put together."""
     offsets = pa.py_buffer(np.ascontiguousarray(bounds, np.int64))
     pieces = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(block)])
-    return pieces.take(pa.array(wanted)).buffers()[2] or pa.py_buffer(b"")
+    return pieces.take(numbers_array(wanted)).buffers()[2] or pa.py_buffer(b"")
 
 
 def _value(field: bytes) -> bytes:

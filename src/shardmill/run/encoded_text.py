@@ -112,7 +112,7 @@ class EncodedText(Producer):
         """What is still to be read, in plan order."""
         state = writer.state
         chunks = chunks_of(self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes)
-        return itertools.starmap(Entry, chunks)
+        yield from itertools.starmap(Entry, chunks)
 
     def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
         """The batches up to `--limit`; the one that reaches it is made again with fewer rows."""
