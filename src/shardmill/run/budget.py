@@ -79,7 +79,8 @@ class Budget:
         self._freed = threading.Condition()
         self.grows = engine_bytes is None
         """Whether engines take more memory with the text."""
-        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
+        self.engine_bytes = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
+        """What a new engine takes."""
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
@@ -113,7 +114,7 @@ class Budget:
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
-        fixed = base + feeder + self.workers * self._engine
+        fixed = base + feeder + self.workers * self.engine_bytes
         calm = ceiling - self.workers * self._growth(self.chunk_bytes)
         self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else calm
         spare = calm - fixed
@@ -134,7 +135,7 @@ class Budget:
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
-        return self._engine + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
+        return self.engine_bytes + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
 
     def _growth(self, chunk_bytes: int) -> int:
         """What an engine's caches may grow by while it encodes one chunk."""
@@ -151,7 +152,7 @@ class Budget:
     def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
         """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
-        engines = self._most_workers * (self._engine + self._growth(LARGEST))
+        engines = self._most_workers * (self.engine_bytes + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
         hint = f"with {_option(enough)} there is room for it{unless}"
         if enough > usable_memory():

@@ -135,7 +135,8 @@ class Pipeline:
             chunk = entry.chunk
             text, more = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
             if chunk is not None and chunk.long:
-                text = self._budget.chunk_bytes
+                # The consumer has an engine of its own for the time.
+                text, more = self._budget.chunk_bytes, self._budget.engine_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             if group and (alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER):
                 yield _Task(group, self._budget.lease_for(cost, beside))
