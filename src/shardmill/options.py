@@ -14,12 +14,12 @@ from typing import Any
 
 from shardmill.arguments import KINDS
 from shardmill.errors import UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.shards import FORMATS as FORMATS
 from shardmill.shards import check_together
 from shardmill.units import parse_bytes, parse_count, parse_share
 
 _LARGEST = 1 << 60  # of any amount; nobody has more bytes, and the system counts no further
-INPUT_FORMATS = ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv")
 
 
 def option(
@@ -95,7 +95,7 @@ class Options:
         help="output format; may be given more than once",
     )  # fmt: skip
     input_format: str = option(
-        "auto", "--input-format", shapes=True, choices=INPUT_FORMATS,
+        "auto", "--input-format", shapes=True, choices=("auto", *INPUT_FORMATS),
         help="format of the sources; auto tells it from their names and first bytes",
     )  # fmt: skip
     text_field: str = option(
