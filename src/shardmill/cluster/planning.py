@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from shardmill import __version__, arguments
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
-from shardmill.documents import SECTIONED, Bounds
+from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options
 from shardmill.run import Plan, dataset_files, fingerprint
 from shardmill.sources import apply_recipes, find_sources
@@ -25,6 +26,7 @@ from shardmill.tokens import load_tokenizer
 
 PART_BYTES = 4 << 30
 """Bytes of the sources in a part, by default; `docs/scale.md` says why."""
+_MOST_PARTS = 100_000
 _SOURCES = "sources.jsonl"
 _NAMED = 3  # sources that are mentioned
 
@@ -92,8 +94,8 @@ def plan_parts(
 
     The same call again changes nothing; MismatchError when the folder has another plan.
     """
-    if parts is not None:
-        arguments.number("parts", parts, least=1)
+    if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
+        raise UsageError(f"`parts` is {parts:,}, and a plan has at most {_MOST_PARTS:,}")
     out = arguments.path("out", out)
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
@@ -199,7 +201,7 @@ def _undivided(sources: Sources, size: int) -> list[str]:
 
 def _can_be_entered(source: Source) -> bool:
     format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    return format in SECTIONED and not compression_of(source.path)
+    return INPUT_FORMATS[format].sectioned and not compression_of(source.path)
 
 
 def _write_sources(sources: Sources, path: Path) -> array[int]:

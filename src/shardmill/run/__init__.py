@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Result as Result
     from shardmill.run.loop import Run as Run
     from shardmill.run.machine import most_resident as most_resident
-    from shardmill.run.machine import own_process as own_process
     from shardmill.run.machine import resident as resident
     from shardmill.run.machine import settle_allocator as settle_allocator
     from shardmill.run.machine import usable_cpus as usable_cpus
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from shardmill.run.main import prepare as prepare
     from shardmill.run.plan import Plan as Plan
     from shardmill.run.plan import fingerprint as fingerprint
+    from shardmill.run.process_limit import own_process as own_process
     from shardmill.run.progress import Done as Done
     from shardmill.run.progress import MemoryUse as MemoryUse
     from shardmill.run.progress import Progress as Progress
@@ -75,9 +75,10 @@ __all__, __getattr__ = lazily(
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
         "loop": "Producer Result Run",
-        "machine": "most_resident own_process resident settle_allocator usable_cpus usable_memory",
+        "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
         "plan": "Plan fingerprint",
+        "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
         "record": "read_record",
