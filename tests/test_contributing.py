@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.corpus import documents, write_jsonl
+from tests.corpus import contents, documents, write_jsonl
 
 PACKAGE = Path(__file__).parents[1] / "src" / "shardmill"
 TOY = '''"""Toy shards: the word TOY!, how many tokens there are, tokens."""
@@ -182,3 +182,71 @@ formats.npy = {{ name = "toys" }}
     assert "toy/a" in run("recipes")
     run("prepare", "toy/a", "-f", "npy", "-o", tmp_path / "made")
     assert (tmp_path / "made" / "toys_val_000000.npy").exists()
+
+
+TOY_EXECUTOR = '''"""Parts one by one, each in a process that is ended after it."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterable
+
+from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.part_process import PartProcess
+
+
+class ToyExecutor(Executor):
+    """One process at a time."""
+
+    _running: tuple[int, PartProcess] | None = None
+
+    def __init__(self, out: str, memory: int | None = None, workers: int | None = None) -> None:
+        super().__init__(out, memory, workers)
+
+    def open(self) -> None:
+        pass
+
+    def room(self) -> int:
+        return int(self._running is None)
+
+    def start(self, copy: int, number: int) -> None:
+        process = PartProcess(self._out, self._memory, self._workers, "toy")
+        self._running = copy, process
+        process.make(self.kind, number)
+
+    def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
+        if self._running is None:
+            time.sleep(seconds)
+            return
+        copy, process = self._running
+        for report in process.read() if select.select([process], [], [], seconds)[0] else ():
+            if report.last:
+                self.stop(copy)
+            yield copy, report
+
+    def stop(self, copy: int) -> None:
+        assert self._running is not None
+        self._running[1].end()
+        self._running = None
+
+    def close(self) -> None:
+        if self._running is not None:
+            self.stop(self._running[0])
+'''
+
+
+def test_an_executor_is_a_file_and_a_line(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    (copy / "cluster" / "toy_executor.py").write_text(TOY_EXECUTOR)
+    edit(
+        copy / "cluster" / "executors.py",
+        '    "ray": (',
+        '    "toy": ("toy_executor", "ToyExecutor"),\n    "ray": (',
+    )
+    run = command(copy)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(200))
+    flags = ["-f", "shards", "--shard-tokens", 5_000, "--val", 0.2]
+    run("prepare", source, "-o", tmp_path / "wanted", *flags)
+    run("prepare", source, "-o", tmp_path / "made", "--executor", "toy", "--parts", 3, *flags)
+    assert contents(tmp_path / "made") == contents(tmp_path / "wanted")
