@@ -40,6 +40,7 @@ CASES = {
     "json lines, some bad": (["bad.jsonl"], {"max_bad": "any", "val": 0.1}),
     "text without a separator": (["b.txt", "b.txt"], {"val": 0.3}),
     "text with a separator": (["b.txt"], {"separator": r"\n\n", "val": 0.2}),
+    "lines of text": (["b.txt"], {"separator": r"\n", "val": 0.2}),
     "no validation split": (["b.txt"], {"val": 0}),
     "the first tokens": (["c.parquet"], {"val": "first:9k"}),
     "the end of each file": (["b.txt", "b.txt"], {"val": "tail:0.3"}),
