@@ -121,7 +121,7 @@ def test_a_missing_part_is_named(parts, number):
 def test_a_damaged_part_is_named_and_can_be_made_again(sources, parts, tmp_path, name, how):
     path = parts / ".parts" / "00002" / name
     data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + b"\x00" + data[-8:])
+    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     with pytest.raises(ShardmillError, match="part 2") as caught:
         merge(parts, memory=MEMORY)
     assert isinstance(caught.value, (OutputError, MismatchError)) and "--part 2" in caught.value.hint
