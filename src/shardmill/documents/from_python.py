@@ -95,7 +95,7 @@ class PythonReader(RowsReader):
                     if values.total:
                         yield values.taken(more=True), False
                     if len(text) > self._reading.largest:
-                        yield RowBatch(pa.array([], pa.large_binary()), len(text), 1), True
+                        yield RowBatch(pa.nulls(0, pa.large_binary()), len(text), 1), True
                         continue
                     memory.need("a document", most if most > _LONG else 0)
                 values.add(text, reason, item)

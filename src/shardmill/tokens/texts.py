@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.tokens.engines import CALL, EngineError
 from shardmill.tokens.loading import load_tokenizer
@@ -34,9 +35,10 @@ def text_tokenizer(
 
     UsageError, with the way out, if there is none or it cannot be had here.
     """
-    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name):
-        raise UsageError(f"`name` must be a name, a file or a hub id, not {name!r}")
-    return TextTokenizer(os.fspath(name), pattern, specials)
+    if pattern is not None:
+        arguments.text("pattern", pattern)
+    specials = arguments.text("specials", specials)
+    return TextTokenizer(arguments.path("name", name), pattern, specials)
 
 
 class TextTokenizer:
