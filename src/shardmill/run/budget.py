@@ -30,7 +30,7 @@ _STEP_FREE = 8 * MB
 # What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s, and with 200 ms 22 MB are what
 # two workers encode at 512 MB. Where memory is tight it is
 # worth more as room for the engines' caches: with 25 of 400 MB set aside, engines were made anew 24 times, not 3.
-_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
+LEAST_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
 # What the clients of sixteen connections take.
 _CLIENT = 12 * MB
 # A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
@@ -91,7 +91,7 @@ class Budget:
         self._most_workers = self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
-        self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
+        self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)
         least = int((base + feeder + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
@@ -243,6 +243,19 @@ class Budget:
         with self._freed:
             self._closed = True
             self._freed.notify_all()
+
+
+_here = threading.local()
+
+
+def feed_here(budget: Budget) -> None:
+    """This thread is the feeder of a run with that budget, and will be nothing else."""
+    _here.budget = budget
+
+
+def budget_here() -> Budget | None:
+    """The budget of the run whose feeder this thread is."""
+    return getattr(_here, "budget", None)
 
 
 def _option(memory: int) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardmill.errors import Interrupted
+from shardmill.run.budget import feed_here
 from shardmill.run.worker import Batch, Entry, Worker
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Pipeline:
 
     def _feed(self, entries: Iterable[Entry]) -> None:
         fault: list[BaseException] = []
+        feed_here(self._budget)
         try:
             # Closed by this thread: what the caller's iterable still holds is let go where it was made.
             with contextlib.closing(_up_to(fault, entries)) as readable:
