@@ -285,7 +285,8 @@ def _painter() -> Callable[[int, str], str] | None:
     """What colours tokens; None where there is no terminal, or no colour is wanted."""
     if not (sys.stdout and sys.stdout.isatty()) or os.environ.get("NO_COLOR"):
         return None
-    return lambda number, text: click.style(text, bg=("bright_black", "blue")[number % 2])
+    # Black on a light colour of the 256: readable whatever the terminal's own colours are.
+    return lambda number, text: click.style(text, fg=16, bg=(153, 223)[number % 2])
 
 
 def _page(lines: Iterator[str]) -> None:
