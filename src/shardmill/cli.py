@@ -472,7 +472,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as wrong:
         _complain(f"error: {wrong.format_message()}")
         if isinstance(wrong, click.UsageError) and wrong.ctx is not None:
-            _complain(f"  hint:  `{wrong.ctx.command_path} --help` lists the options")
+            listed = "commands" if isinstance(wrong.ctx.command, click.Group) else "options"
+            _complain(f"  hint:  `{wrong.ctx.command_path} --help` lists the {listed}")
         sys.exit(2)
     except ShardmillError as error:
         _complain(f"error: {error}")
