@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -37,9 +38,12 @@ FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
-    "cluster/merging.py",
+    "cluster/ray_executor.py",
+    "cluster/stored_part.py",
+    "cluster/thread_executor.py",
     "run/pipeline.py",
     "run/checkpoints.py",
+    "run/process_limit.py",
     "run/progress.py",
     "interrupts.py",
     "storage/fetching.py",
@@ -48,9 +52,10 @@ STARTS_THREADS = {
     "inspection/at_once.py",
     "cluster/part_process.py",
 }
-"""The feeder and the workers; the checkpoint thread, which hashes and syncs; progress; what ends a command on a
-signal; what asks servers: for ranges, for whole files, for lists of files, and for samples before a run; and what reads
-parts that are merged, and tells how far one is."""
+"""The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
+progress; what ends a command on a signal; what asks servers: for ranges, for whole files, for lists of files, and for
+samples before a run; what reads parts that are merged, writes the final files, and tells how far one is; and what ends
+a process that nobody needs."""
 
 
 def named(path: Path) -> str:
@@ -84,7 +89,7 @@ def own(names: Iterator[str]) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder):
-    known = {folder, "storage", "core", "errors", "extras", "lazy", "byte_search", "options", "units"}
+    known = {folder, "storage", "core", "errors", "extras", "lazy", "byte_search", "input_formats", "options", "units"}
     found = {named(path): own(imports(path)) - known for path in (PACKAGE / folder).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
 
@@ -245,6 +250,39 @@ print([name for name in {unwanted} if name in sys.modules])
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
+def test_a_run_over_rows_never_imports_pandas(name, tmp_path):
+    # `pyarrow.array`, `scalar` and `fill_null` do wherever it is installed: a third of a second of every run.
+    pytest.importorskip("pandas", reason="pandas is not installed, so nothing can import it")
+    texts = ["Some words.", None, "Some words.", "", "More of them."]
+    write_rows(tmp_path / name, texts)
+    ask = f"""
+import sys, shardmill
+shardmill.prepare({str(tmp_path / name)!r}, {str(tmp_path / "out")!r}, max_bad="any")
+print("pandas" in sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
+
+
+def write_rows(path, texts):
+    import pyarrow as pa
+    import pyarrow.csv
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    table = pa.table({"text": texts})
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif path.suffix == ".arrow":
+        pyarrow.feather.write_feather(table, path)
+    elif path.suffix == ".csv":
+        pyarrow.csv.write_csv(table, path)
+    else:
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
 
 
 def test_every_dependency_is_imported_and_everything_imported_is_declared():

@@ -126,11 +126,13 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, *
     DIR` makes of all of them what `shardmill prepare` would have made alone. The same command again changes nothing.
     """
     from shardmill.cluster import plan_data, plan_parts, plan_words
+    from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     made = plan_parts(list(sources), out, parts=parts, **options)
-    _print(json.dumps(plan_data(made)) if as_json else plan_words(made))
+    report = look(list(sources), out, **options)
+    _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
 
 @shardmill.command(short_help="merge the parts into one dataset")

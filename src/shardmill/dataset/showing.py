@@ -45,6 +45,7 @@ def show(
     name = split or next(iter(data))
     if name not in data:
         raise UsageError(f"there is no split `{name}`", hint=f"there are: {', '.join(data)}")
+    documents = min(documents, max(1, len(data[name])))  # a document has a token at least
     if random:
         found = _drawn(data[name], documents, tokens, seed)
     elif at is not None:

@@ -43,7 +43,8 @@ from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Memory, Reading
 from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage import ARROW_MARK, STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
+from shardmill.input_formats import ARROW_MARK
+from shardmill.storage import STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
 
 # Writers may align the footer.
 PADDING = 64
@@ -253,7 +254,7 @@ class _Batches:
             cost = int(lengths[at:to].sum())
             if cost > largest:
                 texts.skip(at, to)
-                yield RowBatch(pa.array([], pa.large_binary()), cost, 1)
+                yield RowBatch(pa.nulls(0, pa.large_binary()), cost, 1)
             else:
                 self.memory.need("a row", 2 * cost if cost > LONG_TEXT else 0)
                 offsets = np.concatenate([[0], np.cumsum(lengths[at:to])])

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from shardmill.documents.columns import numbers_array, valid_rows
 from shardmill.storage import STREAM_BLOCK
 
 # Pieces of a dictionary are put together up to this size: few pieces, and little that is copied.
@@ -160,7 +161,7 @@ class Piece(NamedTuple):
     @classmethod
     def of(cls, begin: int, values: pa.Array) -> Piece:
         offsets = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, 8 * values.offset)
-        valid = values.is_valid().to_numpy(zero_copy_only=False) if values.null_count else None
+        valid = valid_rows(values) if values.null_count else None
         return cls(begin, values, offsets, valid)
 
 
@@ -203,11 +204,11 @@ class Dictionary:
         found = self._by_piece(numbers)
         if not found:
             return b""
-        parts = [piece.values.take(pa.array(numbers[rows] - piece.begin)) for rows, piece in found]
+        parts = [piece.values.take(numbers_array(numbers[rows] - piece.begin)) for rows, piece in found]
         values = parts[0]
         if len(parts) > 1:
             order = np.argsort(np.concatenate([rows for rows, _ in found]))
-            values = pa.concat_arrays(parts).take(pa.array(order))
+            values = pa.concat_arrays(parts).take(numbers_array(order))
         return values.buffers()[2] or b""
 
     def _by_piece(self, numbers: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Piece]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Position, Reject, beside
-from shardmill.documents.columns import as_binary, documents_of, text_bytes
+from shardmill.documents.columns import as_binary, documents_of, text_bytes, valid_rows
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.stretches import LARGE_PART, Parts, Stretch, evenly, pick
@@ -172,7 +172,7 @@ def slices(columns: Iterable[pa.Array], size: int) -> Iterator[RowBatch]:
         weights = np.cumsum(sizes)
         weights += ROW_TEXT * np.arange(1, len(column) + 1)
         if column.null_count:
-            weights += NULL_TEXT * np.cumsum(column.is_null().to_numpy(zero_copy_only=False))
+            weights += NULL_TEXT * np.cumsum(~valid_rows(column))
         for first, last in runs(weights, size):
             yield RowBatch(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
 

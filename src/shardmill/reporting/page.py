@@ -64,7 +64,9 @@ def report(
     UsageError, DamageError and OutputError say what is wrong with the call, the dataset and the place of the page.
     """
     jinja2 = needs("jinja2", "report", "a report")
-    path = Path(arguments.path("out", out))
+    if "://" in arguments.path("out", out):
+        raise UsageError("a page is written to a file of this machine only", place=os.fspath(out))
+    path = Path(out)
     seed, documents = arguments.number("seed", seed, 0), arguments.number("documents", documents, 1)
     most = parse_count(arguments.amount("tokens", tokens))
     if most < 1:
