@@ -27,12 +27,12 @@ DIFFERENT = ("nanogpt", "llmc", "megatron", "mds")
 
 
 def crash_everywhere(
-    source: Path, out: Path, *, every: int = 1, power: bool = False, **options: Any
+    source: Path, out: Path, *, every: int = 1, power: bool = False, torn: bool = False, **options: Any
 ) -> list[dict[str, str]]:
     """Kill a run at each `every`-th step; resume it, killed again on the way, with other settings, to its end.
 
     Asserts that all ends have the same bytes as a run that nobody disturbed. Gives the hashes of what each kill left.
-    `power`: what was not synced is lost as well.
+    `power`: what was not synced is lost as well. `torn`: half of the journal's last line, though that was synced.
     """
     with _Helper() as helper:
         whole = out.with_name(out.name + "-whole")
@@ -47,6 +47,8 @@ def crash_everywhere(
                 break
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
             left.append({name: hashlib.sha256(data).hexdigest() for name, data in contents(out).items()})
+            if torn:
+                _tear(out / ".shardmill" / "journal.jsonl")
             # A second death on the way, with one worker and other chunks, and then a third run that ends.
             helper.run(source, out, 1 + step % 7, power, workers=1, chunk=1 << 17, **options)
             assert helper.run(source, out, 0, False, workers=3, memory="700MB", **options) == 0
@@ -272,6 +274,12 @@ def _count_requests(store: Any, count: Any) -> None:
     for name in ("put", "exchange", "upload", "delete"):
         setattr(store, name, counted(getattr(store, name)))
     store._counted = counted_blocks
+
+
+def _tear(journal: Path) -> None:
+    """Cut the last line in half."""
+    if journal.exists() and (lines := journal.read_bytes().splitlines(keepends=True)):
+        journal.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
 
 
 def _lose(out: Path, synced: dict[str, int]) -> None:

@@ -38,9 +38,12 @@ FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
 HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
-    "cluster/merging.py",
+    "cluster/ray_executor.py",
+    "cluster/stored_part.py",
+    "cluster/thread_executor.py",
     "run/pipeline.py",
     "run/checkpoints.py",
+    "run/process_limit.py",
     "run/progress.py",
     "interrupts.py",
     "storage/fetching.py",
@@ -49,9 +52,10 @@ STARTS_THREADS = {
     "inspection/at_once.py",
     "cluster/part_process.py",
 }
-"""The feeder and the workers; the checkpoint thread, which hashes and syncs; progress; what ends a command on a
-signal; what asks servers: for ranges, for whole files, for lists of files, and for samples before a run; and what reads
-parts that are merged, and tells how far one is."""
+"""The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
+progress; what ends a command on a signal; what asks servers: for ranges, for whole files, for lists of files, and for
+samples before a run; what reads parts that are merged, writes the final files, and tells how far one is; and what ends
+a process that nobody needs."""
 
 
 def named(path: Path) -> str:
@@ -85,7 +89,8 @@ def own(names: Iterator[str]) -> set[str]:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder):
-    known = {folder, "storage", "core", "errors", "extras", "lazy", "byte_search", "options", "units"}
+    leaves = {"arguments", "byte_search", "errors", "extras", "input_formats", "lazy", "options", "units"}
+    known = {folder, "storage", "core", *leaves}
     found = {named(path): own(imports(path)) - known for path in (PACKAGE / folder).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
 

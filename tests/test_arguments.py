@@ -27,14 +27,14 @@ VALUES = {
     "surrogate": "a\ud800", "slash": "a/b", "dots": "..", "minus": "-1", "nothing": "0", "point": "1.5", "digits": LONG,
     "object": object(), "list": [], "dict": {}, "numbers": [1, 2], "of None": [None], "of bytes": [b"text"],
     "set": {"text"}, "class": int, "complex": 1j, "numpy": np.int64(2), "numpy float": np.float32(1.5),
-    "numpy bool": np.bool_(True), "array": np.arange(3), "Path": Path("nowhere/at/all"),
+    "numpy bool": np.bool_(True), "array": np.arange(3), "array of none": np.array(1.5), "Path": Path("nowhere/at/all"),
 }  # fmt: skip
 ANY_TEXT = {"newline", "slash", "dots", "minus", "nothing", "point", "digits"}
 NUMBERS = {"0", "-1", "2", "numpy"}
 COUNTS = {"2", "2.0", "numpy"}
 # What of all this an option takes. Whatever is not here is refused.
 RIGHT = {
-    "tokenizer": ANY_TEXT | {"Path"},
+    "tokenizer": ANY_TEXT - {"digits"} | {"Path"},
     "pattern": ANY_TEXT | {"NUL", "surrogate"},
     "text_field": ANY_TEXT | {"NUL", "surrogate"},
     "separator": ANY_TEXT | {"NUL"},
@@ -46,8 +46,8 @@ RIGHT = {
     "max_bad": {"0", "2", "numpy", "nothing"},
     "memory": COUNTS,
     "workers": {"2", "numpy"},
-    "recipe": ANY_TEXT | {"Path"},
-    "cache": ANY_TEXT | {"Path"},
+    "recipe": ANY_TEXT - {"digits"} | {"Path"},
+    "cache": ANY_TEXT - {"digits"} | {"Path"},
     "overwrite": {"True", "False"},
 }
 
@@ -77,7 +77,7 @@ def test_an_option_of_a_wrong_kind_is_refused_by_its_name_before_anything_is_wri
             assert os.listdir() == [], name
 
 
-WRONG_PATHS = set(VALUES) - ANY_TEXT - {"Path"}
+WRONG_PATHS = set(VALUES) - ANY_TEXT - {"Path"} | {"digits"}
 
 
 @pytest.mark.parametrize("value", sorted(WRONG_PATHS))
@@ -212,6 +212,23 @@ def test_the_command_refuses_a_wrong_value_before_anything_is_written(source, ca
     assert end.value.code == 2, said
     assert said.startswith("error: ")
     assert os.listdir() == []
+
+
+SECRETS = ["s3://KEY:SEC/RET@bucket/x", "https://me:SEC@127.0.0.1:1/x?RET", "https://127.0.0.1:1/x?sig=SECRET",
+           "http://SECRET@127.0.0.1:1/x"]  # fmt: skip
+
+
+@pytest.mark.parametrize("written", SECRETS)
+@pytest.mark.parametrize("argument", ["sources", "out", *(option.name for option in dataclasses.fields(Options))])
+def test_no_error_shows_the_secret_of_a_url_whichever_argument_it_was_given_in(source, monkeypatch, argument, written):
+    monkeypatch.setenv("SHARDMILL_TRIES", "1")
+    if argument in ("separator", "cache"):  # these take any text
+        shardmill.prepare(**{"sources": source, "out": "out", argument: written})
+        return
+    with pytest.raises(shardmill.ShardmillError) as error:
+        shardmill.prepare(**{"sources": source, "out": "out", argument: written})
+    assert "SEC" not in str(error.value)
+    assert "RET" not in str(error.value)
 
 
 def test_an_empty_name_for_the_output_is_not_this_folder(source):

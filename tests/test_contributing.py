@@ -131,7 +131,7 @@ class ParagraphsReader(JsonLinesReader):
 '''
 
 
-def test_an_input_format_is_one_file_and_three_lines(tmp_path: Path) -> None:
+def test_an_input_format_is_one_file_and_one_line(tmp_path: Path) -> None:
     copy = copied(tmp_path)
     needs = {"Chunk": "documents/chunks.py", "Documents": "documents/chunks.py"}
     toy = PARAGRAPHS.replace(
@@ -141,12 +141,10 @@ def test_an_input_format_is_one_file_and_three_lines(tmp_path: Path) -> None:
     )
     (copy / "documents" / "paragraphs.py").write_text(toy)
     edit(
-        copy / "documents" / "formats.py",
-        '    "csv": ("delimited"',
-        '    "paragraphs": ("paragraphs", "ParagraphsReader", "line"),\n    "csv": ("delimited"',
+        copy / "input_formats.py",
+        '    "csv": InputFormat(',
+        '    "paragraphs": InputFormat("paragraphs", "ParagraphsReader", "line", "par"),\n    "csv": InputFormat(',
     )
-    edit(copy / "storage" / "names.py", '    "csv": "csv",\n', '    "csv": "csv",\n    "par": "paragraphs",\n')
-    edit(copy / "options.py", '"arrow", "csv"', '"arrow", "paragraphs", "csv"')
     run = command(copy)
     texts = documents(60)
     (tmp_path / "a.par").write_bytes(b"".join(text.encode() + b"\n.\n" for text in texts))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill import core
 from tests.corpus import random_words
 from tests.meter import metered
 
 MB = 1_000_000
-LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of a process is Linux's")
 
 
 def _words(size: int, count: int) -> list[str]:
@@ -135,47 +131,3 @@ def test_many_nulls_stay_below_the_limit(tmp_path):
     run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--max-bad", "any")
     assert run.code == 0, run.err
     assert run.peak < 400 * MB
-
-
-NO_ESTIMATES = """
-import sys
-from contextlib import nullcontext
-from shardmill.run.budget import Budget
-Budget.hold = lambda self, *given, **more: nullcontext()
-from shardmill.cli import main
-main(sys.argv[1:])
-"""
-
-
-@LINUX
-@pytest.mark.parametrize("texts", [lambda: ["x y " * 75 * MB], lambda: _words(MB, 30) * 5 + _words(5 * MB, 30)])
-def test_below_all_estimates_the_process_itself_is_limited(tmp_path, monkeypatch, texts):
-    source = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": texts()}), source)
-    monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ESTIMATES])
-    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
-    assert run.code == 1
-    assert "the data takes more than 400 MB of memory" in run.err and "Traceback" not in run.err
-    # Engines of a library map much more than they touch, so there the limit is that much higher.
-    assert run.peak < (1 if core.available() else 1.2) * 400 * MB
-
-
-@LINUX
-def test_a_program_that_calls_prepare_finds_its_limits_unchanged(tmp_path):
-    source = tmp_path / "a.txt"
-    source.write_text("some words")
-    program = f"""
-import resource
-from shardmill.storage import files
-import shardmill
-resource.setrlimit(resource.RLIMIT_DATA, (1 << 40, resource.RLIM_INFINITY))
-seen, append = set(), files.PartialFile.append
-def watched(self, data):
-    seen.add(resource.getrlimit(resource.RLIMIT_DATA)[0])
-    append(self, data)
-files.PartialFile.append = watched
-shardmill.prepare({str(source)!r}, {str(tmp_path / "out")!r}, val=0)
-assert seen == {{1 << 40}}, seen
-assert resource.getrlimit(resource.RLIMIT_DATA) == (1 << 40, resource.RLIM_INFINITY)
-"""
-    subprocess.run([sys.executable, "-c", program], check=True)

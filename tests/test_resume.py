@@ -41,6 +41,12 @@ def test_a_power_failure_loses_nothing_that_was_recorded(tmp_path, form):
     crash_everywhere(source, tmp_path / "out", every=23, power=True, format=form, shard_tokens=5_000, val=0.3)
 
 
+@pytest.mark.parametrize("form", ["nanogpt", "megatron", "mds", "litdata", "olmo"])
+def test_a_journal_whose_last_line_is_torn_goes_on_from_the_line_before(tmp_path, form):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(400))
+    crash_everywhere(source, tmp_path / "out", every=17, torn=True, format=form, shard_tokens=20_000, val=0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [False, True])
 @pytest.mark.parametrize("form", FORMATS)

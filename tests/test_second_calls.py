@@ -39,7 +39,7 @@ def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
         ("add", r"source `.*b\.jsonl` is new"),
     ],
 )
-def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, finished, change, said):
+def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, small_chunks, finished, change, said):
     folder = tmp_path / "in"
     folder.mkdir()
     source = write_jsonl(folder / "a.jsonl", documents(200))
@@ -47,7 +47,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, finished, c
     if finished:
         shardmill.prepare(folder, out, val=0)
     else:
-        interrupt_after(0, folder, tmp_path / "out", val=0)
+        interrupt_after(1, folder, tmp_path / "out", val=0)
     options = {"val": 0}
     if change == "touch":
         os.utime(source, ns=(1, 1))
@@ -113,6 +113,20 @@ shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
         assert not verify(out).damage
     assert getattr(shardmill, command)(*arguments).already
     assert {path.name for path in (out / ".shardmill").iterdir()} - {"run.json"} == {"plan.json"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"text_field": "body"}, {"input_format": "parquet"}, {"format": "mds", "text_field": "x"}]
+)
+def test_a_run_that_ended_before_its_first_document_is_not_in_the_way_of_another(tmp_path, wrong):
+    source = write_jsonl(tmp_path / "a.jsonl", documents(50))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(shardmill.ShardmillError):
+        shardmill.prepare(source, tmp_path / "out", **wrong)
+    assert not shardmill.prepare(source, tmp_path / "out").resumed
+    shardmill.prepare(source, tmp_path / "alone")
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone") | {"notes.txt": b"mine"}
 
 
 def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(tmp_path, monkeypatch):

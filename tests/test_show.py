@@ -43,6 +43,15 @@ def test_documents_are_shown_with_their_token_boundaries(made, tmp_path):
     assert painted[1] == "<0Hello><1,><2 world><3.>"
 
 
+def test_a_document_cannot_control_the_terminal(tmp_path):
+    text = "\x1b]0;owned\x07\x1b[2J \u202egnp.exe\x00 a\u200db\tc\nd"
+    made = {"train": [np.array(load_tokenizer("gpt2").reference()(text), np.uint16)]}
+    data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
+    for shown in ("".join(show(data, "train", documents=1)), "".join(show_text(text, ["gpt2", "p50k_base"]))):
+        assert not set("\x1b\x07\x00\u202e") & set(shown)
+        assert "\\x1b" in shown and "owned" in shown and "\\x00" in shown
+
+
 def test_without_documents_stretches_of_the_whole_are_shown(made, tmp_path):
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made, eot="none"))
     lines = list(show(data, "train", documents=1, tokens=4))
@@ -116,7 +125,15 @@ def test_a_text_is_shown_as_tokenizers_split_it():
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["DIR", "--text", "a"], ["DIR", "-t", "gpt2"], ["DIR", "--at", "1", "--random"], ["--at", "1"]]
+    "words",
+    [
+        [],
+        ["DIR", "--text", "a"],
+        ["DIR", "-t", "gpt2"],
+        ["DIR", "--at", "1", "--random"],
+        ["--at", "1"],
+        ["DIR", "--seed", "1"],
+    ],
 )
 def test_what_does_not_go_together_is_refused(words, made, tmp_path):
     make_dataset("nanogpt", tmp_path / "out", made)

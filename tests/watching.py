@@ -72,8 +72,9 @@ def paused_run(mark, *arguments, env=None):
 
 
 def interruptible():
-    """Whoever starts the tests in the background ignores SIGINT, and every process below inherits that."""
+    """Who starts the tests in the background ignores SIGINT, by `nohup` SIGHUP too; processes below inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def wait_until(true, seconds=150.0):

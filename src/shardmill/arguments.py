@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from shardmill.errors import UsageError
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes
 
 
 def text(name: str, value: Any) -> str:
@@ -30,9 +32,12 @@ def path(name: str, value: Any) -> str:
     if "\0" in found:
         raise UsageError(f"`{name}` holds a NUL character", place=repr(found))
     try:
-        os.fsencode(found)
+        encoded = os.fsencode(found)
     except UnicodeEncodeError:
         raise UsageError(f"`{name}` is not text that a file can be called by", place=repr(found)) from None
+    # No file system has longer ones. A URL is no path, and its signature may be long.
+    if "://" not in found and (len(encoded) >= _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME):
+        raise UsageError(f"`{name}` is longer than the name of a file can be", place=f"{found[:60]}…")
     return found
 
 
@@ -85,7 +90,7 @@ def paths(name: str, value: Any) -> list[str]:
     """One path, or several in order."""
     if isinstance(value, (str, os.PathLike)):
         return [path(name, value)]
-    if isinstance(value, (bytes, bytearray, dict)) or not hasattr(value, "__iter__"):
+    if not isinstance(value, Iterable) or isinstance(value, (bytes, bytearray, dict)) or getattr(value, "ndim", 1) == 0:
         raise _wrong(name, value, "a path, or a list of paths")
     return [path(name, one) for one in value]
 

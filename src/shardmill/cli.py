@@ -23,6 +23,7 @@ from shardmill.flags import complete_tokenizers, part_flags, take_part_options
 from shardmill.flags import option_flags as _options
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
+_FROM_0, _FROM_1 = click.IntRange(min=0), click.IntRange(min=1)
 _RESUMABLE = "interrupted: what was recorded stays; the same command goes on from there"
 
 
@@ -58,7 +59,7 @@ def _complete_files(context: click.Context, parameter: click.Parameter, begun: s
     return [CompletionItem(name) for name in named] or [CompletionItem(begun, type="file")]
 
 
-@shardmill.command(short_help="text in, token files out")
+@shardmill.command(short_help="turn text into token files")
 @click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=_complete_files)
 @click.option("-o", "--out", metavar="DIR", help="folder of the dataset, or a URL: s3://, gs://, az://")
 @_options
@@ -68,11 +69,13 @@ def _complete_files(context: click.Context, parameter: click.Parameter, begun: s
 def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Turn text into token files.
 
-    SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input: plain
-    text, JSON Lines, parquet, Arrow or CSV, also compressed by gzip, zstd, bzip2 or xz. Or it is a recipe such as
-    `fineweb-edu/sample-10BT` (`shardmill recipes` has a list), which also brings settings, or a recipe of your own, a
-    .toml file. A path that exists counts before a recipe of that name. Kill it at any moment: the same command goes on
-    from there.
+    SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input. It
+    holds plain text, JSON Lines, parquet, Arrow or CSV, which may be compressed with gzip, zstd, bzip2 or xz.
+
+    SOURCE may also be a recipe, which brings its own settings: a name such as `fineweb-edu/sample-10BT` (`shardmill
+    recipes` lists them) or a .toml file of your own. An existing path takes precedence over a recipe of that name.
+
+    You can stop it at any moment; the same command resumes it.
     """
     from shardmill.run import own_process
 
@@ -108,7 +111,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     _tell(result, as_json, quiet)
 
 
-@shardmill.command(short_help="the work cut into parts, for many machines")
+@shardmill.command(short_help="divide the work into parts, for many machines")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @click.option(
     "-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL, that all machines see"
@@ -123,14 +126,16 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, *
     DIR` makes of all of them what `shardmill prepare` would have made alone. The same command again changes nothing.
     """
     from shardmill.cluster import plan_data, plan_parts, plan_words
+    from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
     options = {name: value for name, value in given.items() if value not in (None, ())}
     made = plan_parts(list(sources), out, parts=parts, **options)
-    _print(json.dumps(plan_data(made)) if as_json else plan_words(made))
+    report = look(list(sources), out, **options)
+    _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
 
-@shardmill.command(short_help="parts → one dataset")
+@shardmill.command(short_help="merge the parts into one dataset")
 @click.argument("out", metavar="DIR")
 @partial(_options, only=("memory",))
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
@@ -176,16 +181,18 @@ _INSPECTED = (
 )  # fmt: skip
 
 
-@shardmill.command(short_help="before: what it will take, and what would go wrong")
+@shardmill.command(short_help="estimate a run before you start it, and find problems")
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", shell_complete=_complete_files)
-@click.option("-o", "--out", metavar="DIR", help="folder or URL that the dataset is meant for  [default: this folder]")
+@click.option(
+    "-o", "--out", metavar="DIR", help="folder or URL where the dataset will go  [default: the current folder]"
+)
 @partial(_options, only=_INSPECTED)
 @click.option("--json", "as_json", is_flag=True, help="print the report as JSON")
 def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:
-    """Look into sources before a run: documents, tokens, disk, memory and time to expect, from a sample of a few
-    megabytes, and what would go wrong. Nothing is written. Exit code 1: `prepare` would stop with an error.
+    """Estimate documents, tokens, disk, memory and time of a run from a sample of a few megabytes, and report what
+    would go wrong. Nothing is written. The exit code is 1 if `prepare` would stop with an error.
 
-    SOURCE is what `prepare` takes, recipes included.
+    SOURCE is whatever `prepare` accepts, recipes included.
     """
     from shardmill.inspection import inspect as look
 
@@ -197,15 +204,16 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
         sys.exit(1)
 
 
-@shardmill.command(short_help="is a dataset what its manifest says?")
+@shardmill.command(short_help="check a finished dataset")
 @click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
-@click.option("--sample", default=100, metavar="N", help="documents to encode again  [default: 100]")
-@click.option("--source", is_flag=True, help="read the sources again, and compare every token")
+@click.option("--sample", default=100, metavar="N", help="number of documents to encode again  [default: 100]")
+@click.option("--source", is_flag=True, help="read all sources again and compare every token")
 @click.option("--json", "as_json", is_flag=True, help="print the report as JSON on standard output")
-@click.option("-q", "--quiet", is_flag=True, help="say nothing but what is damaged")
+@click.option("-q", "--quiet", is_flag=True, help="print only damage")
 def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -> None:
-    """Check a dataset: sizes, sha256, counts, that every id is in range and EOT stands exactly between documents; and
-    encode a sample of the documents again with the tokenizer's own library.
+    """Check a dataset against its manifest: file sizes, sha256 and counts, that every id is in range and that EOT
+    stands exactly between documents. A sample of the documents is encoded again with the tokenizer's own library. The
+    exit code is 1 if something is damaged.
     """
     from shardmill.dataset import verify as check
 
@@ -219,28 +227,42 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
         sys.exit(1)
 
 
-@shardmill.command(short_help="documents, decoded, with their token boundaries")
+@shardmill.command(short_help="print documents with their token boundaries")
 @click.argument("folder", metavar="[DIR]", required=False, shell_complete=_complete_folders)
-@click.option("--split", default=None, metavar="SPLIT", help="train or val  [default: the first]")
-@click.option("-d", "--document", "first", type=click.IntRange(min=0), default=0, metavar="N", help="the first to show")
-@click.option("--at", type=click.IntRange(min=0), default=None, metavar="TOKEN", help="the document around this token")
-@click.option("--random", is_flag=True, help="documents drawn at random")
+@click.option("--split", default=None, metavar="SPLIT", help="split to show: train or val  [default: the first one]")
 @click.option(
-    "--seed", type=int, default=None, metavar="N", help="the same ones every time  [default: others each time]"
+    "-d",
+    "--document",
+    "first",
+    type=_FROM_0,
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="number of the first document to show, counted from 0",
 )
-@click.option("-n", "--documents", type=click.IntRange(min=1), default=3, metavar="N", help="how many  [default: 3]")
+@click.option("--at", type=_FROM_0, metavar="N", help="show the document that holds token N of the split")
+@click.option("--random", is_flag=True, help="show documents drawn at random")
+@click.option("--seed", type=_FROM_0, metavar="N", help="with --random: draw the same documents every time")
 @click.option(
-    "--tokens", type=click.IntRange(min=1), default=200, metavar="N", help="of each at the most  [default: 200]"
+    "-n", "--documents", type=_FROM_1, default=3, show_default=True, metavar="N", help="number of documents to show"
 )
-@click.option("--ids", is_flag=True, help="the id of each token as well")
-@click.option("--text", default=None, metavar="TEXT", help="in place of a dataset: how tokenizers split this text")
+@click.option(
+    "--tokens",
+    type=_FROM_1,
+    default=200,
+    show_default=True,
+    metavar="N",
+    help="maximum number of tokens to show of each document",
+)
+@click.option("--ids", is_flag=True, help="show the id of each token too")
+@click.option("--text", metavar="TEXT", help="show how tokenizers split this text, instead of a dataset")
 @click.option(
     "-t", "--tokenizer", "tokenizers", multiple=True, metavar="NAME", shell_complete=complete_tokenizers,
-    help="for `--text`; more than one: side by side  [default: gpt2]",
+    help="with --text: the tokenizer; give several to compare them side by side  [default: gpt2]",
 )  # fmt: skip
 def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **given: Any) -> None:
-    """Look at documents of a dataset, or at how tokenizers split a text. Tokens are told apart by colour on a
-    terminal, and by │ elsewhere.
+    """Print documents of a dataset token by token, or how tokenizers split a text. On a terminal tokens have
+    alternating colours; elsewhere, and with NO_COLOR, a │ stands between them.
     """
     from shardmill.dataset import open_dataset, show_text
     from shardmill.dataset import show as shown
@@ -251,6 +273,8 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
         raise click.UsageError("`--tokenizer` goes with `--text`: a dataset has its own")
     if given["at"] is not None and given["random"]:
         raise click.UsageError("`--at` and `--random` do not go together")
+    if given["seed"] is not None and not given["random"]:
+        raise click.UsageError("`--seed` goes with `--random`")
     paint = _painter()
     if text is not None:
         lines = show_text(text, tokenizers or ("gpt2",), ids=given["ids"], paint=paint)
@@ -279,9 +303,7 @@ def _page(lines: Iterator[str]) -> None:
             _print(line)
         return
     first = next(lines, "")  # errors come before the pager does
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # from here on it is the pager's: there it ends a search, not the pager
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the pager's from here on, where it ends a search
     environment = {"LESS": "FRX", "LESSCHARSET": "utf-8", **os.environ}
     with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as pager:
         assert pager.stdin is not None
@@ -293,34 +315,43 @@ def _page(lines: Iterator[str]) -> None:
             return
 
 
-@shardmill.command(short_help="a page with plots and documents, to look at")
+@shardmill.command(short_help="write an HTML page about a dataset")
 @click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
 @click.argument("other", metavar="[DIR2]", required=False, shell_complete=_complete_folders)
-@click.option("-o", "--out", default="report.html", metavar="FILE", help="the page  [default: report.html]")
-@click.option("--seed", type=click.IntRange(min=0), default=0, metavar="N", help="of the documents drawn at random")
+@click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="file to write")
+@click.option(
+    "--seed", type=_FROM_0, default=0, show_default=True, metavar="N", help="seed for drawing documents at random"
+)
 @click.option(
     "-n",
     "--documents",
-    type=click.IntRange(min=1, max=50),
+    type=click.IntRange(1, 50),
     default=6,
+    show_default=True,
     metavar="N",
-    help="drawn of each split  [default: 6]",
+    help="number of documents to draw from each split",
 )
-@click.option("--tokens", default="2B", metavar="N", help="read at the most; of more a sample  [default: 2B]")
+@click.option(
+    "--tokens",
+    default="2B",
+    show_default=True,
+    metavar="N",
+    help="maximum number of tokens to read; a larger dataset is sampled",
+)
 def report(folder: str, other: str | None, out: str, **given: Any) -> None:
-    """Write one page about a dataset that opens from disk and needs no network: numbers, plots, tokens, documents drawn
-    at random with every token coloured, the odd ones, rejects, and how the run went. With DIR2: two datasets side by
-    side.
+    """Write an HTML page about a dataset: totals, plots, tokens, documents drawn at random with every token coloured,
+    outliers, rejects, and how the run went. With DIR2 it compares two datasets side by side. The page is one file that
+    needs no network.
     """
     from shardmill.reporting import report as write
 
     _complain(f"written: {write(folder, other, out, **given)}")
 
 
-@shardmill.command(short_help="a dataset card for the hub")
+@shardmill.command(short_help="print a dataset card for the hub")
 @click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
 def card(folder: str) -> None:
-    """Print a dataset card (Markdown, with the YAML head of the Hugging Face hub) made from the manifest.
+    """Print a dataset card, made from the manifest: Markdown with the YAML metadata that the Hugging Face hub reads.
 
     \b
       shardmill card data > data/README.md
@@ -330,41 +361,22 @@ def card(folder: str) -> None:
     _print(made(folder))
 
 
-@shardmill.command(short_help="completion for bash, zsh or fish")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what a shell needs to complete commands, options and values.
-
-    \b
-      bash:  echo 'eval "$(shardmill completion bash)"' >> ~/.bashrc
-      zsh:   echo 'eval "$(shardmill completion zsh)"' >> ~/.zshrc
-      fish:  shardmill completion fish > ~/.config/fish/completions/shardmill.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    made = get_completion_class(shell)
-    assert made is not None
-    # Not `source()`: it starts a bash to ask for its version, and may find another than the one that reads this.
-    completes = made(shardmill, {}, "shardmill", _COMPLETE)
-    _print(completes.source_template % completes.source_vars())
-
-
-@shardmill.command(short_help="another format, without tokenizing again")
+@shardmill.command(short_help="write a dataset in another format")
 @click.argument("source", metavar="DIR", shell_complete=_complete_folders)
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
 @partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite"))
 @click.option(
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
-    help="where the end-of-text token stands in files of other tools; found out by default",
+    help="where the end-of-text token stands in files of other tools  [default: detected]",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
 def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
-    """Write a dataset again in other formats, with EOT, shard size and width as they need it.
+    """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
 
-    DIR is a dataset, or files that other tools have made, of any format but mds. Of such files `--tokenizer` says what
-    made them, and `--delimiter` and `--source-eot` which token stands between documents, and where. Kill it at any
-    moment: the same command goes on from there.
+    DIR is a dataset, or a folder of files that another tool has made, in any format but mds. For such files
+    `--tokenizer` says which tokenizer made them, and `--delimiter` and `--source-eot` say which token stands between
+    documents and where. You can stop it at any moment; the same command resumes it.
     """
     from shardmill.dataset import convert as run
     from shardmill.run import choose_progress
@@ -375,11 +387,11 @@ def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     _tell(result, as_json, quiet)
 
 
-@shardmill.command(short_help="what tokenizers there are")
+@shardmill.command(short_help="list the tokenizers that have a name")
 @click.option("--json", "as_json", is_flag=True, help="print the list as JSON")
 def tokenizers(as_json: bool) -> None:
-    """List the tokenizers that have a name. Any `.tiktoken`, `tokenizer.json` or SentencePiece `.model` file, and any
-    hub id, can be given to `--tokenizer` as well.
+    """List the tokenizers that have a name. `--tokenizer` also accepts any `.tiktoken`, `tokenizer.json` or
+    SentencePiece `.model` file, and any hub id.
     """
     from shardmill.tokens import list_tokenizers
 
@@ -393,12 +405,12 @@ def tokenizers(as_json: bool) -> None:
         _print(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
 
 
-@shardmill.command(short_help="datasets that have a name")
+@shardmill.command(short_help="list the recipes for well-known datasets")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="print them as JSON")
+@click.option("--json", "as_json", is_flag=True, help="print the recipes as JSON")
 def recipes(name: str | None, as_json: bool) -> None:
-    """List the recipes: names that `prepare` and `inspect` take as a SOURCE. With NAME, or a recipe's file, all about
-    one, and the commands that it stands for.
+    """List the recipes: names that `prepare` and `inspect` accept as a SOURCE. With NAME, which may be a recipe file,
+    print the details of one and the commands it stands for.
     """
     from shardmill.sources import list_recipes, named_recipe, recipe_data, recipe_page, recipe_table
 
@@ -409,6 +421,25 @@ def recipes(name: str | None, as_json: bool) -> None:
         return
     for line in recipe_table(listed) if name is None else recipe_page(listed[0]):
         _print(line)
+
+
+@shardmill.command(short_help="print the completion script for a shell")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete commands, options and values. To install it:
+
+    \b
+      bash:  echo 'eval "$(shardmill completion bash)"' >> ~/.bashrc
+      zsh:   echo 'eval "$(shardmill completion zsh)"' >> ~/.zshrc
+      fish:  shardmill completion fish > ~/.config/fish/completions/shardmill.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    # Not `source()`: it starts a bash to ask for its version, and may find another than the one that reads this.
+    completes = made(shardmill, {}, "shardmill", _COMPLETE)
+    _print(completes.source_template % completes.source_vars())
 
 
 def _tell(result: Any, as_json: bool, quiet: bool) -> None:
@@ -442,7 +473,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as wrong:
         _complain(f"error: {wrong.format_message()}")
         if isinstance(wrong, click.UsageError) and wrong.ctx is not None:
-            _complain(f"  hint:  `{wrong.ctx.command_path} --help` shows what there is")
+            _complain(f"  hint:  `{wrong.ctx.command_path} --help` lists the options")
         sys.exit(2)
     except ShardmillError as error:
         _complain(f"error: {error}")

@@ -16,6 +16,18 @@ BudgetError: with more memory it would be a good one.
 
 from __future__ import annotations
 
+import re
+
+# What a URL holds before its host (a name and a password, a key that may have slashes), and the query of a web address,
+# which may be a signature.
+_SECRET = re.compile(r"""(?i)(https?://)[^\s/`'"]*@|((?!https?:)\b[a-z][a-z0-9+.-]+://)[^\s/`'"]*:[^\s`'"]*@""")
+_QUERY = re.compile(r"""(?i)(https?://[^\s?`'"]*)\?[^\s`'"]+""")
+
+
+def without_secrets(text: str) -> str:
+    """A text to be shown in which no URL holds a password or a signature, wherever it was written by mistake."""
+    return _QUERY.sub(r"\1?…", _SECRET.sub(r"\1\2…@", text)) if "://" in text else text
+
 
 class ShardmillError(Exception):
     """An expected failure: a sentence, and where known its place, what was kept, and the way out."""
@@ -25,9 +37,10 @@ class ShardmillError(Exception):
     def __init__(
         self, message: str, *, place: str | None = None, kept: str | None = None, hint: str | None = None
     ) -> None:
+        message = without_secrets(message)
         super().__init__(message)
         self.message = message
-        self.place = place
+        self.place = place and without_secrets(place)
         self.kept = kept
         self.hint = hint
 

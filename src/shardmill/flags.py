@@ -83,7 +83,7 @@ def take_part_options(options: dict[str, Any], called: bool) -> tuple[str | None
     in_parts = {name: options.pop(name) for name in _WITH_AN_EXECUTOR if name in options}
     if planned is None and (part is not None or not called):
         what = "`--part` needs a `--plan`" if part is not None else "a SOURCE and `--out DIR` are needed"
-        raise UsageError(what, hint="`shardmill prepare --help` shows what there is")
+        raise UsageError(what, hint="`shardmill prepare --help` lists the options")
     if in_parts and "executor" not in in_parts:
         raise UsageError(f"`--{next(iter(in_parts)).replace('_', '-')}` needs an `--executor`")
     return planned, part, in_parts

@@ -14,11 +14,12 @@ from typing import Any
 
 from shardmill.arguments import KINDS
 from shardmill.errors import UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.shards import FORMATS as FORMATS
 from shardmill.shards import check_together
 from shardmill.units import parse_bytes, parse_count, parse_share
 
-INPUT_FORMATS = ("auto", "text", "jsonl", "parquet", "arrow", "csv", "tsv")
+_LARGEST = 1 << 60  # of any amount; nobody has more bytes, and the system counts no further
 
 
 def option(
@@ -94,7 +95,7 @@ class Options:
         help="output format; may be given more than once",
     )  # fmt: skip
     input_format: str = option(
-        "auto", "--input-format", shapes=True, choices=INPUT_FORMATS,
+        "auto", "--input-format", shapes=True, choices=("auto", *INPUT_FORMATS),
         help="format of the sources; auto tells it from their names and first bytes",
     )  # fmt: skip
     text_field: str = option(
@@ -202,6 +203,8 @@ class Options:
         ):  # fmt: skip
             if amount is not None and amount < 1:
                 raise UsageError(f"`{name} {amount}`: at least one is needed")
+            if amount is not None and amount > _LARGEST:
+                raise UsageError(f"`{name}` is {amount:,}, and {_LARGEST:,} is the most that makes sense")
         if self.name is not None and not is_file_name(self.name):
             raise UsageError(f"`--name {self.name!r}` cannot be part of a file's name")
         _ = self.separator_bytes, self.bad_allowed, Val.parse(self.val)

@@ -39,7 +39,7 @@ class Cluster:
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
-        # Ray's sockets lie in it, and the name of a socket has at most 107 bytes, whatever a test's own folder is called.
+        # For Ray's sockets, whose names have at most 107 bytes, whatever a test's own folder is called.
         self._sockets = tempfile.mkdtemp(prefix="ray")
         self._environment = {
             **environment,

@@ -29,7 +29,7 @@ class Troubled(SimulatedExecutor):
         self._ends: dict[int, PartReport] = {}
         self.started: list[int] = []
         self.stopped: list[int] = []
-        self.closed = 0
+        self.opened = False
         self.most = 0
 
     def start(self, copy, number):
@@ -60,8 +60,8 @@ class Troubled(SimulatedExecutor):
         super().stop(copy)
         return PartReport(kind)
 
-    def close(self):
-        self.closed += 1
+    def open(self):
+        self.opened = True
 
 
 class Seen(Progress):
@@ -92,10 +92,10 @@ def lost(why="SIGKILL"):
     return PartReport("lost", "node-7", why=why)
 
 
-def test_every_part_is_made_once_and_the_executor_is_closed():
+def test_every_part_is_made_once():
     executor = Troubled(20, {})
     drive(executor)
-    assert executor.started == list(range(20)) and executor.missing() == [] and executor.closed == 1
+    assert executor.started == list(range(20)) and executor.missing() == []
 
 
 def test_no_more_copies_are_on_their_way_than_there_is_room_for():
@@ -117,7 +117,7 @@ def test_nothing_is_opened_when_nothing_is_missing():
     executor = Troubled(3, {})
     executor.published |= {0, 1, 2}
     drive(executor)
-    assert executor.started == [] and executor.closed == 0
+    assert executor.started == [] and not executor.opened
 
 
 def test_a_lost_part_is_started_again_before_others():
@@ -138,7 +138,7 @@ def test_a_part_that_fails_three_times_with_the_same_error_stops_the_run_with_it
     executor = Troubled(5, {2: [failed()] * 9})
     with pytest.raises(OutputError, match="no space left") as caught:
         drive(executor)
-    assert executor.started.count(2) == 3 and executor.closed == 1
+    assert executor.started.count(2) == 3
     assert caught.value.place == "there (part 2, on node-7)" and caught.value.hint == "another way"
     assert caught.value.kept == "4 of 5 parts are done; the same command goes on from there"
 
@@ -215,11 +215,10 @@ def test_when_nothing_is_heard_from_anywhere_the_run_ends(monkeypatch):
     monkeypatch.setattr(executor, "room", lambda: 0)
     with pytest.raises(ShardmillError, match="sign of life"):
         drive(executor)
-    assert executor.closed == 1
 
 
 @pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt])
-def test_an_interrupt_says_what_is_kept_and_closes_the_executor(monkeypatch, kind):
+def test_an_interrupt_says_what_is_kept(monkeypatch, kind):
     executor = Troubled(30, {})
     reports = executor.reports
 
@@ -231,7 +230,7 @@ def test_an_interrupt_says_what_is_kept_and_closes_the_executor(monkeypatch, kin
     monkeypatch.setattr(executor, "reports", interrupted)
     with pytest.raises(Interrupted) as caught:
         drive(executor)
-    assert caught.value.kept.startswith("8 of 30 parts are done") and executor.closed == 1
+    assert caught.value.kept.startswith("8 of 30 parts are done")
 
 
 def test_progress_is_gathered_from_all_copies():

@@ -54,12 +54,12 @@ def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(tmp_path, sour
     plan_parts(source, url, parts=2, **OPTIONS)
     publish, woken = StorePlace.publish, []
 
-    def late(self, number, folder, manifest):
+    def late(self, name, folder, manifest, *, final=False):
         if not woken:
-            woken.append(number)
+            woken.append(name)
             machines("faster")
-            assert make_part(url, number, memory=MEMORY).made is True
-        return publish(self, number, folder, manifest)
+            assert make_part(url, int(name), memory=MEMORY).made is True
+        return publish(self, name, folder, manifest, final=final)
 
     monkeypatch.setattr(StorePlace, "publish", late)
     assert make_part(url, 1, memory=MEMORY).made is False

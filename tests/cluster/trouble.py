@@ -46,13 +46,8 @@ def below(pid: int, word: str) -> list[psutil.Process]:
 
 
 def part_processes(pid: int) -> dict[int, psutil.Process]:
-    """The processes below one that make parts, by the numbers of their parts."""
-    found = {}
-    for process in below(pid, "shardmill.cluster.part_process"):
-        with suppress(psutil.NoSuchProcess, ValueError, IndexError):
-            words = process.cmdline()
-            found[int(words[words.index("shardmill.cluster.part_process") + 2])] = process
-    return found
+    """The processes below one that make parts, by their ids."""
+    return {process.pid: process for process in below(pid, "shardmill.cluster.part_process")}
 
 
 def gone(process: psutil.Process) -> bool:

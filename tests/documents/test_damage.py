@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shardmill.documents import Reading
-from shardmill.documents.formats import FORMATS
 from shardmill.errors import ShardmillError, SourceError
+from shardmill.input_formats import INPUT_FORMATS
 from tests.documents.twin import (
     COMPRESSIONS,
     Read,
@@ -85,7 +85,7 @@ def test_a_file_with_bytes_overwritten_gives_documents_or_an_error(tmp_path: Pat
         _try(path, chance.choice([1, 100, 1 << 20]))
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", INPUT_FORMATS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.binary(max_size=300), head=st.sampled_from([b"", b"PAR1", b"ARROW1\0\0", b"\xff\xff\xff\xff", b"text\n"])

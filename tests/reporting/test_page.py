@@ -94,9 +94,9 @@ def test_every_format_has_a_report_and_two_of_them_stand_side_by_side(format, tm
     made = random_documents(5, 20, 60)
     one = make_dataset(format, tmp_path / "one", made, shard_tokens=500)
     other = make_dataset("nanogpt", tmp_path / "other", made)
-    assert "random with the seed" in "".join(read(shardmill.report(one, out=tmp_path / "a.html")).texts)
+    assert "random with seed" in "".join(read(shardmill.report(one, out=tmp_path / "a.html")).texts)
     both = "".join(read(shardmill.report(one, other, out=tmp_path / "b.html", documents=4)).texts)
-    assert "and the same ones in other" in both and "not there, or not near" not in both
+    assert "and the same documents in other" in both and "Not found in this dataset" not in both
 
 
 def test_without_end_of_text_stretches_are_shown(tmp_path):
@@ -123,7 +123,37 @@ def test_a_document_is_found_again_where_the_other_dataset_has_fewer(tmp_path):
     numbers = [int(number) for number in re.findall(r"a, document (\d+)", page)]
     there = re.findall(r"b, document (\d+)", page)
     assert [int(number) * 2 for number in there] == [number for number in numbers if number % 2 == 0]
-    assert page.count("not there, or not near") == sum(number % 2 for number in numbers) > 0
+    assert page.count("Not found in this dataset") == sum(number % 2 for number in numbers) > 0
+
+
+def test_the_same_documents_are_found_whatever_the_tokenizer_and_the_script(tmp_path):
+    """Of Chinese or Russian one tokenizer makes three times as many tokens as another."""
+    texts = [
+        f"{i} 你好世界，这是一个很长的句子。" * 9 if i % 2 else f"Привет, мир! Это документ {i}. " * 9
+        for i in range(20)
+    ]
+    source = write_jsonl(tmp_path / "a.jsonl", texts)
+    for i, tokenizer in enumerate(TOKENIZERS):
+        shardmill.prepare(source, tmp_path / str(i), tokenizer=_tokenizer(tokenizer), val=0, workers=1)
+    for i in range(1, len(TOKENIZERS)):
+        page = shardmill.report(tmp_path / "0", tmp_path / str(i), tmp_path / f"{i}.html", documents=8)
+        assert "Not found in this dataset" not in page.read_text(encoding="utf-8"), TOKENIZERS[i]
+
+
+def test_the_last_character_that_is_shown_is_whole(tmp_path):
+    shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", ["你好世界，" * 300]), tmp_path / "out", val=0)
+    page = shardmill.report(tmp_path / "out", out=tmp_path / "a.html").read_text(encoding="utf-8")
+    assert "more tokens" in page and "\\x" not in re.sub(r"(?s)<section id=.tokens.*?</section>", "", page)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_each_token_is_shown_with_its_spaces_and_bytes(name):
+    """Decoded alone, tokens of SentencePiece lose their space, and parts of a character become U+FFFD."""
+    tokenizer = load_tokenizer(_tokenizer(name))
+    text = "the quick brown fox, 你好 🎉 and the lazy dog"
+    ids = tokenizer.reference()(text)
+    assert b"".join(map(tokenizer.token_bytes, ids)).decode().lstrip() == text
+    assert "".join(one.text for one in running_tokens(tokenizer, np.array(ids))).replace("·", "").lstrip() == text
 
 
 def test_what_was_only_sampled_is_said(made, tmp_path):
@@ -137,7 +167,7 @@ def test_a_character_over_several_tokens_is_shown_once_and_every_byte_is_told():
     text = "你好 a\n🎉\x00é\u202e"
     ids = np.array(tokenizer.reference()(text))
     shown = running_tokens(tokenizer, ids)
-    assert "".join(token.text for token in shown).replace("·", "") == "你好 a\n🎉\\x00é\\u202e"
+    assert "".join(token.text for token in shown).replace("·", "") == "你好 a⏎\n🎉\\x00é\\u202e"
     told = b"".join(bytes.fromhex(token.bytes) if token.bytes else token.text.encode() for token in shown)
     assert told == text.encode() and [token.id for token in shown] == ids.tolist()
     alone = tokens_of(tokenizer, ids)
@@ -151,9 +181,9 @@ def test_a_character_over_several_tokens_is_shown_once_and_every_byte_is_told():
 def test_a_file_of_another_making_is_not_overwritten_and_a_report_is(made, tmp_path):
     place = tmp_path / "report.html"
     place.write_text("mine")
-    with pytest.raises(OutputError, match="not a report"):
+    with pytest.raises(OutputError, match="not a shardmill report"):
         shardmill.report(made, out=place)
-    with pytest.raises(OutputError, match="not a report"):
+    with pytest.raises(OutputError, match="not a shardmill report"):
         shardmill.report(made, out=tmp_path)
     assert place.read_text() == "mine"
     place.unlink()
@@ -165,7 +195,7 @@ def test_the_same_documents_are_found_where_only_a_sample_was_read(tmp_path):
     made = random_documents(6, 200, 60)
     folders = [make_dataset(format, tmp_path / format, made) for format in ("nanogpt", "npy")]
     page = "".join(read(shardmill.report(*folders, tmp_path / "r.html", tokens=2000, documents=4)).texts)
-    assert "a sample of" in page and "nanogpt, at token" in page and "not there, or not near" not in page
+    assert "a sample of" in page and "nanogpt, at token" in page and "Not found in this dataset" not in page
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(made, tmp_path, monkeypatch):

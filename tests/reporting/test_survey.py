@@ -8,7 +8,7 @@ import pytest
 import shardmill
 from shardmill.options import FORMATS
 from shardmill.reporting import survey as module
-from shardmill.reporting.survey import EXACT, ODD, PER_OCTAVE, SplitSurvey, survey, token_bytes
+from shardmill.reporting.survey import EXACT, OUTLIERS, PER_OCTAVE, SplitSurvey, survey, token_bytes
 from shardmill.tokens import load_tokenizer
 from tests.datasets import EOT, make_dataset, random_documents
 
@@ -18,8 +18,8 @@ def sizes():
     return token_bytes(load_tokenizer("gpt2"))
 
 
-def look(data, sizes, split="train", *, most=10**9, seed=0, draws=5, odd=2):
-    return survey(data, split, sizes, most=most, seed=seed, draws=draws, odd=odd)
+def look(data, sizes, split="train", *, most=10**9, seed=0, draws=5, outliers=2):
+    return survey(data, split, sizes, most=most, seed=seed, draws=draws, outliers=outliers)
 
 
 def test_token_bytes_are_those_of_each_token_alone_and_none_for_end_of_text(sizes):
@@ -42,15 +42,15 @@ def test_a_survey_counts_what_a_loop_over_the_documents_counts(format, block, si
     assert np.array_equal(np.flatnonzero(found.lengths), np.unique(lengths))
     assert int(found.octaves.sum()) == int(found.ratios.sum()) == len(documents)
     assert found.quantile(0.5) == sorted(lengths)[(len(lengths) - 1) // 2]
-    assert [one.tokens for one in found.odd["longest"]] == sorted(lengths)[:-3:-1]
-    assert [one.tokens for one in found.odd["shortest"]] == sorted(lengths)[:2]
-    for one in [*found.random, *(one for kind in ODD for one in found.odd[kind])]:
+    assert [one.tokens for one in found.outliers["longest"]] == sorted(lengths)[:-3:-1]
+    assert [one.tokens for one in found.outliers["shortest"]] == sorted(lengths)[:2]
+    for one in [*found.random, *(one for kind in OUTLIERS for one in found.outliers[kind])]:
         document, there = documents[one.number], data["train"][one.start : one.stop]
         assert np.array_equal(there[there != EOT], document)
         assert (one.tokens, one.bytes) == (len(document), len(data.tokenizer.decode(document)))
-    ratios = sorted(len(data.tokenizer.decode(one)) / len(one) for one in documents if len(one) >= module._LEAST)
-    assert [one.bytes / one.tokens for one in found.odd["most compressible"]] == ratios[:-3:-1]
-    assert [one.bytes / one.tokens for one in found.odd["least compressible"]] == ratios[:2]
+    ratios = sorted(len(data.tokenizer.decode(one)) / len(one) for one in documents if len(one) >= module.LEAST)
+    assert [one.bytes / one.tokens for one in found.outliers["most compressible"]] == ratios[:-3:-1]
+    assert [one.bytes / one.tokens for one in found.outliers["least compressible"]] == ratios[:2]
     content = [sum(lengths), sum(len(data.tokenizer.decode(document)) for document in documents)]
     assert found.along.sum(axis=1).tolist() == content
 
@@ -95,7 +95,7 @@ def test_a_split_without_documents_is_counted_and_nothing_is_said_of_documents(s
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made, eot="none"))
     found = look(data, sizes)
     assert not found.separated and found.seen == 0 and found.looked == len(data["train"])
-    assert found.random == [] and found.odd == {}
+    assert found.random == [] and found.outliers == {}
     assert np.array_equal(found.counts, np.bincount(data["train"][:], minlength=len(sizes)))
 
 
@@ -104,7 +104,7 @@ def test_a_document_longer_than_many_blocks_is_one_document(sizes, tmp_path, mon
     made = {"train": [np.arange(1, 20, dtype=np.uint16), np.arange(1, 40_000, dtype=np.uint16) % 5000 + 1]}
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
     found = look(data, sizes)
-    assert [one.tokens for one in found.odd["longest"]] == [39_999, 19]
+    assert [one.tokens for one in found.outliers["longest"]] == [39_999, 19]
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 1000, EXACT - 2, EXACT, 1 << 40])

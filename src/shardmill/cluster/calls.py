@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardmill.cluster.part import PartResult, make_part
 from shardmill.cluster.planning import PartPlan
 from shardmill.errors import UsageError
-from shardmill.run import Progress
-from shardmill.units import show_bytes
+from shardmill.inspection import Inspection
+from shardmill.run import ROW, Progress
+from shardmill.units import show_bytes, show_count, show_seconds
 
 _TASKS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
+_SHOWN = 12  # parts of a plan that are printed
 _OF_A_PART = ("memory", "workers", "cache")
 
 
@@ -39,19 +41,43 @@ def part_words(result: PartResult) -> str:
     return f"part {result.number:,}: {result.documents:,} documents, {result.tokens:,} tokens, {done}"
 
 
-def plan_words(plan: PartPlan) -> str:
-    """How the work was cut, and what to do next, for people."""
-    largest, last = max(part.bytes for part in plan.parts), len(plan.parts) - 1
-    lines = [
-        f"{last + 1:,} parts (0 to {last:,}) of {plan.sources:,} sources, {show_bytes(plan.bytes)}",
-        f"the largest part has {show_bytes(largest)}",
-    ]
-    if largest * len(plan.parts) > 2 * plan.bytes:
-        lines.append("note: a source that is compressed, or that has no places to enter it, is in one part")
+def plan_words(plan: PartPlan, report: Inspection) -> str:
+    """How the work was cut, what each part takes, and what to do next, for people."""
+    last = len(plan.parts) - 1
+    lines = [f"{last + 1:,} parts (0 to {last:,}) of {plan.sources:,} sources, {show_bytes(plan.bytes)}", ""]
+    lines.append(f"  {'part':>6}  {'sources':>10}  {'tokens':>10}  {'disk':>10}  {'time':>8}")
+    estimates = list(_estimates(plan, report))
+    for number, part in [*enumerate(estimates)][:_SHOWN]:
+        tokens, disk, time = show_count(part["tokens"]), show_bytes(part["disk_bytes"]), show_seconds(part["seconds"])
+        lines.append(f"  {number:>6,}  {show_bytes(part['bytes']):>10}  {tokens:>10}  {disk:>10}  {time:>8}")
+    if last >= _SHOWN:
+        longest = show_seconds(max(part["seconds"] for part in estimates))
+        lines.append(f"  and {last + 1 - _SHOWN:,} more; the longest takes {longest} (`--json` lists all)")
+    lines += [f"  estimated from a sample, for {report.workers:,} workers of this machine's speed", ""]
+    if plan.undivided:
+        lines.append(
+            f"note: a compressed stream, CSV or Arrow is one piece, which no part begins inside of: "
+            f"{', '.join(plan.undivided)}"
+        )
     lines.append(f"next: `shardmill prepare --plan {plan.out} --part K` for each K, then `shardmill merge {plan.out}`")
     return "\n".join(lines)
 
 
-def plan_data(plan: PartPlan) -> dict[str, Any]:
+def plan_data(plan: PartPlan, report: Inspection) -> dict[str, Any]:
     """The same as JSON-able data."""
-    return {"out": plan.out, "parts": [{"number": part.number, "bytes": part.bytes} for part in plan.parts]}
+    parts = [{"number": number, **part} for number, part in enumerate(_estimates(plan, report))]
+    return {"out": plan.out, "parts": parts, "undivided": plan.undivided, "workers": report.workers}
+
+
+def _estimates(plan: PartPlan, report: Inspection) -> Iterator[dict[str, Any]]:
+    """What each part holds and takes: its share of the whole, by its bytes, and a second to start."""
+    tokens, documents = report.tokens.value, report.documents.value
+    disk = (tokens + documents) * report.token_bytes + documents * ROW.itemsize
+    for part in plan.parts:
+        share = part.bytes / plan.bytes if plan.bytes else 1.0
+        yield {
+            "bytes": part.bytes,
+            "tokens": round(share * tokens),
+            "disk_bytes": round(share * disk),
+            "seconds": round(1.0 + share * report.seconds, 1),
+        }

@@ -16,8 +16,10 @@ from functools import partial
 from typing import Any
 
 from shardmill.cluster.executors import Executor, PartReport, make_executor
-from shardmill.cluster.merging import merge
-from shardmill.cluster.planning import find_part_plan, missing_parts, plan_parts
+from shardmill.cluster.layout import Layout, piece_name
+from shardmill.cluster.merging import merge_by
+from shardmill.cluster.place import part_name
+from shardmill.cluster.planning import PartPlan, find_part_plan, missing_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
 from shardmill.run import Done, Progress, Result, open_destination, prepare
@@ -103,10 +105,44 @@ def prepare_in_parts(
     plan = plan_parts(sources, out, parts=parts, **options)
     sizes = {part.number: part.bytes for part in plan.parts}
     driver = Driver(sizes, partial(missing_parts, plan), runs, progress)
-    driver.run()
-    result = merge(out, memory=memory, progress=progress)
+    try:
+        driver.run()
+        result = merge_by(partial(make_pieces, runs), out, memory, progress)
+    finally:
+        runs.close()
     most = max(driver.peak_memory, result.peak_memory)
     return replace(result, seconds=time.monotonic() - started, peak_memory=most)
+
+
+def make_pieces(executor: Executor, plan: PartPlan, layout: Layout, progress: Progress) -> None:
+    """Have an executor make all pieces of the final files; parts go as soon as no piece needs them."""
+    place, names = plan.place, {piece_name(number): number for number in range(len(layout.pieces))}
+
+    def missing() -> list[int]:
+        there = place.published()
+        return [number for name, number in names.items() if name not in there]
+
+    needed = collections.Counter(
+        part
+        for number in missing()
+        for part in range(layout.pieces[number].parts[0], layout.pieces[number].parts[1] + 1)
+    )
+    removed: set[int] = set()
+
+    def remove_parts(number: int) -> None:
+        first, last = layout.pieces[number].parts
+        needed.subtract(range(first, last + 1))
+        for part in plan.parts:
+            if needed[part.number] <= 0 and part.number not in removed:
+                place.remove(part_name(part.number))
+                removed.add(part.number)
+
+    progress.end()  # what was laid out; the driver begins anew
+    executor.kind = "piece"
+    try:
+        Driver(layout.sizes(), missing, executor, progress, finished=remove_parts).run()
+    finally:
+        executor.close()
 
 
 class Driver:
@@ -119,8 +155,14 @@ class Driver:
         executor: Executor,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        finished: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`sizes`: bytes of each part by its number. `missing`: those that are not published yet."""
+        """`sizes`: bytes of each part by its number. `missing`: those that are not published yet.
+
+        `finished` is called with each that is.
+        """
+        self._what, self._finished = executor.kind, finished
         self._bytes, self._missing = sizes, missing
         self._executor, self._progress, self._clock = executor, progress, clock
         self._waiting: collections.deque[int] = collections.deque()
@@ -159,7 +201,6 @@ class Driver:
             raise interrupted from None
         finally:
             self._progress.end()
-            self._executor.close()
 
     def _run_waiting(self) -> None:
         heard = self._clock()
@@ -229,6 +270,7 @@ class Driver:
     def _finish(self, copy: _Copy) -> None:
         """A part is published. Other copies of it are of no use any more."""
         self._made += 1
+        self._finished(copy.number)
         done = copy.report.done
         self._sum = Done(
             self._sum.bytes + self._bytes[copy.number],
@@ -245,7 +287,7 @@ class Driver:
         """Raise the error if it cannot go away, or did not."""
         self._failures[number, error.message] += 1
         if isinstance(error, (UsageError, SourceError)) or self._failures[number, error.message] >= _SAME:
-            where = f"part {number}" + (f", on {report.node}" if report.node else "")
+            where = f"{self._what} {number}" + (f", on {report.node}" if report.node else "")
             error.place = f"{error.place} ({where})" if error.place else where
             error.kept = self._kept()
             raise error
@@ -255,7 +297,7 @@ class Driver:
             return
         if self._starts[copy.number] >= _STARTS:
             raise ShardmillError(
-                f"part {copy.number} was started {_STARTS} times, and never came to its end",
+                f"{self._what} {copy.number} was started {_STARTS} times, and never came to its end",
                 place=f"on {copy.report.node}: {why}" if copy.report.node else why,
             )
         self._again += 1
@@ -299,7 +341,7 @@ class Driver:
     def _words(self) -> str:
         running = sum(copy.started is not None for copy in self._copies.values())
         again = f", {self._again} started again" if self._again else ""
-        return f"{self._made:,} of {len(self._bytes):,} parts, {running:,} running{again}"
+        return f"{self._made:,} of {len(self._bytes):,} {self._what}s, {running:,} running{again}"
 
     def _kept(self) -> str:
-        return f"{self._made:,} of {len(self._bytes):,} parts are done; the same command goes on from there"
+        return f"{self._made:,} of {len(self._bytes):,} {self._what}s are done; the same command goes on from there"

@@ -63,13 +63,16 @@ def _said(error: ShardmillError) -> dict[str, str | None]:
 class Executor(ABC):
     """Runs copies of parts, each in a process of its own. One thread calls, and no call waits for a copy."""
 
+    kind: str = "part"
+    """What is made: parts, or pieces of the final files."""
+
     def __init__(self, out: str, memory: int | None, workers: int | None) -> None:
         """`memory` and `workers` are those of one part; None: what its node gives."""
         self._out, self._memory, self._workers = out, memory, workers
 
     @abstractmethod
     def open(self) -> None:
-        """Make ready; UsageError where that cannot be."""
+        """Make ready, if it is not; UsageError where that cannot be."""
 
     @abstractmethod
     def room(self) -> int:
@@ -77,7 +80,7 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self, copy: int, number: int) -> None:
-        """Begin to make part `number`, under a name for this copy that is used once."""
+        """Begin to make the part or piece `number`, under a name for this copy that is used once."""
 
     @abstractmethod
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
@@ -89,7 +92,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all copies, in less than a second. What they have recorded stays."""
+        """End all copies and processes, in less than a second. What they have recorded stays."""
 
 
 EXECUTORS = {

@@ -23,6 +23,7 @@ class LocalExecutor(Executor):
         self._parallel = parallel
         self._node = socket.gethostname()
         self._running: dict[int, PartProcess] = {}
+        self._idle: list[PartProcess] = []
         self._new: list[int] = []
 
     def open(self) -> None:
@@ -32,11 +33,13 @@ class LocalExecutor(Executor):
         return self._parallel - len(self._running)
 
     def start(self, copy: int, number: int) -> None:
+        process = self._idle.pop() if self._idle else PartProcess(self._out, self._memory, self._workers, self._node)
+        self._running[copy] = process
         self._new.append(copy)
-        self._running[copy] = PartProcess(self._out, number, self._memory, self._workers, self._node)
+        process.make(self.kind, number)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
-        while self._new:
+        while self._new:  # at once: it may be frozen before its first word, and silence counts from here on
             yield self._new.pop(), PartReport("running", self._node)
         if not self._running:
             time.sleep(seconds)
@@ -44,7 +47,9 @@ class LocalExecutor(Executor):
         ready, _, _ = select.select(list(self._running.values()), [], [], seconds)
         for copy, process in list(self._running.items()):
             for report in process.read() if process in ready else ():
-                if report.last:
+                if report.kind == "done":
+                    self._idle.append(self._running.pop(copy))
+                elif report.last:
                     self.stop(copy)
                 yield copy, report
 
@@ -52,7 +57,9 @@ class LocalExecutor(Executor):
         self._running.pop(copy).end()
 
     def close(self) -> None:
-        for process in self._running.values():
+        processes = [*self._running.values(), *self._idle]
+        self._running, self._idle = {}, []
+        for process in processes:
             process.ask()
-        for copy in list(self._running):
-            self.stop(copy)
+        for process in processes:
+            process.end()

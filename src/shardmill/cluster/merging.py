@@ -1,35 +1,37 @@
-"""The final files from the parts: the same loop and the same writer as any run's, with rows that were stored."""
+"""The final files from the parts: the same loop and the same writer as any run's, with rows that were stored.
+
+Files of a format with shards are written in pieces, several at a time (layout.py). A format with one file a split is
+written in one go, and so is a dataset with `--limit`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import wait as wait_for
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from shardmill import arguments
-from shardmill.cluster.place import published
-from shardmill.cluster.planning import PartBounds, PartPlan, find_part_plan, read_part_plan
+from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
+from shardmill.cluster.place import part_manifest, part_name
+from shardmill.cluster.planning import PartBounds, PartPlan, find_part_plan, missing_parts, read_part_plan
+from shardmill.cluster.stored_part import RowSettings, StoredPart
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import MismatchError, UsageError
+from shardmill.options import Val
 from shardmill.run import (
-    REJECTS,
-    ROW,
-    ROWS,
-    TOKENS,
     Batch,
+    Budget,
     Destination,
     EncodedText,
     Entry,
     Limit,
+    Plan,
+    Producer,
     Progress,
     Result,
     Run,
@@ -37,16 +39,18 @@ from shardmill.run import (
     json_line,
     open_destination,
     open_outputs,
-    unpacked,
-    with_eot,
+    output_orders,
+    usable_cpus,
 )
-from shardmill.shards import Output
-from shardmill.tokens import Encoded
+from shardmill.shards import SPLITS, Output
+from shardmill.storage import Written, writing_temporary_files
+from shardmill.units import parse_bytes
 
-_ROWS_AT_ONCE, _PLACES_AT_ONCE = 1 << 16, 1 << 22  # rows, and tokens with the places for EOT, that are moved at once
+MakePieces = Callable[[PartPlan, Layout, Progress], None]
+"""Makes all pieces that are missing, and removes parts that were used up."""
 _USED = 1 << 30  # bytes of parts that were used up, and are removed together
-_BLOCK = 1 << 20
-_TICK = 0.5  # seconds
+_PROCESS, _PIECE = 150_000_000, 60_000_000  # bytes of memory that a merge takes, and each piece that is being written
+_AT_ONCE = 4  # pieces that are written together, where nobody says: a disk is busy with fewer
 
 
 def merge(
@@ -58,37 +62,57 @@ def merge(
 ) -> Result:
     """Write the dataset of a plan from its parts, which must all be there. The same call goes on from where one ended.
 
-    Parts are removed as they are used up.
+    Parts are removed as they are used up. `workers`: files that are written at a time.
     """
+    from shardmill.cluster.driver import make_pieces
+    from shardmill.cluster.thread_executor import ThreadExecutor
+
     arguments.instance("progress", progress, Progress)
     out = arguments.path("out", out)
+    by_memory = _AT_ONCE if memory is None else max(1, (parse_bytes(memory) - _PROCESS) // _PIECE)
+    parallel = workers or min(_AT_ONCE, usable_cpus(), by_memory)
+    return merge_by(partial(make_pieces, ThreadExecutor(out, parallel=parallel)), out, memory, progress or Progress())
+
+
+def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Progress) -> Result:
+    """The same, with pieces that are made in another way."""
     destination = open_destination(out)
     whole = find_part_plan(out)
     if whole is None:
         if manifest := destination.manifest():
             return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
-    given = {"memory": memory, "workers": workers}
-    plan, _ = whole.load(None, {name: value for name, value in given.items() if value is not None})
+    plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
     outputs = open_outputs(plan, destination.folder)
-    parts = MergedParts(whole, plan, outputs, destination.room)
-    result = Run(parts, destination, outputs, progress or Progress()).go()
+    parts = MergedParts(whole, plan, outputs, lambda layout: make(whole, layout, progress))
+    result = Run(parts, destination, outputs, progress).go()
     whole.place.clear()
     return result
 
 
-class MergedParts(EncodedText):
-    """The rows of all parts in order.
+class MergedParts(Producer):
+    """The rows of all parts in order."""
 
-    Where `--limit` is reached inside of a part, that one is read from its text, as on one machine.
-    """
-
-    def __init__(self, whole: PartPlan, plan: Any, outputs: list[Output], room: int) -> None:
+    def __init__(self, whole: PartPlan, plan: Plan, outputs: list[Output], make: Callable[[Layout], None]) -> None:
         """UsageError where parts are missing, MismatchError for one of another plan."""
-        super().__init__(plan, outputs, room)
-        self._whole, self._outputs = whole, outputs
+        val, options = Val.parse(plan.options.val), plan.options
+        self._whole, self._plan, self._outputs, self._make = whole, plan, outputs, make
+        self.facts, self.sources = plan.facts(), plan.sources
+        self.splits = ("train",) if val.nothing else SPLITS
+        self.first, self.bad_allowed = val.first, options.bad_allowed
+        self.budget = Budget(None, 1)
         self._manifests = list(_all_parts(whole))
         self.engine = self._manifests[0]["part"]["engine"]
+        spans = options.separator is None and not (val.nothing and options.limit is None)
+        self._settings = RowSettings(plan.tokenizer.dtype.name, plan.tokenizer.eot or 0, spans, val.first)
+        self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
+        self._in_pieces = options.limit is None and all(output.file_tokens for output in outputs)
+        if self._in_pieces and read_layout(whole.place) is not None:
+            self._write_nothing()
+
+    def _write_nothing(self) -> None:
+        for output in self._outputs:
+            output.only = {}
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Parts give back what they take as they are used up; some wait for others, with which they are removed."""
@@ -101,69 +125,85 @@ class MergedParts(EncodedText):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        stopped = threading.Event()
-        reader = ThreadPoolExecutor(1, "shardmill-parts")
-        try:
-            yield self._all(writer, reader, stopped)
-        finally:
-            stopped.set()
-            reader.shutdown(wait=False, cancel_futures=True)
+        with closing(self._laid_out(writer) if self._in_pieces else self._at_once(writer)) as batches:
+            yield batches
 
-    def _all(self, writer: Writer, reader: ThreadPoolExecutor, stopped: threading.Event) -> Iterator[Batch]:
+    def _at_once(self, writer: Writer) -> Generator[Batch, None, None]:
+        """All rows; where `--limit` is reached inside of a part, that one is read from its text, as on one machine."""
         state, place = writer.state, self._whole.place
         parts = self._whole.parts[state.merge.get("part", 0) :]
         writer.pass_bytes(self._whole.bytes - sum(part.bytes for part in parts))
-        coming: Future[Path] | None = None
         used: list[PartBounds] = []
         for part in parts:
-            if "text" in state.merge or self._reaches_limit(writer, self._manifests[part.number]):
+            manifest = self._manifests[part.number]
+            if "text" in state.merge or self._reaches_limit(writer, manifest):
                 if "text" not in state.merge:
                     yield Batch([], [], {}, after=partial(_enter_text, part))
-                with super().batches(writer) as batches:
+                with _TextOfPart(part, len(self.sources), self._plan, self._outputs).batches(writer) as batches:
                     yield from batches
                 return
-            folder = _result(coming or reader.submit(place.bring, part.number, self._manifests[part.number], stopped))
-            following = part.number + 1
-            if following < len(self._whole.parts):
-                coming = reader.submit(place.bring, following, self._manifests[following], stopped)
-            yield from self._stored(folder, dict(state.merge))
-            yield Batch([], [], {}, after=partial(_end_part, part, self._manifests[part.number], folder))
+            stored = self._stored(part)
+            yield from stored.batches(dict(state.merge), self._eots)
+            yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
             used.append(part)
-            if following == len(self._whole.parts) or sum(one.bytes for one in used) >= _USED:
+            if part is parts[-1] or sum(one.bytes for one in used) >= _USED:
                 writer.checkpoints.keep(now=True)
                 for one in used:
-                    place.remove(one.number)
+                    place.remove(part_name(one.number))
                 used.clear()
 
-    def _stored(self, folder: Path, behind: dict[str, int]) -> Iterator[Batch]:
-        """The rows of a part from where the merge stands. A document that is cut across batches is alone in them."""
-        rows_behind, places_behind, is_open = (behind.get(name, 0) for name in ("rows", "places", "open"))
-        spans, tokenizer = self._settings.spans, self._plan.tokenizer
-        dtype = tokenizer.dtype.newbyteorder("<")
-        with open(folder / ROWS, "rb") as rows_file, open(folder / TOKENS, "rb") as tokens_file:
-            rows_file.seek(rows_behind * ROW.itemsize)
-            tokens_file.seek(places_behind * dtype.itemsize)
-            table = np.empty(0, ROW)
-            while len(table := np.concatenate([table, np.fromfile(rows_file, ROW, _ROWS_AT_ONCE - len(table))])):
-                rows = unpacked(table)
-                stops = np.cumsum(rows.length + 1)
-                count = max(1, int(np.searchsorted(stops, _PLACES_AT_ONCE, side="right")))
-                closed = np.flatnonzero(rows.closes[:count])
-                count = int(closed[0 if is_open else -1]) + 1 if len(closed) else count
-                rows, table, stops = rows[:count], table[count:], stops[:count]
-                tokens = np.fromfile(tokens_file, dtype, int(stops[-1])).astype(tokenizer.dtype, copy=False)
-                offsets = np.concatenate([np.zeros(1, np.int64), stops])
-                streams = {
-                    eot: with_eot(rows, Encoded(tokens.copy(), offsets), eot, tokenizer.eot or 0)
-                    for eot in self._settings.eots
-                }
-                rows_behind, places_behind = rows_behind + count, places_behind + len(tokens)
-                filled = np.flatnonzero(rows.length)
-                was_open, is_open = is_open, int(not rows.closes[filled[-1]]) if len(filled) else is_open
-                behind = {"rows": rows_behind, "places": places_behind, "open": is_open}
-                yield Batch(
-                    [], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=partial(_note, behind)
-                )
+    def _laid_out(self, writer: Writer) -> Generator[Batch, None, None]:
+        """The rows without their tokens, to find the pieces; then these are made, and their files are ours."""
+        state = writer.state
+        writer.pass_bytes(self._whole.bytes if state.merge else 0)
+        if not state.merge:
+            self._write_nothing()
+            yield from self._lay_out(writer)
+            yield Batch([], [], {}, after=partial(_set_stage, "laid out"))
+            writer.checkpoints.keep(now=True)
+        layout = read_layout(self._whole.place)
+        assert layout is not None
+        names = list(map(piece_name, range(len(layout.pieces))))
+        if "adopted" not in state.merge:
+            self._make(layout)
+            for piece, name in zip(layout.pieces, names, strict=True):
+                files = [Written(**entry) for entry in self._files(name, piece.split)]
+                self._outputs[piece.output].adopt(files)
+                writer.checkpoints.adopt([(piece.output, piece.split, written) for written in files])
+            yield Batch([], [], {}, after=partial(_set_stage, "adopted"))
+            writer.checkpoints.keep(now=True)
+        for piece, name in zip(layout.pieces, names, strict=True):
+            self._whole.place.adopt(name, [entry["name"] for entry in self._files(name, piece.split)])
+        for output in self._outputs:
+            output.only = None
+
+    def _lay_out(self, writer: Writer) -> Iterator[Batch]:
+        """Not to be recorded before all of it is done: it takes a hundredth of the time that writing takes."""
+        pieces = Pieces(self._outputs, PIECE_BYTES)
+        for part in self._whole.parts:
+            stored = self._stored(part)
+            for batch in stored.measured(dict(writer.state.merge), self._eots):
+                batch.final = False
+                pieces.before(writer)
+                yield batch
+                pieces.after(writer)
+            end = partial(_end_part, part, self._manifests[part.number], stored)
+            yield Batch([], [], {}, final=False, after=end)
+        orders = [{**order, "dtype": order["dtype"].name} for order in output_orders(self._plan)]
+        layout = Layout(self._settings, self.facts["tokenizer"], orders, pieces.found(writer))
+        with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+            written = Path(folder) / PIECES
+            written.write_text(layout.json())
+            self._whole.place.create(PIECES, written)
+
+    def _files(self, name: str, split: str) -> list[dict[str, Any]]:
+        manifest = self._whole.place.manifest(name)
+        assert manifest is not None
+        files: list[dict[str, Any]] = manifest["splits"][split]["files"]
+        return files
+
+    def _stored(self, part: PartBounds) -> StoredPart:
+        return StoredPart(self._whole.place, part.number, self._manifests[part.number], self._settings)
 
     def _reaches_limit(self, writer: Writer, manifest: dict[str, Any]) -> bool:
         documents, tokens = self._plan.options.limits
@@ -174,16 +214,22 @@ class MergedParts(EncodedText):
         marks = split["documents"] if self._outputs[0].eot != "none" else 0
         return limit.reached_by(manifest["documents"], split["tokens"] + marks)
 
+
+class _TextOfPart(EncodedText):
+    """The text from where a part begins, up to `--limit`."""
+
+    def __init__(self, part: PartBounds, sources: int, plan: Plan, outputs: list[Output]) -> None:
+        super().__init__(plan, outputs)
+        self._bounds = Bounds(part.first, part.byte, sources, 0)
+
     def _entries(self, writer: Writer) -> Iterator[Entry]:
-        state = writer.state
-        part = self._whole.parts[state.merge["part"]]
-        bounds = Bounds(part.first, part.byte, len(self.sources), 0)
-        chunks = chunks_of(self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes, bounds)
+        state, size = writer.state, self.budget.chunk_bytes
+        chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
         return (Entry(*chunk) for chunk in chunks)
 
 
-def _note(behind: dict[str, int], writer: Writer) -> None:
-    writer.state.merge |= behind
+def _set_stage(stage: str, writer: Writer) -> None:
+    writer.state.merge = {**writer.state.merge, stage: 1}
 
 
 def _enter_text(part: PartBounds, writer: Writer) -> None:
@@ -193,7 +239,7 @@ def _enter_text(part: PartBounds, writer: Writer) -> None:
     state.merge = {"part": part.number, "text": 1}
 
 
-def _end_part(part: PartBounds, manifest: dict[str, Any], folder: Path, writer: Writer) -> None:
+def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, writer: Writer) -> None:
     """Count what was found in a part, and go on to the next."""
     state, opened = writer.state, manifest["part"]["open"]
     for name in state.totals:
@@ -210,12 +256,9 @@ def _end_part(part: PartBounds, manifest: dict[str, Any], folder: Path, writer: 
     bad = (first or opened).get("rejected", 0) if behind else 0
     for name in state.here:
         state.here[name] += opened.get(name, 0)
-    if "rejects" in manifest:
-        with open(folder / REJECTS, "rb") as lines:
-            for _ in range(bad):
-                writer.add_rejects([_renumbered(lines.readline(), behind)])
-            while some := lines.readlines(_BLOCK):
-                writer.add_rejects(some)
+    for lines in stored.rejects():
+        writer.add_rejects([_renumbered(line, behind) for line in lines[:bad]] + lines[bad:])
+        bad -= min(bad, len(lines))
     records = opened.get("records", 0) + (0 if first else behind)
     state.merge = {"part": part.number + 1, "records": records, "open": state.merge.get("open", 0)}
     writer.pass_bytes(part.bytes)
@@ -230,8 +273,7 @@ def _renumbered(line: bytes, behind: int) -> bytes:
 
 def _all_parts(whole: PartPlan) -> Iterator[dict[str, Any]]:
     """The manifests of all parts."""
-    missing = sorted({part.number for part in whole.parts} - whole.place.numbers())
-    if missing:
+    if missing := missing_parts(whole):
         listed = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
         raise UsageError(
             f"{len(missing):,} of {len(whole.parts):,} parts are missing: {listed}",
@@ -240,7 +282,7 @@ def _all_parts(whole: PartPlan) -> Iterator[dict[str, Any]]:
         )
     engines: dict[str, int] = {}
     for part in whole.parts:
-        manifest = published(whole.place, part.number)
+        manifest = part_manifest(whole.place, part.number)
         about = manifest["part"] if manifest else {}
         if not manifest or about["plan"] != whole.fingerprint or about["bounds"] != list(part[1:5]):
             raise MismatchError(
@@ -257,9 +299,3 @@ def _all_parts(whole: PartPlan) -> Iterator[dict[str, Any]]:
                 hint="install the same releases on all machines, delete the parts of one kind, and make them again",
             )
         yield manifest
-
-
-def _result(future: Future[Path]) -> Path:
-    while not wait_for([future], timeout=_TICK).done:
-        pass
-    return future.result()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import arguments
-from shardmill.cluster.place import published
+from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import BusyError, UsageError
@@ -51,12 +51,12 @@ def make_part(
     if number >= len(whole.parts):
         raise UsageError(f"there is no part {number:,}", hint=f"the parts are 0 to {len(whole.parts) - 1:,}")
     place, began = whole.place, time.monotonic()
-    manifest, made, peak = published(place, number), False, 0
+    manifest, made, peak = part_manifest(place, number), False, 0
     if manifest is None:
         given = {"memory": memory, "workers": workers, "cache": cache}
         settings = {name: value for name, value in given.items() if value is not None}
         folder, manifest, peak = _make(whole, whole.parts[number], settings, progress or Progress())
-        made = place.publish(number, folder, manifest)
+        made = place.publish(part_name(number), folder, manifest)
     tokens = manifest["splits"]["train"]["tokens"]
     seconds = time.monotonic() - began
     return PartResult(number, made, whole.parts[number].bytes, manifest["documents"], tokens, seconds, peak)
@@ -70,7 +70,7 @@ def _make(
     Another process that is at work on it may be frozen, so it is left alone.
     """
     for attempt in itertools.count():
-        folder = whole.place.work(part.number, attempt)
+        folder = whole.place.work(part_name(part.number), attempt)
         plan, bounds = whole.load(part, settings)
         output = RowsOutput(folder, plan.tokenizer.dtype)
         text = PartText(whole, part, plan, bounds, output)

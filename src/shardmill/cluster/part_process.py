@@ -1,17 +1,20 @@
-"""One part made in a process of its own, which says every second how far it is. Every executor runs these.
+"""A process that makes parts, one after another, and says every second how far it is. Executors run these.
 
 A process of its own has the memory limit to itself, can be ended by its id, and dies alone. Whoever starts it holds
-the other end of its standard input: when that end closes, for whatever reason, the process ends as on a signal.
+the other end of its standard input, and says there what is to be made: when that end closes, for whatever reason, the
+process ends as on a signal. To start one takes half a second, which is why it is kept for the next part.
 """
 
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from contextlib import suppress
 from typing import IO
 
 from shardmill import interrupts
@@ -27,14 +30,12 @@ _TAIL = 2000  # bytes of what a process said before it died
 class PartProcess:
     """The process, for whoever started it."""
 
-    def __init__(
-        self, out: str, number: int, memory: int | None, workers: int | None, node: str, folder: str = "."
-    ) -> None:
+    def __init__(self, out: str, memory: int | None, workers: int | None, node: str, folder: str = ".") -> None:
         """`folder`: where relative paths begin; left as it is where this machine has no such folder."""
         self._node = node
         self._rest = b""
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
-        command = [sys.executable, "-m", __name__, out, str(number), str(memory or 0), str(workers or 0), node]
+        command = [sys.executable, "-m", __name__, out, str(memory or 0), str(workers or 0), node]
         # A session of its own: Ctrl-C at the terminal is for the driver, which then ends all in order.
         self._process = subprocess.Popen(
             command,
@@ -44,7 +45,13 @@ class PartProcess:
             cwd=folder if os.path.isdir(folder) else None,
             start_new_session=True,
         )
-        self.pid = self._process.pid
+
+    def make(self, kind: str, number: int) -> None:
+        """Begin to make a part or a piece. It must be idle; if it has died meanwhile, what is read next says so."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{kind} {number}\n".encode())
+            self._process.stdin.flush()
 
     def fileno(self) -> int:
         """What `select` waits for."""
@@ -73,7 +80,8 @@ class PartProcess:
     def ask(self) -> None:
         """Ask it to end; what it has done so far is recorded."""
         assert self._process.stdin is not None
-        self._process.stdin.close()
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def end(self) -> None:
         """End it, and wait until it is gone: a moment, also where it is frozen."""
@@ -89,11 +97,12 @@ class PartProcess:
 
 
 class _Reports(Progress):
-    """In the process: the state of its run, told every second, also when nothing is new."""
+    """In the process: the state of what it makes, told every second, also when nothing is new."""
 
     def __init__(self, node: str, limit: int, stream: IO[bytes]) -> None:
         self._node, self._limit, self._stream = node, limit, stream
         self._done = Done()
+        self._busy = False
         self._telling = threading.Lock()
         threading.Thread(target=self._tell_often, name="shardmill-reports", daemon=True).start()
 
@@ -103,44 +112,56 @@ class _Reports(Progress):
     def update(self, done: Done) -> None:
         self._done = done
 
-    def tell(self, kind: str, error: ShardmillError | None = None) -> None:
+    def tell(self, kind: str, error: ShardmillError | None = None, *, still: bool = False) -> None:
+        """`still`: only if it was at work until now."""
         memory = resident() if kind == "running" else most_resident()
-        report = PartReport(kind, self._node, self._done, memory, self._limit, error)
         with self._telling:
+            if still and not self._busy:
+                return
+            report = PartReport(kind, self._node, self._done, memory, self._limit, error)
+            self._busy, self._done = not report.last, Done() if report.last else self._done
             self._stream.write(report.line().encode() + b"\n")
             self._stream.flush()
 
     def _tell_often(self) -> None:
         pause = threading.Event()
-        while True:
-            self.tell("running")
-            pause.wait(_EVERY)
+        while not pause.wait(_EVERY):
+            if self._busy:
+                self.tell("running", still=True)
 
 
-def _end_with_our_starter() -> None:
-    """Wait until standard input closes, and end as on a signal."""
-    while os.read(0, 1):
-        pass
+def _listen(tasks: queue.SimpleQueue[tuple[str, int]]) -> None:
+    """Take what is to be made from standard input; when that closes, end as on a signal."""
+    for line in sys.stdin:
+        kind, number = line.split()
+        tasks.put((kind, int(number)))
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main() -> None:
-    """Make the part that the arguments name."""
-    out, number, memory, workers, node = sys.argv[1:]
+    """Make what standard input says."""
+    out, memory, workers, node = sys.argv[1:]
     # Reports have standard output to themselves, whatever a library prints.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     interrupts.listen()
-    threading.Thread(target=_end_with_our_starter, name="shardmill-starter", daemon=True).start()
+    tasks: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(tasks,), name="shardmill-starter", daemon=True).start()
     reports = _Reports(node, int(memory), stream)
     own_process()
     from shardmill.cluster.part import make_part
+    from shardmill.cluster.pieces import make_piece
 
     interrupts.end_orderly("interrupted")
-    code = 0
     try:
-        make_part(out, int(number), memory=int(memory) or None, workers=int(workers) or None, progress=reports)
-        reports.tell("done")
+        while True:
+            kind, number = tasks.get()
+            reports.tell("running")
+            if kind == "part":
+                make_part(out, number, memory=int(memory) or None, workers=int(workers) or None, progress=reports)
+            else:
+                make_piece(out, number, progress=reports)
+            reports.tell("done")
     except ShardmillError as error:
         reports.tell("failed", error)
         code = error.exit_code

@@ -9,14 +9,15 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill import __version__, arguments
-from shardmill.cluster.place import PLAN, Place, place_of
-from shardmill.documents import SECTIONED, Bounds
+from shardmill.cluster.place import PLAN, Place, part_name, place_of
+from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options
 from shardmill.run import Plan, dataset_files, fingerprint
 from shardmill.sources import apply_recipes, find_sources
@@ -25,7 +26,9 @@ from shardmill.tokens import load_tokenizer
 
 PART_BYTES = 4 << 30
 """Bytes of the sources in a part, by default; `docs/scale.md` says why."""
+_MOST_PARTS = 100_000
 _SOURCES = "sources.jsonl"
+_NAMED = 3  # sources that are mentioned
 
 
 class PartBounds(NamedTuple):
@@ -57,6 +60,8 @@ class PartPlan:
     lines: int
     """Bytes of the list of sources."""
     parts: list[PartBounds]
+    undivided: list[str]
+    """Some sources that are larger than a part should be, and cannot be entered in their middle."""
 
     @cached_property
     def place(self) -> Place:
@@ -89,8 +94,8 @@ def plan_parts(
 
     The same call again changes nothing; MismatchError when the folder has another plan.
     """
-    if parts is not None:
-        arguments.number("parts", parts, least=1)
+    if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
+        raise UsageError(f"`parts` is {parts:,}, and a plan has at most {_MOST_PARTS:,}")
     out = arguments.path("out", out)
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
@@ -105,9 +110,10 @@ def plan_parts(
     with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
         listed = Path(folder) / _SOURCES
         starts = _write_sources(found, listed)
+        count = parts or max(1, round(total / PART_BYTES))
         made = PartPlan(
             place.out, kept, fingerprint(plan.facts()), len(found), total, starts[-1],
-            list(_divided(found, parts or max(1, round(total / PART_BYTES)), starts)),
+            list(_divided(found, count, starts)), _undivided(found, total // count),
         )  # fmt: skip
         before = _read(place)
         if before is not None:
@@ -137,8 +143,8 @@ def read_part_plan(out: str | os.PathLike[str]) -> PartPlan:
 
 def missing_parts(plan: PartPlan) -> list[int]:
     """The numbers of the parts that are still to be made."""
-    there = plan.place.numbers()
-    return [part.number for part in plan.parts if part.number not in there]
+    there = plan.place.published()
+    return [part.number for part in plan.parts if part_name(part.number) not in there]
 
 
 def _read(place: Place) -> PartPlan | None:
@@ -187,9 +193,15 @@ def _divided(sources: Sources, count: int, starts: array[int]) -> Iterator[PartB
         yield PartBounds(number, first, byte, last, end, size, starts[first])
 
 
+def _undivided(sources: Sources, size: int) -> list[str]:
+    """Up to `_NAMED` sources of more than so many bytes which are one piece."""
+    large = (sources[index] for index, bytes in enumerate(sources.sizes) if bytes > size)
+    return [source.name for source in islice((one for one in large if not _can_be_entered(one)), _NAMED)]
+
+
 def _can_be_entered(source: Source) -> bool:
     format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    return format in SECTIONED and not compression_of(source.path)
+    return INPUT_FORMATS[format].sectioned and not compression_of(source.path)
 
 
 def _write_sources(sources: Sources, path: Path) -> array[int]:

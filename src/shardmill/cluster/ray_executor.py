@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -30,10 +31,51 @@ _RELAY = 150_000_000  # bytes that the task's own process takes beside the part'
 _ANSWER = 10.0  # seconds for the head of a cluster to answer at all
 _PROBE = 60.0  # seconds for every node to start a process and look into the folder
 _EVERY = 1.5  # seconds between two reports of a part: those of a thousand parts must not keep the driver busy
+_IDLE = 5.0  # seconds for which a process is kept for the next part
 _NEWS = 5.0  # seconds for which the list of nodes is good
 
 
-def _relay(mark: Mark, number: int, memory: int, workers: int, folder: str) -> Iterator[tuple[str, int, str] | str]:
+class _Spare:
+    """On a node: the process of the last part, which the next task of this worker may use, if one comes soon."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: tuple[tuple[Any, ...], PartProcess] | None = None
+        self._timer: threading.Timer | None = None
+
+    def take(self, *settings: Any) -> PartProcess:
+        """A process with these settings, an idle one or a new one."""
+        with self._lock:
+            kept, self._kept = self._kept, None
+            if self._timer is not None:
+                self._timer.cancel()
+        if kept is not None and kept[0] == settings:
+            return kept[1]
+        if kept is not None:
+            kept[1].end()
+        return PartProcess(*settings)
+
+    def keep(self, process: PartProcess, *settings: Any) -> None:
+        """It is idle now."""
+        with self._lock:
+            self._kept = settings, process
+            self._timer = threading.Timer(_IDLE, self._end)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _end(self) -> None:
+        with self._lock:
+            kept, self._kept = self._kept, None
+        if kept is not None:
+            kept[1].end()
+
+
+_spare = _Spare()
+
+
+def _relay(
+    mark: Mark, kind: str, number: int, memory: int, workers: int, folder: str
+) -> Iterator[tuple[str, int, str] | str]:
     """On a node: make a part, and yield where, and what its process says. Cancelling the task ends the process."""
     import ray
 
@@ -43,19 +85,28 @@ def _relay(mark: Mark, number: int, memory: int, workers: int, folder: str) -> I
         error = UsageError(f"the node {node} cannot make parts: {trouble}")
         yield PartReport("failed", node, error=error).line()
         return
-    process = PartProcess(mark.out, number, memory, workers, node, folder)
+    # From the module itself: what Ray sends to a node is a copy of this function.
+    from shardmill.cluster.ray_executor import _spare
+
+    settings = mark.out, memory, workers, node, folder
+    process, last = _spare.take(*settings), ""
     try:
-        over, told = False, 0.0
-        while not over:
+        process.make(kind, number)
+        told = 0.0
+        while not last:
             # Awake now and then: Ray cancels a task between two steps of Python.
             ready, _, _ = select.select([process], [], [], 0.5)
             for report in process.read() if ready else ():
-                over = report.last
-                if over or time.monotonic() > told + _EVERY:
+                if report.last:
+                    last = report.kind
+                if last or time.monotonic() > told + _EVERY:
                     told = time.monotonic()
                     yield report.line()
     finally:
-        process.end()
+        if last == "done":
+            _spare.keep(process, *settings)
+        else:
+            process.end()
 
 
 def _trouble(mark: Mark) -> str:
@@ -93,6 +144,7 @@ class RayExecutor(Executor):
         self._address = ray_address
         self._ray: Any = needs("ray", "ray", "the executor `ray`")
         self._joined = False
+        self._task: Any = None
         self._tasks: dict[int, Any] = {}
         self._where: dict[int, list[Any]] = {}
         self._looked = 0.0
@@ -100,6 +152,8 @@ class RayExecutor(Executor):
 
     def open(self) -> None:
         """Join the cluster, and ask each of its nodes whether it sees the output folder."""
+        if self._task is not None:
+            return
         if not self._ray.is_initialized():
             self._join()
         most = max((int(node["Resources"].get("CPU", 0)) for node in self._nodes()), default=0)
@@ -182,7 +236,7 @@ class RayExecutor(Executor):
         return self._slots - len(self._tasks)
 
     def start(self, copy: int, number: int) -> None:
-        self._tasks[copy] = self._task.remote(self._mark, number, self._memory, self._workers, os.getcwd())
+        self._tasks[copy] = self._task.remote(self._mark, self.kind, number, self._memory, self._workers, os.getcwd())
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
         if not self._tasks:
@@ -224,7 +278,9 @@ class RayExecutor(Executor):
             self._on(node, _end_frozen).remote(process)
 
     def close(self) -> None:
+        self._task = None
         if self._joined:
+            self._joined, self._tasks, self._where = False, {}, {}
             self._ray.shutdown()  # ends the tasks of this driver; their parts' processes see that, and record
             return
         for copy in list(self._tasks):

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from shardmill.dataset.dataset import open_dataset as open_dataset
     from shardmill.dataset.showing import show as show
     from shardmill.dataset.showing import show_text as show_text
+    from shardmill.dataset.showing import visible as visible
     from shardmill.dataset.verification import Report as Report
     from shardmill.dataset.verification import verify as verify
 
@@ -19,7 +20,7 @@ __all__, __getattr__ = lazily(
     {
         "conversion": "convert",
         "dataset": "Dataset open_dataset",
-        "showing": "show show_text",
+        "showing": "show show_text visible",
         "verification": "Report verify",
     },
 )

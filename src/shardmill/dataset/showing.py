@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
@@ -44,6 +45,7 @@ def show(
     name = split or next(iter(data))
     if name not in data:
         raise UsageError(f"there is no split `{name}`", hint=f"there are: {', '.join(data)}")
+    documents = min(documents, max(1, len(data[name])))  # a document has a token at least
     if random:
         found = _drawn(data[name], documents, tokens, seed)
     elif at is not None:
@@ -68,7 +70,7 @@ def show_text(
     columns = []
     for tokenizer in known:
         found = np.array(tokenizer.reference()(text), np.int64)
-        columns.append((tokenizer, found, [len(tokenizer.decode(found[i : i + 1])) for i in range(len(found))]))
+        columns.append((tokenizer, found, [len(tokenizer.token_bytes(id_)) for id_ in found.tolist()]))
         ratio = f", {size / len(found):.2f} bytes a token" if len(found) else ""
         yield f"{tokenizer.name}: {len(found):,} token{'s' * (len(found) != 1)}{ratio}"
     yield ""
@@ -76,9 +78,9 @@ def show_text(
     aligned = len(columns) > 1 and all(sum(sizes) == size for _, _, sizes in columns)
     shown = []
     for tokenizer, found, _ in columns:
-        pieces = [
-            piece.replace("\n", "⏎").replace(" ", "·") if aligned else piece for piece in token_texts(tokenizer, found)
-        ]
+        pieces = token_texts(tokenizer, found)
+        if aligned:  # in the cells of a table
+            pieces = [piece.replace("\n", "⏎").replace("\t", "⇥").replace(" ", "·") for piece in pieces]
         shown.append([f"{piece}⟨{id_}⟩" for piece, id_ in zip(pieces, found.tolist(), strict=True)] if ids else pieces)
     if not aligned:
         for (tokenizer, _, _), pieces in zip(columns, shown, strict=True):
@@ -117,8 +119,17 @@ def _cells(text: str) -> int:
 
 def token_texts(tokenizer: Tokenizer, tokens: NDArray[Any]) -> list[str]:
     """The text of each token; bytes that are no whole character are written as `\\xe4`."""
-    decode = tokenizer.decode
-    return [decode(tokens[i : i + 1]).decode("utf-8", "backslashreplace") for i in range(len(tokens))]
+    return [
+        "".join(map(visible, tokenizer.token_bytes(id_).decode("utf-8", "backslashreplace"))) for id_ in tokens.tolist()
+    ]
+
+
+def visible(letter: str) -> str:
+    """A character of a document, or its escape if it could control a terminal or turn the direction of text."""
+    # Cc, Cf, Cs: control and format characters, halves of surrogate pairs. Joiners are part of words and emoji.
+    if letter in "\n\t\u200c\u200d" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs"):
+        return letter
+    return f"\\x{ord(letter):02x}" if ord(letter) < 256 else f"\\u{ord(letter):04x}"
 
 
 def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:

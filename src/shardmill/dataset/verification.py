@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -318,8 +319,9 @@ def _documents(
         return
     dtype = np.dtype(described["dtype"])
     files = [entry for split in described["splits"].values() for entry in split["files"] if entry["tokens"]]
-    weights = [entry["tokens"] for entry in files]
-    for entry in draw.choices(files, weights, k=sample) if files else ():
+    weights = list(accumulate(entry["tokens"] for entry in files))
+    for _ in range(min(sample, weights[-1]) if files else 0):
+        [entry] = draw.choices(files, cum_weights=weights)
         start = draw.randrange(entry["tokens"])
         low, high = max(0, start - _LONGEST), min(entry["tokens"], start + _LONGEST)
         head = entry["bytes"] - entry["tokens"] * dtype.itemsize
@@ -335,7 +337,9 @@ def _documents(
 def _samples(dataset: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
     """Documents drawn at random from a format that knows where they are."""
     splits = [name for name in dataset if len(dataset[name])]
-    for name in draw.choices(splits, [len(dataset[split]) for split in splits], k=sample) if splits else ():
+    weights = list(accumulate(len(dataset[split]) for split in splits))
+    for _ in range(min(sample, weights[-1]) if splits else 0):
+        [name] = draw.choices(splits, cum_weights=weights)
         documents = dataset[name].documents
         document = documents[draw.randrange(len(documents))]
         yield name, document if len(document) <= _LONGEST else None

@@ -2,8 +2,6 @@
 
 from shardmill.documents.chunks import Bounds, Chunk, Documents, Position, Reject
 from shardmill.documents.formats import (
-    FORMATS,
-    SECTIONED,
     FormatReader,
     Reader,
     chunks_of,
@@ -16,8 +14,6 @@ from shardmill.documents.reading import SPAN, Reading
 from shardmill.documents.stretches import Stretch
 
 __all__ = [
-    "FORMATS",
-    "SECTIONED",
     "SPAN",
     "Bounds",
     "Chunk",

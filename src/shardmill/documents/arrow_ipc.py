@@ -43,7 +43,8 @@ from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Memory, Reading
 from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage import ARROW_MARK, STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
+from shardmill.input_formats import ARROW_MARK
+from shardmill.storage import STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
 
 # Writers may align the footer.
 PADDING = 64

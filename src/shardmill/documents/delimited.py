@@ -26,8 +26,8 @@ from shardmill.storage import BOM, Feed, FeedStream, Source
 # Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. What ends something takes 150
 # bytes of memory meanwhile, so where every sixteenth byte does, the blocks are smaller.
 BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
-# Bytes of a header line at the most.
-LONGEST_HEADER = 1 << 22
+# Bytes of a header line at the most, and of memory for each of them: a name is an object. Measured: 18.
+LONGEST_HEADER, HEADER_MEMORY = 1 << 22, 20
 # Bytes of a row that may be needed to show 80 characters of it.
 SHOWN = 320
 QUOTE, CR, LF = b'"\r\n'
@@ -45,7 +45,23 @@ class CsvReader(RowsReader):
         self._begin = len(BOM) if head.startswith(BOM) else 0
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        header = self._header(feed)
+        column, columns = self._find(feed)
+        file = FeedStream(feed, self._begin)
+        parser = RowParser(self.delimiter, column, columns, self._reading, self._source.name)
+        # The header is the first row, and no document.
+        rows = after(_rows(file, parser, max(1, size)), 1)
+        yield from self._numbered(rows, start, file.stored)
+
+    def _find(self, feed: Feed) -> tuple[int, int]:
+        """The number of the text column, and how many there are."""
+        width = 1 << 14
+        while True:
+            with self._reading.hold(HEADER_MEMORY * width, "the header line", self._source.name):
+                if header := self._header(feed.peek(self._begin, width), width):
+                    break
+            if width >= LONGEST_HEADER:
+                raise SourceError(f"the header line is longer than {width:,} bytes", place=self._source.name)
+            width *= 4
         if header.count(self._field) > 1:
             raise SourceError(
                 f"the header has the column `{self._field}` {header.count(self._field)} times",
@@ -54,30 +70,21 @@ class CsvReader(RowsReader):
             )
         if self._field not in header:
             find_column(pa.schema([(name, pa.binary()) for name in header]), self._field, self._source.name)
-        file = FeedStream(feed, self._begin)
-        parser = RowParser(self.delimiter, header.index(self._field), len(header), self._reading, self._source.name)
-        # The header is the first row, and no document.
-        rows = after(_rows(file, parser, max(1, size)), 1)
-        yield from self._numbered(rows, start, file.stored)
+        return header.index(self._field), len(header)
 
-    def _header(self, feed: Feed) -> list[str]:
-        """The names of the columns."""
-        width = 1 << 14
-        while True:
-            raw = feed.peek(self._begin, width)
-            try:
-                rows = csv.reader(io.StringIO(raw.decode("utf-8", "replace"), newline=""), delimiter=self.delimiter)
-                header = next(filter(None, rows), [])
-            except csv.Error as error:
-                raise SourceError(f"the header line cannot be read: {error}", place=self._source.name) from error
-            # A line that ends where the window does may go on behind it.
-            if header and (next(rows, None) is not None or len(raw) < width):
-                return header
-            if len(raw) < width:
+    def _header(self, raw: bytes, width: int) -> list[str]:
+        """The names of the columns, if the first `width` bytes have them all."""
+        try:
+            rows = csv.reader(io.StringIO(raw.decode("utf-8", "replace"), newline=""), delimiter=self.delimiter)
+            header = next(filter(None, rows), [])
+        except csv.Error as error:
+            raise SourceError(f"the header line cannot be read: {error}", place=self._source.name) from error
+        if len(raw) < width:
+            if not header:
                 raise SourceError("the file has no header line", place=self._source.name)
-            if width >= LONGEST_HEADER:
-                raise SourceError(f"the header line is longer than {width:,} bytes", place=self._source.name)
-            width *= 4
+            return header
+        # A line that ends where the window does may go on behind it.
+        return header if header and next(rows, None) is not None else []
 
 
 class TsvReader(CsvReader):

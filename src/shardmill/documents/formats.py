@@ -1,11 +1,9 @@
-"""The table of formats, and the reader that finds out which of them a source has.
-
-To add a format is one file with a reader class, one line in `FORMATS`, and its endings in names.py.
-"""
+"""What a format's reader gives, and the reader of a source, which finds out the format that it has."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
@@ -16,6 +14,7 @@ from shardmill.documents.reading import Reading
 from shardmill.documents.stretches import Stretch
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import SourceError, UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.storage import (
     Feed,
     FileFeed,
@@ -41,7 +40,7 @@ class FormatReader(Protocol):
     unit: str
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        """Those of a section, only where the format is one of SECTIONED."""
+        """Those of a section, only where the format is `sectioned`."""
 
     def read(self, chunk: Chunk) -> Documents: ...
 
@@ -83,24 +82,10 @@ class SourceReader(Reader, Protocol):
         """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
 
 
-# Module and class, imported when a source of that format is first opened, and what its places count.
-FORMATS: dict[str, tuple[str, str, str]] = {
-    "text": ("text", "TextReader", "byte"),
-    "jsonl": ("jsonl", "JsonLinesReader", "line"),
-    "parquet": ("parquet", "ParquetReader", "row"),
-    "arrow": ("arrow_ipc", "ArrowReader", "row"),
-    "csv": ("delimited", "CsvReader", "row"),
-    "tsv": ("delimited", "TsvReader", "row"),
-}
-
-# Formats whose uncompressed files can be entered in the middle.
-SECTIONED = ("text", "jsonl", "parquet")
-
-
 def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
     """The reader of a source, which is opened only when its chunks are asked for."""
-    if source.input_format != "auto" and source.input_format not in FORMATS:
-        known = ", ".join(f"`{name}`" for name in ("auto", *FORMATS))
+    if source.input_format != "auto" and source.input_format not in INPUT_FORMATS:
+        known = ", ".join(f"`{name}`" for name in ("auto", *INPUT_FORMATS))
         raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
     return _SourceReader(index, source, reading)
 
@@ -155,8 +140,8 @@ def format_reader(
 
 @cache
 def _class_of(format: str) -> Callable[..., FormatReader]:
-    module, name, _ = FORMATS[format]
-    made: Callable[..., FormatReader] = getattr(import_module(f"shardmill.documents.{module}"), name)
+    about = INPUT_FORMATS[format]
+    made: Callable[..., FormatReader] = getattr(import_module(f"shardmill.documents.{about.module}"), about.reader)
     return made
 
 
@@ -175,29 +160,34 @@ class _SourceReader:
         if self._reader is not None:
             return self._reader.unit
         promised = self._source.input_format
-        return FORMATS[(format_of(self._source.path) or "text") if promised == "auto" else promised][2]
+        return INPUT_FORMATS[(format_of(self._source.path) or "text") if promised == "auto" else promised].unit
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         fetcher = self._reading.fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, fetcher)
-        opened = open_source(self._source, fetcher)
-        self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
-        try:
+        with ExitStack() as held:
+
+            def need(window: int) -> None:
+                held.enter_context(self._reading.hold(window, "the compressed stream", self._source.name))
+
+            opened = open_source(self._source, fetcher, need)
+            held.callback(opened.feed.close)
+            self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
             if self._reading.tail is not None and opened.format != "text":
                 raise UsageError(
                     f"the end of a source can be set aside only for text, not for {opened.format}",
                     place=self._source.name,
                     hint="give `--val` a fraction or `first:N`",
                 )
+            if opened.format == "text" and opened.window:
+                need(opened.window)  # a long stretch is read a second time, while the feeder goes on
             self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
-            if opened.format not in SECTIONED or not isinstance(opened.feed, RandomAccess):
+            if not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):
                 if section.begin:
                     return
                 section = WHOLE
             yield from self._reader.chunks(opened.feed, start, size, section)
-        finally:
-            opened.feed.close()
 
     def _reopen(self) -> Feed:
         return open_source(self._source, self._reading.fetcher).feed

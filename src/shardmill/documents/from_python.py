@@ -6,7 +6,6 @@ that says how to come to a document without those before it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
@@ -18,18 +17,15 @@ import pyarrow as pa
 from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, slices
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
 from shardmill.documents.columns import column_of, find_column
+from shardmill.documents.iterating import Items
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage import NamedSource, Source, is_arrow
+from shardmill.storage import NamedSource, Source
 
 _ROWS = 1 << 15  # of an Arrow batch, looked at together: they take about 60 bytes each meanwhile
-_ASKED = 1000  # rows that are asked for at once of a dataset
 _SHOWN = 20  # names of fields, at the most
 _DECIDED = 100  # documents after which it is known whether the field has another name
 _LONG = 1 << 21  # bytes of a text, and more, for which memory is asked
-# Whose data lies in memory before it is given to us, and is handed on without a copy.
-_IN_MEMORY = (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, list, tuple)
-_FRAMES = ("polars", "pandas")
 _KINDS: dict[type, str] = {
     bool: "a boolean",
     int: "a number",
@@ -58,14 +54,15 @@ class PythonReader(RowsReader):
                 place=self._source.name,
                 hint="give `val` a fraction or `first:N`",
             )
-        items = _Items(self._given, self._field, start)
         row, through = start.offset, 0
-        for part, between in self._runs(items, _Values(self._field, items.name, first=row == 0), max(1, size)):
-            row += part.total
-            through += part.cost
-            if between:
-                items.mark(row)
-            yield self._chunk(row - part.total, part, through)._replace(state=items.state)
+        values = _Values(self._field, self._source.name, first=row == 0)
+        with closing(Items(self._given, self._field, start)) as items:
+            for part, between in self._runs(items, values, max(1, size)):
+                row += part.total
+                through += part.cost
+                if between:
+                    items.mark(row)
+                yield self._chunk(row - part.total, part, through)._replace(state=items.state)
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
         raise AssertionError("text from Python is never long")
@@ -76,7 +73,7 @@ class PythonReader(RowsReader):
     def place(self, record: int, byte: int) -> str:
         return f"document {record + 1:,}"
 
-    def _runs(self, items: _Items, values: _Values, size: int) -> Iterator[tuple[RowBatch, bool]]:
+    def _runs(self, items: Items, values: _Values, size: int) -> Iterator[tuple[RowBatch, bool]]:
         """The rows in runs that weigh about `size`; with each whether it is all that was taken from the iterable."""
         with closing(Memory(self._reading, self._source.name)) as memory:
             # A loop over documents: a program that gives them one by one has made an object for each already.
@@ -117,99 +114,6 @@ class PythonReader(RowsReader):
             for rows in slices([column_of(batch.slice(first, step), path)], size):
                 # A slice would keep all of its batch, with all columns, until it is written.
                 yield rows._replace(column=pa.concat_arrays([rows.column])) if copied else rows
-
-
-class _Items:
-    """What an iterable gives from a document on: texts and mappings as they are, Arrow data as record batches."""
-
-    def __init__(self, given: NamedSource, field: str, start: Position) -> None:
-        self._field, self.name, self._start = field, given.name, start.offset
-        self.state = start.state
-        """How a later run comes to the last document that was marked."""
-        self.between = True
-        """All of what was taken from the iterable has been handed on, with what is handed on now."""
-        made = given.open()
-        self.resident = isinstance(made, _IN_MEMORY) or type(made).__module__.split(".")[0] in _FRAMES
-        if is_dataset := hasattr(made, "with_format") and hasattr(made, "iter"):
-            made = made.with_format("arrow")
-        stateful = hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and not _forgets(made)
-        self._stateful = made if stateful else None
-        self._skip = start.offset
-        if stateful and start.state:
-            saved = json.loads(start.state)
-            made.load_state_dict(saved["state"])
-            self._skip -= saved["documents"]
-        self._iterator: Iterator[Any]
-        if is_dataset:
-            self._iterator = iter(made.iter(_ASKED))
-        else:
-            self._iterator = iter([made] if is_arrow(made) else made)
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self._iterator:
-            if isinstance(item, str) or not is_arrow(item):
-                if self._skip:
-                    self._skip -= 1
-                else:
-                    yield item
-                continue
-            batches = _record_batches(item, self._field)
-            del item
-            for batch in batches:
-                self.between = isinstance(batches, list) and batch is batches[-1]
-                if self._skip < batch.num_rows:
-                    yield batch.slice(self._skip)
-                self._skip = max(0, self._skip - batch.num_rows)
-                del batch
-            self.between = True
-        if self._skip:
-            raise SourceError(
-                f"there are {self._start - self._skip:,} documents, and {self._start:,} were read when this run began",
-                place=self.name,
-                hint="give the same documents again, or start anew with `overwrite=True`",
-            )
-
-    def mark(self, documents: int) -> None:
-        """Between two items, after so many documents: remember how to come here, if the iterable says so."""
-        if self._stateful is None:
-            return
-        saved = {"documents": documents, "state": self._stateful.state_dict()}
-        try:
-            written = json.dumps(saved)
-            readable = json.loads(written) == saved
-        except (TypeError, ValueError):
-            readable = False
-        # What the journal cannot hold is not used: then all is read again and skipped.
-        self._stateful, self.state = (self._stateful, written) if readable else (None, "")
-
-
-def _forgets(dataset: Any) -> bool:
-    """Whether a dataset of Hugging Face shuffles in a buffer: what that holds is missing in its state."""
-    waiting = [getattr(dataset, "_ex_iterable", None)]
-    while waiting:
-        one = waiting.pop()
-        if "BufferShuffled" in type(one).__name__:
-            return True
-        waiting += [inner for inner in (getattr(one, "ex_iterable", None),) if inner is not None]
-        waiting += getattr(one, "ex_iterables", None) or []
-    return False
-
-
-def _record_batches(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[pa.RecordBatch]:
-    """Arrow data of any kind as record batches; what is a column by itself is taken for the texts."""
-    if isinstance(item, pa.RecordBatch):
-        return [item]
-    if isinstance(item, pa.Table):
-        return list(item.to_batches())
-    if not isinstance(item, (pa.Array, pa.ChunkedArray)):
-        if not hasattr(item, "__arrow_c_stream__"):
-            return [pa.record_batch(item)]
-        try:
-            batches: Iterator[pa.RecordBatch] = iter(pa.RecordBatchReader.from_stream(item))
-            return batches
-        except pa.ArrowInvalid:  # no table
-            item = pa.chunked_array(item)
-    return list(pa.table({field: item}).to_batches())
 
 
 class _Values:

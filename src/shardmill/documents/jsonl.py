@@ -16,7 +16,7 @@ from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.records import judge
 from shardmill.documents.stretches import Stretch, cell
-from shardmill.errors import BudgetError, SourceError
+from shardmill.errors import SourceError
 from shardmill.storage import BOM, SMALL, Before, Feed, FileFeed, RandomAccess, Source, read_range
 
 # Bytes before a part of a source in which the beginning of a line is looked for.
@@ -150,15 +150,7 @@ class JsonLinesReader:
         if chunk.start == 0 and self._text_start:
             # Spaces keep every offset, and stand before a record without meaning.
             raw = b" " * self._text_start + raw[self._text_start :]
-        try:
-            return self._documents(raw, _parse(raw, self._path))
-        except MemoryError as error:
-            # No reject: another machine would have had room for the line.
-            raise BudgetError(
-                "the system has no memory left to read lines of JSON",
-                place=f"{self._source.name}, bytes {chunk.start:,} to {chunk.end:,}",
-                hint="end other programs, or lift the limit that binds this one",
-            ) from error
+        return self._documents(raw, _parse(raw, self._path))
 
     def _documents(self, raw: bytes, lines: JsonLines) -> Documents:
         """What was taken, and Python's verdict on every line that was left."""

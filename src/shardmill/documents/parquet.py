@@ -41,7 +41,8 @@ from shardmill.documents.pages import (
 from shardmill.documents.reading import Reading
 from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage import PARQUET_MARK, Bytes, Feed, RandomAccess, Source, check_unchanged
+from shardmill.input_formats import PARQUET_MARK
+from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged
 
 # Bytes that are read at once.
 PART = 1 << 20

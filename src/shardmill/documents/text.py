@@ -86,7 +86,7 @@ class TextReader:
             # At the border between train and val a document ends.
             return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
         begin = splits_from(peek, floor, at, separator)
-        if begin == at:
+        if begin == at and peek(at - len(separator), len(separator)) == separator:
             return Position(at)
         stop = next_stop(peek, start=begin, at=begin, floor=begin, separator=separator, cut=None)
         assert stop is not None

@@ -15,16 +15,14 @@ import numpy as np
 from shardmill.documents.chunks import Chunk, Documents, beside
 from shardmill.documents.reading import Reading
 from shardmill.documents.splitting import rows_between
+from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage import (
-    ARROW_MARK,
     BOM,
     COMPRESSION_ENDINGS,
     FLAGS,
     FOREIGN,
     MARKS,
-    PARQUET_MARK,
     SMALL,
-    TEXT_ENDINGS,
     Source,
     Sources,
     is_as_found,
@@ -46,7 +44,7 @@ _MARKS = (
     *(PARQUET_MARK, ARROW_MARK),
 )
 _STARTS = frozenset(mark[:2] for mark in (*_MARKS, BOM))
-_TEXT = frozenset(TEXT_ENDINGS)
+_TEXT = frozenset(INPUT_FORMATS["text"].endings.split())
 
 
 class TinyFiles:

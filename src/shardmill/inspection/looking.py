@@ -23,8 +23,9 @@ from shardmill.documents import (
     format_reader,
 )
 from shardmill.errors import SourceError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.inspection.found import NO_TEXT, Found, first_rows, parted, share_of_controls
-from shardmill.storage import TEXT_FORMATS, Feed, Source, StreamFeed, open_source
+from shardmill.storage import Feed, Source, StreamFeed, open_source
 
 clock = time.thread_time
 """Work is measured by the CPU time of the thread: other programs on the machine, or a slow server, do not count."""
@@ -76,7 +77,7 @@ class Look:
             opened = open_source(self.source, self._reading.fetcher)
             with closing(opened.feed):
                 self.format = opened.format
-                if opened.format in TEXT_FORMATS and opened.head:
+                if INPUT_FORMATS[opened.format].text and opened.head:
                     self.controls = share_of_controls(opened.head)
                 self.compression = opened.compression
                 self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)

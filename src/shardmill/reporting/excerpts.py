@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill.dataset import visible
 from shardmill.errors import UsageError
 from shardmill.reporting.survey import Seen
 
@@ -24,12 +24,16 @@ if TYPE_CHECKING:
 _NEAR = 2000  # documents to either side that are looked at for one of the other dataset
 _SEARCHED = 20 * 10**9  # tokens; to count the documents of a larger split would take minutes
 _MEASURED = 1 << 20  # tokens that are counted in one go
-_HEAD = 48  # tokens from which two documents are taken for the same
-_SAME = 60  # characters of those that have to be equal
+_SAME = 48  # bytes at the beginning that two documents have in common if they are the same
+_CHARACTER = 4  # tokens that one character may take
 _REASONS = 40  # kinds of rejects that are told apart
 _EXCERPTS = 3
 _LINES = 200_000  # rejects that are read
 _LONG_LINE = 1 << 20
+
+
+_LINE_BREAK = {"\n": "⏎\n"}
+_SPACES = {" ": "␣", "\n": "⏎", "\t": "⇥"}
 
 
 class Token(NamedTuple):
@@ -53,18 +57,23 @@ class Excerpt:
 
 
 def tokens_of(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
-    """Each id by itself. What is no whole character is written as `\\xe4`, and so is what could disturb a page."""
+    """Each id by itself, with its spaces marked. What is no whole character is written as `\\xe4`, and so is what could
+    disturb a page.
+    """
     shown = []
-    for i in range(len(ids)):
-        data = tokenizer.decode(ids[i : i + 1])
-        text = "".join(map(_visible, data.decode("utf-8", "backslashreplace")))
-        shown.append(_token(int(ids[i]), text, data))
+    for id_ in ids.tolist():
+        data = tokenizer.token_bytes(id_)
+        text = "".join(_SPACES.get(c) or visible(c) for c in data.decode("utf-8", "backslashreplace"))
+        shown.append(_token(id_, text, data))
     return shown
 
 
 def running_tokens(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
-    """The ids of a running text. A character over several tokens stands in the first; the others are a dot."""
-    pieces = [tokenizer.decode(ids[i : i + 1]) for i in range(len(ids))]
+    """The ids of a running text. A character of several tokens stands in the first; the others are a dot.
+
+    A line break is marked, since its token could otherwise neither be seen nor pointed at.
+    """
+    pieces = list(map(tokenizer.token_bytes, ids.tolist()))
     ends = list(itertools.accumulate(map(len, pieces)))
     texts = [""] * len(pieces)
     at = owner = 0
@@ -72,7 +81,7 @@ def running_tokens(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
         while ends[owner] <= at:
             owner += 1
         stray = "\udc80" <= letter <= "\udcff"  # a byte that is part of no character
-        texts[owner] += f"\\x{ord(letter) - 0xDC00:02x}" if stray else _visible(letter)
+        texts[owner] += f"\\x{ord(letter) - 0xDC00:02x}" if stray else _LINE_BREAK.get(letter) or visible(letter)
         at += 1 if stray else len(letter.encode())
     return [
         _token(id_, text or ("·" if data else ""), data)
@@ -84,20 +93,14 @@ def _token(id_: int, text: str, data: bytes) -> Token:
     return Token(id_, text, "" if text.encode() == data else data.hex(" "))
 
 
-def _visible(letter: str) -> str:
-    # Cc, Cf, Cs: control characters, those that turn the direction of text, halves of pairs.
-    if letter in "\n\t\u200c\u200d" or unicodedata.category(letter) not in ("Cc", "Cf", "Cs"):
-        return letter
-    return f"\\x{ord(letter):02x}" if ord(letter) < 256 else f"\\u{ord(letter):04x}"
-
-
 def excerpt(data: Dataset, split: str, seen: Seen, most: int) -> Excerpt:
     """The document in a split, at most so many of its tokens."""
-    ids = _ids(data, split, seen.start, min(seen.stop, seen.start + most + 1))[:most]
+    ids = _ids(data, split, seen.start, min(seen.stop, seen.start + most + _CHARACTER + 1))[: most + _CHARACTER]
     name = f"document {seen.number:,}" if seen.number is not None else f"at token {seen.start:,}"
     ratio = f", {seen.bytes / seen.tokens:.2f} bytes per token" if seen.tokens else ""
-    facts = f"{seen.tokens:,} token{'s' * (seen.tokens != 1)}, {seen.bytes:,} bytes{ratio}"
-    return Excerpt(name, facts, running_tokens(data.tokenizer, ids), seen.tokens - len(ids))
+    facts = f"{seen.tokens:,} token{'s' * (seen.tokens != 1)}, {seen.bytes:,} byte{'s' * (seen.bytes != 1)}{ratio}"
+    tokens = running_tokens(data.tokenizer, ids)[:most]
+    return Excerpt(name, facts, tokens, seen.tokens - len(tokens))
 
 
 def stretch(data: Dataset, split: str, start: int, most: int) -> Excerpt:
@@ -115,7 +118,7 @@ def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split:
     """The same document in another dataset, whose tokens have these `sizes`; None when it is not where it should be.
 
     Where both have the same documents that is the one of the same number. Where one has fewer, those around are looked
-    at, and their first words decide.
+    at, and their first bytes decide.
     """
     if split not in other or max(len(data[split]), len(other[split])) > _SEARCHED:
         return None
@@ -123,7 +126,7 @@ def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split:
         count = len(other[split].documents)
     except UsageError:  # nothing separates documents there
         return None
-    wanted = _words(data, split, seen.start, seen.stop)
+    wanted = _first_bytes(data, split, seen.start, seen.stop)
     number = data[split].documents.holding(seen.start) if seen.number is None else seen.number
     of = max(1, data[split].described["documents"])
     guess = number if count == of else round(number * count / of)
@@ -131,16 +134,19 @@ def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split:
         for i in dict.fromkeys((guess + away, guess - away)):
             if 0 <= i < count:
                 start, stop = other[split].documents.bounds(i)
-                if _words(other, split, start, stop) == wanted:
+                if _first_bytes(other, split, start, stop) == wanted:
                     return _measured(other, sizes, split, start, stop, i)
         if count == of and away > 64:
             break
     return None
 
 
-def _words(data: Dataset, split: str, start: int, stop: int) -> str:
-    ids = _ids(data, split, start, min(stop, start + _HEAD + 1))
-    return data.tokenizer.decode(ids[:_HEAD]).decode("utf-8", "ignore")[:_SAME]
+def _first_bytes(data: Dataset, split: str, start: int, stop: int) -> bytes:
+    """What a document begins with, whatever the tokenizer: no token stands for less than a byte. SentencePiece may put
+    a space before it.
+    """
+    ids = _ids(data, split, start, min(stop, start + _SAME + 2))
+    return data.tokenizer.decode(ids).lstrip()[:_SAME]
 
 
 def _measured(data: Dataset, sizes: NDArray[np.uint16], split: str, start: int, stop: int, number: int) -> Seen:
@@ -192,7 +198,7 @@ def rejects(data: Dataset) -> Rejects:
                     {
                         "place": ", ".join([str(reject.get("source", "")), *where]),
                         "reason": str(reject.get("reason", "")),
-                        "excerpt": "".join(map(_visible, str(reject.get("excerpt", ""))[:300])),
+                        "excerpt": "".join(map(visible, str(reject.get("excerpt", ""))[:300])),
                     }
                 )
     found.reasons = dict(sorted(found.reasons.items(), key=lambda item: -item[1]))

@@ -30,11 +30,9 @@ def figures(named: Named, vocab_size: int) -> list[Plot]:
     if not named:
         return []
     parted = [(name, found) for name, found in named if found.separated and found.seen]
-    plots = [_lengths(parted), _ratios(parted)] if parted else []
-    plots.append(_along(named))
-    plots.append(_zipf(named))
-    plots.append(_vocabulary(named, vocab_size))
-    return plots
+    by_document = [_lengths(parted), _ratios(parted)] if parted else []
+    plots = [*by_document, _along(named), _zipf(named), _vocabulary(named, vocab_size)]
+    return [plot for plot in plots if plot is not None]
 
 
 def joined(name: str, found: Sequence[SplitSurvey]) -> SplitSurvey:
@@ -58,10 +56,10 @@ def _lengths(named: Named) -> Plot:
         points = [(2 ** (i / PER_OCTAVE), 100 * int(found.octaves[i]) / found.seen) for i in range(low, high + 1)]
         series.append(Series(name, points, filled=True))
     medians = "; ".join(
-        f"{name}: half of the documents have at most {found.quantile(0.5):,} tokens" for name, found in named
+        f"{name} {found.quantile(0.5):,}, 95th percentile {found.quantile(0.95):,}" for name, found in named
     )
     x = Axis("tokens in a document", log=True)
-    return lines("Document length", f"{medians}.", series, x, Axis("% of documents", show=_short))
+    return lines("Document length", f"Median tokens: {medians}.", series, x, Axis("% of documents", show=_short))
 
 
 def _ratios(named: Named) -> Plot:
@@ -73,19 +71,22 @@ def _ratios(named: Named) -> Plot:
         series.append(Series(name, points, filled=True))
     least = min(point[0] for line in series for point in line.points)
     x = Axis("bytes per token of a document", show=_short, least=math.floor(least))
-    note = "Left: text that the tokenizer cuts into many small tokens. Right: text that it knows well, or repetition."
+    note = "Left: text that the tokenizer splits into many short tokens. Right: text it knows well, or repetition."
     return lines("Bytes per token", note, series, x, Axis("% of documents", show=_short))
 
 
-def _along(named: Named) -> Plot:
+def _along(named: Named) -> Plot | None:
     series = []
     for name, found in named:
         tokens, text = found.along
         points = [((i + 0.5) * 100 / ALONG, int(text[i]) / int(tokens[i])) for i in range(ALONG) if tokens[i]]
-        series.append(Series(name, points))
-    note = "A step says that the text changes there: another source, another language."
-    x = Axis("% of the way through the split", show=_short)
-    return lines("Bytes per token, from first to last", note, series, x, Axis("bytes per token", show=_short))
+        if len(points) > 1:
+            series.append(Series(name, points))
+    if not series:
+        return None
+    note = "A step means that the text changes there, for example to another source or language."
+    x = Axis("position in the split, %", show=_short)
+    return lines("Bytes per token by position", note, series, x, Axis("bytes per token", show=_short))
 
 
 def _zipf(named: Named) -> Plot:
@@ -95,7 +96,7 @@ def _zipf(named: Named) -> Plot:
         if len(counts):
             ranks = np.unique(np.geomspace(1, len(counts), _RANKS).astype(np.int64))
             series.append(Series(name, [(float(rank), float(counts[rank - 1])) for rank in ranks]))
-    note = "How often the most frequent token occurs, the second, and so on. Natural text gives nearly a straight line."
+    note = "How often each token occurs, from the most to the least frequent. Natural text is close to a straight line."
     x, y = Axis("rank of the token", log=True), Axis("occurrences", log=True, least=1)
     return lines("Token frequency by rank", note, series, x, y)
 
@@ -103,7 +104,7 @@ def _zipf(named: Named) -> Plot:
 def _vocabulary(named: Named, vocab_size: int) -> Plot:
     rows = [
         (
-            f"{least:,} times or more" if least > 1 else "at least once",
+            f"{least:,}+ times" if least > 1 else "at least once",
             [int((one.counts >= least).sum()) for _, one in named],
         )
         for least in (1, 10, 100, 1000, 10_000, 100_000)
@@ -111,7 +112,7 @@ def _vocabulary(named: Named, vocab_size: int) -> Plot:
     first = named[0][1]
     used = int((first.counts > 0).sum())
     share = f" ({used / vocab_size:.1%} of {vocab_size:,})" if vocab_size else ""
-    note = f"{used:,} different tokens occur{share} in {named[0][0]}."
+    note = f"{named[0][0]} uses {used:,} different tokens{share}."
     return bars("Vocabulary used", note, rows, [name for name, _ in named], lambda value: f"{value:,.0f}")
 
 
@@ -137,9 +138,7 @@ def sources(manifest: dict[str, Any]) -> tuple[Plot | None, list[tuple[str, ...]
     ]
     if not any(map(size, largest)):
         return None, rows, count - len(rows)
-    note = (
-        "Without end-of-text tokens." if exact else "Stored bytes of each source; this dataset has no tokens by source."
-    )
+    note = "Without end-of-text tokens." if exact else "Stored bytes of each source; tokens by source are not recorded."
     note += f" The {_SOURCES} largest of {count:,}." if count > _SOURCES else ""
     title = "Tokens per source" if exact else "Bytes per source"
     show = show_count if exact else show_bytes
@@ -176,23 +175,23 @@ def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
         before = float(at[-1])
     x = Axis("time", show=show_seconds)
     told = (
-        f" Marked: {len(marks):,} events (resumed, retried, replaced engines, stalls)."
+        f" Marked: {len(marks):,} events (resumes, retries, replaced engines, stalls)."
         if marks
         else " No retries, no stalls."
     )
     peak = max(value for _, value in memory)
     return [
         lines(
-            "Speed in bytes",
-            f"Of the sources, as they are stored.{told}",
+            "Bytes read per second",
+            f"Bytes of the sources as stored.{told}",
             [Series("bytes per second", text, filled=True)],
             x,
             Axis("bytes per second", show=show_bytes),
             marks,
         ),
         lines(
-            "Speed in tokens",
-            f"Tokens written.{told}",
+            "Tokens written per second",
+            f"End-of-text tokens included.{told}",
             [Series("tokens per second", tokens, filled=True)],
             x,
             Axis("tokens per second"),
@@ -200,7 +199,7 @@ def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
         ),
         lines(
             "Memory",
-            f"At most {show_bytes(peak)} when it was looked at; the dashed line is the budget.",
+            f"Highest sample: {show_bytes(peak)}. The dashed line is the budget.",
             [Series("resident", memory, filled=True), Series("budget", budget, limit=True)],
             x,
             Axis("bytes", show=show_bytes),

@@ -17,7 +17,7 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
 from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
-from shardmill.reporting.survey import ODD, SplitSurvey, survey, token_bytes
+from shardmill.reporting.survey import LEAST, OUTLIERS, SplitSurvey, survey, token_bytes
 from shardmill.run import read_record
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
@@ -30,7 +30,7 @@ NAME = "report.html"
 MOST = "2B"
 """Tokens that are read; a larger dataset is sampled."""
 _SHOWN = 300  # tokens of a document that are shown; the page has a hundred times as many bytes
-_ODD = 2  # documents of each odd kind
+_OUTLIERS = 2  # documents of each kind of outlier
 _TOP = 30  # tokens in each table of tokens
 _OPTIONS = ("val", "seed", "separator", "text_field", "input_format", "limit", "specials", "eot", "tail")
 _OURS = '<meta name="generator" content="shardmill'
@@ -64,7 +64,9 @@ def report(
     UsageError, DamageError and OutputError say what is wrong with the call, the dataset and the place of the page.
     """
     jinja2 = needs("jinja2", "report", "a report")
-    path = Path(arguments.path("out", out))
+    if "://" in arguments.path("out", out):
+        raise UsageError("a page is written to a file of this machine only", place=os.fspath(out))
+    path = Path(out)
     seed, documents = arguments.number("seed", seed, 0), arguments.number("documents", documents, 1)
     most = parse_count(arguments.amount("tokens", tokens))
     if most < 1:
@@ -73,7 +75,7 @@ def report(
     folders = [folder] if other is None else [folder, other]
     names = _names([Path(arguments.path("folder", one)) for one in folders])
     sides = [_side(name, open_dataset(one), most, seed, documents) for name, one in zip(names, folders, strict=True)]
-    page = _single(sides[0], seed, documents) if other is None else _double(sides, documents)
+    page = _single(sides[0], seed, documents) if other is None else _double(sides, seed, documents)
     parts = {name: _part(name) for name in ("page.html", "style.css", "script.js")}
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -106,7 +108,7 @@ def _check_place(path: Path) -> None:
         ours = False
     if not ours:
         raise OutputError(
-            "what is there is not a report of shardmill's", place=str(path), hint="choose another file with `-o`"
+            "the file that is there is not a shardmill report", place=str(path), hint="choose another file with `-o`"
         )
 
 
@@ -122,7 +124,8 @@ def _side(name: str, data: Dataset, most: int, seed: int, draws: int) -> Side:
     # Each split gets its share of what may be read, a small one is read whole.
     shares = {split: max(min(len(data[split]), most // 10), most * len(data[split]) // total) for split in data}
     splits = [
-        survey(data, split, sizes, most=max(1, shares[split]), seed=seed, draws=draws, odd=_ODD) for split in data
+        survey(data, split, sizes, most=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
+        for split in data
     ]
     return Side(name, data, sizes, splits, figures.joined(name, splits), excerpts.rejects(data))
 
@@ -130,16 +133,16 @@ def _side(name: str, data: Dataset, most: int, seed: int, draws: int) -> Side:
 def _single(side: Side, seed: int, draws: int) -> dict[str, Any]:
     plot, rows, others = figures.sources(side.data.manifest)
     drawn = [(found.name, _drawn(side, found, seed, draws)) for found in side.splits if found.tokens]
-    odd = [
+    outliers = [
         (
             kind,
             [
                 (found.name, excerpts.excerpt(side.data, found.name, seen, _SHOWN))
                 for found in side.splits
-                for seen in found.odd.get(kind, ())
+                for seen in found.outliers.get(kind, ())
             ],
         )
-        for kind in ODD
+        for kind in OUTLIERS
     ]
     vocab_size = side.data.manifest["tokenizer"]["vocab_size"]
     return {
@@ -157,13 +160,14 @@ def _single(side: Side, seed: int, draws: int) -> dict[str, Any]:
         "tokens_of_sides": [(side.name, *_token_tables(side))],
         "drawn": drawn,
         "pairs": [],
-        "odd": [(kind, some) for kind, some in odd if some],
+        "outliers": [(kind, some) for kind, some in outliers if some],
         "run": figures.run_figures(read_record(side.data.folder)),
         "seed": seed,
+        "least": LEAST,
     }
 
 
-def _double(sides: list[Side], draws: int) -> dict[str, Any]:
+def _double(sides: list[Side], seed: int, draws: int) -> dict[str, Any]:
     facts = [dict(_facts(side)) for side in sides]
     names = list(dict.fromkeys(name for one in facts for name in one))
     values = [(name, [one.get(name, "–") for one in facts]) for name in names]
@@ -180,9 +184,9 @@ def _double(sides: list[Side], draws: int) -> dict[str, Any]:
         "tokens_of_sides": [(side.name, *_token_tables(side)) for side in sides],
         "drawn": [],
         "pairs": _pairs(sides, draws),
-        "odd": [],
+        "outliers": [],
         "run": [],
-        "seed": 0,
+        "seed": seed,
     }
 
 
@@ -234,22 +238,25 @@ def _facts(side: Side) -> list[tuple[str, str]]:
         ("documents", f"{manifest['documents']:,}"),
         ("empty documents", f"{manifest.get('empty', 0):,}"),
         ("rejected documents", f"{manifest['rejected']:,}"),
-        ("bytes of text", f"{text:,}" if text else "unknown"),
-        ("bytes per token", f"{text / tokens:.3f}" if text and tokens else "unknown"),
+        ("bytes of text", f"{text:,}" if text or not tokens else "unknown"),
+        ("bytes per token", f"{text / tokens:.3f}" if text and tokens else "–"),
         ("invalid UTF-8 replaced", f"{manifest.get('replaced', 0):,}"),
         ("tokenizer", str(manifest["tokenizer"]["name"])),
         ("vocabulary", f"{manifest['tokenizer']['vocab_size']:,}"),
-        ("tokens of it that occur", f"{used:,}"),
+        ("vocabulary used", f"{used:,}"),
         ("sources", f"{len(manifest['sources']):,}"),
-        ("format", f"{data.format}, {data.dtype}, end-of-text {data.eot}"),
-        ("files", f"{len(files):,}, {show_bytes(sum(file['bytes'] for file in files))}"),
+        ("format", data.format),
+        ("token type", str(data.dtype)),
+        ("end-of-text token", "none" if data.eot == "none" else f"{data.eot} documents"),
+        ("files", f"{len(files):,}"),
+        ("size on disk", show_bytes(sum(file["bytes"] for file in files))),
     ]
     usual = {field.name: field.default for field in fields(Options)}
     shown = [
         name for name in _OPTIONS if options.get(name) is not None and (name == "val" or options[name] != usual[name])
     ]
     facts += [(f"--{name.replace('_', '-')}", str(options[name])) for name in shown]
-    return [*facts, ("fingerprint", str(manifest["fingerprint"])[:16])]
+    return [*facts, ("fingerprint", str(manifest["fingerprint"])[:12])]
 
 
 def _split_row(side: Side, found: SplitSurvey) -> tuple[str, ...]:
@@ -292,8 +299,8 @@ def _sampled(sides: Sequence[Side]) -> list[str]:
                 share = found.looked / found.tokens
                 said.append(
                     f"{side.name}, {found.name}: a sample of {found.looked:,} of {found.tokens:,} tokens "
-                    f"({share:.1%}) was read; "
-                    "plots, tables of tokens and documents come from it. The numbers are of the whole."
+                    f"({share:.1%}) was read. The plots, token tables and documents come from the sample; the totals "
+                    "are those of the whole dataset."
                 )
         if side.rejects.read < side.rejects.total:
             said.append(f"{side.name}: {side.rejects.read:,} of {side.rejects.total:,} rejects were read.")

@@ -9,9 +9,9 @@ from html import escape
 
 from shardmill.units import show_count
 
-_WIDTH, _HEIGHT = 440, 270
-_LEFT, _RIGHT, _TOP, _BOTTOM = 58, 428, 30, 224
-_ROW = 26  # of a bar chart
+_WIDTH, _HEIGHT = 400, 262
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 388, 32, 214
+_ROW = 27  # of a bar chart
 _TABLE = 24  # rows of a plot's table of numbers
 
 
@@ -134,15 +134,16 @@ def bars(
 ) -> Plot:
     """For each label a horizontal bar for each of `names`; lengths from zero on."""
     most = max((value for _, values in rows for value in values), default=1) or 1
-    thick = 14 if len(names) == 1 else 12
-    step = _ROW if len(names) == 1 else _ROW + 8
-    left, right = 162, _WIDTH - 58
+    thick = 14
+    step = _ROW if len(names) == 1 else _ROW + 12
+    left, right = 158, _WIDTH - 56
     body = []
     for i, (label, values) in enumerate(rows):
         top = 6 + step * i
-        shown = label if len(label) <= 22 else f"…{label[-21:]}"
+        shown = label if len(label) <= 20 else f"…{label[-19:]}"
+        middle = top + (12 if len(names) == 1 else 19)
         body.append(
-            f'<text class="label" x="{left - 8}" y="{top + 12}" text-anchor="end">{escape(shown)}'
+            f'<text class="label" x="{left - 8}" y="{middle}" text-anchor="end">{escape(shown)}'
             f"<title>{escape(label)}</title></text>"
         )
         for j, value in enumerate(values):
@@ -174,7 +175,7 @@ def _axes(across: _Scale, up: _Scale) -> list[str]:
     body.append(
         f'<text class="name" x="{middle}" y="{_BOTTOM + 38}" text-anchor="middle">{escape(across.axis.label)}</text>'
     )
-    body.append(f'<text class="name" x="{_LEFT - 48}" y="{_TOP - 16}">{escape(up.axis.label)}</text>')
+    body.append(f'<text class="name" x="{_LEFT - 56}" y="{_TOP - 16}">{escape(up.axis.label)}</text>')
     return body
 
 

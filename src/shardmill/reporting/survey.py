@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from shardmill.dataset import Dataset
     from shardmill.tokens import Tokenizer
 
-BLOCK = 1 << 20  # tokens that are looked at in one go
+BLOCK = 1 << 18  # tokens that are looked at in one go: their arrays stay in the cache of a core
 STRETCH = 1 << 22  # tokens of a stretch of a sample
 _BEYOND = 1 << 24  # tokens read beyond a stretch to find where its last document ends
 EXACT = 1 << 16  # lengths that are counted one by one; longer ones in the last
 PER_OCTAVE = 4  # bins of lengths between a power of two and the next
 RATIO_BIN, RATIO_BINS = 0.1, 121  # bytes per token; the last bin holds all that is more
 ALONG = 100  # parts of the dataset over which bytes per token are told
-ODD = ("longest", "shortest", "most compressible", "least compressible")
-_LEAST = 64  # tokens that a document must have for its bytes per token to say something
+OUTLIERS = ("longest", "shortest", "most compressible", "least compressible")
+LEAST = 64  # tokens that a document must have for its bytes per token to say something
 
 
 class Seen(NamedTuple):
@@ -68,7 +68,7 @@ class SplitSurvey:
     along: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, ALONG), np.int64))
     """Tokens and bytes of text in each part of the split."""
     random: list[Seen] = field(default_factory=list)
-    odd: dict[str, list[Seen]] = field(default_factory=dict)
+    outliers: dict[str, list[Seen]] = field(default_factory=dict)
 
     @property
     def sampled(self) -> bool:
@@ -89,11 +89,9 @@ class SplitSurvey:
 def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
     """How many bytes of text each id stands for; nothing for the end-of-text token."""
     sizes = np.zeros(tokenizer.largest_id + 1, np.uint16)
-    one = np.zeros(1, np.int64)
     for id_ in range(len(sizes)):
-        one[0] = id_
         try:
-            sizes[id_] = len(tokenizer.decode(one))
+            sizes[id_] = len(tokenizer.token_bytes(id_))
         except (KeyError, IndexError, ValueError):  # ids that are none: there are gaps in some vocabularies
             continue
     if tokenizer.eot is not None:
@@ -102,7 +100,7 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
 
 
 def survey(
-    data: Dataset, name: str, sizes: NDArray[np.uint16], *, most: int, seed: int, draws: int, odd: int
+    data: Dataset, name: str, sizes: NDArray[np.uint16], *, most: int, seed: int, draws: int, outliers: int
 ) -> SplitSurvey:
     """Look at a split: at all of it, or at `most` of its tokens; `draws` documents are drawn with the `seed`."""
     split = data[name]
@@ -112,12 +110,12 @@ def survey(
     except UsageError:  # no end-of-text tokens and no index
         found.separated = False
     random = np.random.default_rng([seed, *name.encode()])
-    chosen = _Choice(random, draws, odd)
+    chosen = _Choice(random, draws, outliers)
     eot = data.eot_id if data.eot != "none" else None
     for start, stop in _stretches(len(split), most, random):
         _look(data, found, chosen, sizes, eot, start, stop)
     if found.separated:
-        found.random, found.odd = chosen.random(), chosen.odd()
+        found.random, found.outliers = chosen.random(), chosen.outliers()
     return found
 
 
@@ -148,7 +146,7 @@ def _look(
     whole = start == 0 and stop == len(split)
     inside = start == 0  # in a document whose beginning was seen
     open_start, open_tokens, open_bytes, number = start, 0, 0, 0
-    step = min(BLOCK, max(1 << 12, len(split) // ALONG))  # small ones in small steps: `along` has a hundred parts
+    step = min(BLOCK, max(64, len(split) // ALONG))  # small ones in small steps: `along` has a hundred parts
     at = start
     while at < len(split) and (at < stop or (found.separated and inside and open_start < stop and at < stop + _BEYOND)):
         end = min(at + step, stop if at < stop else at + step, len(split))
@@ -157,7 +155,7 @@ def _look(
             raise UsageError(
                 "the dataset holds ids that the tokenizer does not have", hint="`shardmill verify` says where"
             )
-        text = np.cumsum(sizes[block], dtype=np.int64)
+        text = np.cumsum(sizes.take(block), dtype=np.int64)
         marks = np.flatnonzero(block == eot) if eot is not None else np.empty(0, np.int64)
         if at < stop:
             found.counts += np.bincount(block, minlength=len(sizes))
@@ -209,11 +207,11 @@ def _count(
 
 
 class _Choice:
-    """The documents that are worth a look: some at random, and the odd ones. Never more than asked for are kept."""
+    """The documents that are worth a look: some at random, and the outliers. Never more than asked for are kept."""
 
-    def __init__(self, random: np.random.Generator, draws: int, odd: int) -> None:
+    def __init__(self, random: np.random.Generator, draws: int, outliers: int) -> None:
         self._random = random
-        self._kept = {"random": draws, **dict.fromkeys(ODD, odd)}
+        self._kept = {"random": draws, **dict.fromkeys(OUTLIERS, outliers)}
         self._best: dict[str, list[tuple[float, Seen]]] = {kind: [] for kind in self._kept}
 
     def offer(
@@ -225,7 +223,7 @@ class _Choice:
         number: int | None,
     ) -> None:
         ratio = amounts / np.maximum(lengths, 1)
-        long = lengths >= _LEAST
+        long = lengths >= LEAST
         nowhere = np.inf
         ranks = {
             "random": np.where(lengths > 0, self._random.random(len(lengths)), nowhere),
@@ -255,5 +253,5 @@ class _Choice:
         """In the order of the split."""
         return sorted(one for _, one in self._best["random"])
 
-    def odd(self) -> dict[str, list[Seen]]:
-        return {kind: [one for _, one in self._best[kind]] for kind in ODD}
+    def outliers(self) -> dict[str, list[Seen]]:
+        return {kind: [one for _, one in self._best[kind]] for kind in OUTLIERS}

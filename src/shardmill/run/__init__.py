@@ -17,6 +17,7 @@ from shardmill.run.manifest import (
 if TYPE_CHECKING:
     from shardmill.run.budget import Budget as Budget
     from shardmill.run.budget import default_memory as default_memory
+    from shardmill.run.checked_blocks import CheckedReader as CheckedReader
     from shardmill.run.destination import Destination as Destination
     from shardmill.run.destination import open_destination as open_destination
     from shardmill.run.encoded_text import EncodedText as EncodedText
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Result as Result
     from shardmill.run.loop import Run as Run
     from shardmill.run.machine import most_resident as most_resident
-    from shardmill.run.machine import own_process as own_process
     from shardmill.run.machine import resident as resident
     from shardmill.run.machine import settle_allocator as settle_allocator
     from shardmill.run.machine import usable_cpus as usable_cpus
     from shardmill.run.machine import usable_memory as usable_memory
     from shardmill.run.main import open_outputs as open_outputs
+    from shardmill.run.main import output_orders as output_orders
     from shardmill.run.main import prepare as prepare
     from shardmill.run.plan import Plan as Plan
     from shardmill.run.plan import fingerprint as fingerprint
+    from shardmill.run.process_limit import own_process as own_process
     from shardmill.run.progress import Done as Done
     from shardmill.run.progress import MemoryUse as MemoryUse
     from shardmill.run.progress import Progress as Progress
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from shardmill.run.rows import Counted as Counted
     from shardmill.run.rows import Rows as Rows
     from shardmill.run.rows import Stream as Stream
+    from shardmill.run.rows import eot_places as eot_places
     from shardmill.run.rows import join as join
     from shardmill.run.rows import with_eot as with_eot
     from shardmill.run.rows_output import ROW as ROW
@@ -68,16 +71,18 @@ __all__, __getattr__ = lazily(
     "shardmill.run",
     {
         "budget": "Budget default_memory",
+        "checked_blocks": "CheckedReader",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
         "loop": "Producer Result Run",
-        "machine": "most_resident own_process resident settle_allocator usable_cpus usable_memory",
-        "main": "open_outputs prepare",
+        "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
+        "main": "open_outputs output_orders prepare",
         "plan": "Plan fingerprint",
+        "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
         "record": "read_record",
-        "rows": "Counted Rows Stream join with_eot",
+        "rows": "Counted Rows Stream eot_places join with_eot",
         "rows_output": "ROW ROWS RowsOutput TOKENS unpacked",
         "splits": "Limit",
         "store_destination": "SHARDS_HERE staging_folder",

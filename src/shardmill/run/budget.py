@@ -158,8 +158,14 @@ class Budget:
             hint += f"; this machine allows {show_bytes(usable_memory())}"
         return BudgetError(message, place=place, hint=hint)
 
-    def exhausted(self, place: str) -> BudgetError:
-        """The error for memory that ran out though nothing that was reckoned with takes so much."""
+    def exhausted(self, place: str, *, ours: bool) -> BudgetError:
+        """The error for memory that ran out though nothing that was reckoned with takes so much.
+
+        `ours`: what was reached is `--memory`, not a limit of the system.
+        """
+        if not ours:
+            hint = "end other programs, or lift the limit that binds this one"
+            return BudgetError("the system has no memory left", place=place, hint=hint)
         return BudgetError(
             f"the data takes more than {show_bytes(self.memory)} of memory",
             place=place,

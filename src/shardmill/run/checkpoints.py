@@ -77,6 +77,12 @@ class Checkpoints:
         self._journal.begin(facts, saved)
         return saved
 
+    def adopt(self, files: list[tuple[int, str, Written]]) -> None:
+        """These files were written by others, and are whole."""
+        self._wait()
+        self.files += files
+        self._unrecorded += [[i, split, written.entry()] for i, split, written in files]
+
     @contextmanager
     def step(self, *, final: bool = True) -> Iterator[None]:
         """Around all that must be recorded together or not at all: an interrupt may come between any two lines.

@@ -11,18 +11,16 @@ from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.destination import Destination
 from shardmill.run.loop import Producer
-from shardmill.run.machine import capped, hand_back, settle_allocator
+from shardmill.run.machine import hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.plan import Plan
 from shardmill.run.preflight import check_disk
+from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
 from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
 from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Cache, Fetcher
-
-# Besides the workers: a feeder, the checkpoint thread, progress, and what libraries start; and those of the fetcher.
-_THREADS, _FETCHING = 6, 8
 
 
 class EncodedText(Producer):
@@ -98,12 +96,11 @@ class EncodedText(Producer):
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
         """BudgetError when memory runs out in spite of all."""
-        budget, own = self.budget, Worker(self._settings)
-        threads = budget.workers + _THREADS + (_FETCHING if budget.ahead else 0)
+        own = Worker(self._settings)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
-            self._memory_errors(writer),
-            capped(budget.memory, budget.ceiling, budget.workers if budget.grows else 0, threads),
+            limited(self.budget.memory) as ours,
+            self._memory_errors(writer, ours),
             Pipeline(self._settings) as pipeline,
             self._fetcher,
         ):
@@ -114,7 +111,7 @@ class EncodedText(Producer):
         """What is still to be read, in plan order."""
         state = writer.state
         chunks = chunks_of(self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes)
-        return itertools.starmap(Entry, chunks)
+        yield from itertools.starmap(Entry, chunks)
 
     def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
         """The batches up to `--limit`; the one that reaches it is made again with fewer rows."""
@@ -136,9 +133,10 @@ class EncodedText(Producer):
             yield batch
 
     @contextmanager
-    def _memory_errors(self, writer: Writer) -> Iterator[None]:
+    def _memory_errors(self, writer: Writer, ours: bool) -> Iterator[None]:
+        """`ours`: what was reached is the limit of this run, not the system's."""
         try:
             yield
         except MemoryError as error:
             source = self.sources[min(writer.state.source, len(self.sources) - 1)]
-            raise self.budget.exhausted(source.name) from error
+            raise self.budget.exhausted(source.name, ours=ours) from error

@@ -35,6 +35,15 @@ class SavedRun(NamedTuple):
     state: dict[str, Any] | None
     """None: it ended before its first checkpoint."""
 
+    @property
+    def did_nothing(self) -> bool:
+        """It came to an orderly end before its first document: a wrong option, say. One that was killed is not."""
+        if self.state is None or self.files:
+            return False
+        return not any(
+            (self.state["source"], self.state["merge"], *self.state["position"], *self.state["totals"].values())
+        )
+
 
 class Journal:
     """The working folder of one run, locked while it is open."""
@@ -53,13 +62,23 @@ class Journal:
         """The disk does not answer: whoever closes a file, or deletes one, would wait for ever."""
 
     def resume(self, facts: dict[str, Any]) -> SavedRun | None:
-        """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan."""
+        """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan.
+
+        One of another plan that did nothing is forgotten.
+        """
         before = read_plan(self.folder.parent)
         if before is None:
             # The plan is written before anything else, and whole: without one nothing was begun.
             return None
-        if not same_facts(before, facts):
+        saved_run = self._read()
+        if same_facts(before, facts):
+            return saved_run
+        if not saved_run.did_nothing:
             refuse(before, facts, "an unfinished run")
+        self.clear(plan=False)
+        return None
+
+    def _read(self) -> SavedRun:
         state = None
         if self._path.exists():
             for line in self._path.read_bytes().split(b"\n"):

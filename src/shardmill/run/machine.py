@@ -5,15 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 _LINUX = sys.platform.startswith("linux")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _LINUX else 0
-# What is mapped and hardly touched: the stack of each thread, and the tables of each engine. With
-# two gigatoken engines and eight threads about 150 MB were mapped in a run and not touched; this is more.
-_STACK, _TABLES = 8 << 20, 64 << 20
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # from glibc's malloc.h
 
 
@@ -119,48 +114,6 @@ def settle_allocator() -> None:
         _libc.mallopt(_M_ARENA_MAX, 2)
         _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         _libc.mallopt(_M_TRIM_THRESHOLD, 32 << 20)
-
-
-_owned = False
-
-
-def own_process() -> None:
-    """Say that this process is ours alone, before pyarrow is loaded: then `capped` may limit it.
-
-    Arrow's allocator would map a gigabyte at once, out of which it then takes what no limit sees.
-    """
-    global _owned
-    _owned = True
-    os.environ.setdefault("MIMALLOC_ARENA_EAGER_COMMIT", "0")
-
-
-@contextmanager
-def capped(memory: int, foreseen: int, growing: int, threads: int) -> Iterator[None]:
-    """A limit for this process while it works, below all that is reckoned: what would take more is a MemoryError.
-
-    Only on Linux, and only where the process is ours: in a program that calls us it would be the limit of its other
-    threads too. `foreseen`: the most that leases and engines add up to. It must stay free for them, touched or not:
-    a library in Rust aborts where it gets no memory. `growing`: engines whose tables grow, mapped long before they are
-    touched: with them, and little memory, the limit lies up to an eighth too high.
-    """
-    if not (_owned and _LINUX):
-        yield
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # What is mapped and not touched, or touched and not counted as data, stays as it is; the rest may grow.
-    with open("/proc/self/statm", "rb") as counts:
-        mapped = int(counts.read().split()[5]) * _PAGE
-    untouched = threads * _STACK + growing * _TABLES - (memory - foreseen)
-    limit = mapped + max(0, memory - resident()) + max(_TABLES if growing else 0, untouched)
-    if soft != resource.RLIM_INFINITY:
-        limit = min(limit, soft)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _load_libc() -> ctypes.CDLL | None:

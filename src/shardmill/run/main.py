@@ -69,24 +69,26 @@ prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 )
 
 
+def output_orders(plan: Plan) -> list[dict[str, Any]]:
+    """What `open_output` is asked for, for each format that is wanted."""
+    options, tokenizer = plan.options, plan.tokenizer
+    order = {
+        "name": plan.name,
+        "dtype": tokenizer.dtype,
+        "shard_tokens": options.tokens_per_shard,
+        "eot": options.eot,
+        "tail": options.tail,
+        "tokenizer": tokenizer.name,
+        "vocab_size": tokenizer.vocab_size,
+        "splits": ("train",) if Val.parse(options.val).nothing else SPLITS,
+    }
+    return [{"format": format, **order} for format in options.format]
+
+
 def open_outputs(plan: Plan, out: Path) -> list[Output]:
     """An output for each format that is asked for."""
-    options, tokenizer = plan.options, plan.tokenizer
-    outputs = [
-        open_output(
-            name,
-            out,
-            name=plan.name,
-            dtype=tokenizer.dtype,
-            shard_tokens=options.tokens_per_shard,
-            eot=options.eot,
-            tail=options.tail,
-            tokenizer=tokenizer.name,
-            vocab_size=tokenizer.vocab_size,
-            splits=("train",) if Val.parse(options.val).nothing else SPLITS,
-        )
-        for name in options.format
-    ]
+    tokenizer = plan.tokenizer
+    outputs = [open_output(folder=out, **order) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):
         raise UsageError(f"the tokenizer `{tokenizer.name}` has no end-of-text token", hint="add `--eot none`")
     return outputs

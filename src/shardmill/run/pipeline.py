@@ -12,7 +12,7 @@ import contextlib
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ class Pipeline:
         self._stopped.set()
         self._budget.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        until = time.monotonic() + (_PATIENCE_INTERRUPTED if kind is Interrupted else _PATIENCE)
+        until = time.monotonic() + (_PATIENCE_INTERRUPTED if kind in (Interrupted, KeyboardInterrupt) else _PATIENCE)
         for thread in self._threads:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
@@ -102,13 +102,15 @@ class Pipeline:
     def _feed(self, entries: Iterable[Entry]) -> None:
         fault: list[BaseException] = []
         try:
-            for task in self._grouped(_up_to(fault, entries)):
-                if not self._budget.lease(task.lease):
-                    return
-                if not _long(task.entries):
-                    task.future = self._pool.submit(self._work, task)
-                if not self._put(task):
-                    return
+            # Closed by this thread: what the caller's iterable still holds is let go where it was made.
+            with contextlib.closing(_up_to(fault, entries)) as readable:
+                for task in self._grouped(readable):
+                    if not self._budget.lease(task.lease):
+                        return
+                    if not _long(task.entries):
+                        task.future = self._pool.submit(self._work, task)
+                    if not self._put(task):
+                        return
             self._put(fault[0] if fault else None)
         except BaseException as why:  # noqa: BLE001 - handed to the consumer, who raises it
             self._put(why)
@@ -162,7 +164,7 @@ class Pipeline:
         return batch
 
 
-def _up_to(fault: list[BaseException], entries: Iterable[Entry]) -> Iterator[Entry]:
+def _up_to(fault: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:
     """The entries before a fault, which is put into the list: what comes before it is still worked on and recorded."""
     try:
         yield from entries

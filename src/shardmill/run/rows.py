@@ -100,13 +100,18 @@ def make_rows(
     return Rows(encoded.lengths, joined.lengths * counts, val, opens & filled, closes & filled)
 
 
+def eot_places(rows: Rows, eot: str) -> NDArray[np.bool_]:
+    """Which rows get an end-of-text token."""
+    return {"after": rows.closes, "before": rows.opens, "none": np.zeros(len(rows), np.bool_)}[eot]
+
+
 def with_eot(rows: Rows, encoded: Encoded, eot: str, mark: int) -> Stream:
     """The rows and their tokens, with `mark` after or before each document or not at all."""
     offsets = encoded.offsets[: len(rows) + 1]
     if eot == STORED:
         return Stream(rows, {"train": encoded.tokens[: offsets[-1]]})
     tokens, places = encoded.tokens[: offsets[-1]], offsets[1:] - 1
-    marked = {"after": rows.closes, "before": rows.opens, "none": np.zeros(len(rows), np.bool_)}[eot]
+    marked = eot_places(rows, eot)
     tokens[places] = mark
     if eot == "before" and len(tokens):
         tokens, places = np.concatenate([tokens[-1:], tokens[:-1]]), offsets[:-1]

@@ -3,6 +3,8 @@
 tokens.bin   the tokens of each row, and one more whose value does not matter
 rows.bin     for each row its tokens, the bytes of its text, and flags: val, opens, closes
 
+Both are in blocks with checksums, since a merge enters them anywhere (checked_blocks.py).
+
 So the merge can place EOT, choose shards and count as the run on one machine would have done.
 """
 
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.run.checked_blocks import CheckedWriter
 from shardmill.run.rows import STORED, Rows, Stream
 from shardmill.shards import Output
 from shardmill.storage import PartialFile, Written
@@ -50,14 +53,15 @@ class RowsOutput(Output):
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
         self._folder, self.dtype = folder, dtype.newbyteorder("<")
         self._files: list[PartialFile] = []
+        self._blocks: list[CheckedWriter] = []
         self._lengths = [0, 0]
         self._finished = False
 
     def append_rows(self, stream: Stream) -> None:
         """Rows with their tokens, all in one split."""
         [tokens] = stream.tokens.values()
-        self._files[0].append(tokens.astype(self.dtype, copy=False))
-        self._files[1].append(packed(stream.rows))
+        self._blocks[0].append(tokens.astype(self.dtype, copy=False))
+        self._blocks[1].append(packed(stream.rows))
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         lengths = position.get("train") or [0, 0]
@@ -67,11 +71,14 @@ class RowsOutput(Output):
         self._files = [
             PartialFile(self._folder / name, keep) for name, keep in zip((TOKENS, ROWS), lengths, strict=True)
         ]
+        self._blocks = [CheckedWriter(file) for file in self._files]
 
     def position(self) -> dict[str, list[int]]:
         return {"train": [file.length for file in self._files] or self._lengths}
 
     def finish(self, wanted: tuple[str, ...]) -> None:
+        for blocks in self._blocks:
+            blocks.end()
         self._finished = True
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
@@ -86,7 +93,7 @@ class RowsOutput(Output):
                 return []
             tokens, rows = self._files
             return [
-                ("train", tokens.finish(tokens.length // self.dtype.itemsize)),
+                ("train", tokens.finish(0)),
                 ("train", rows.finish(0, role="index")),
             ]
 

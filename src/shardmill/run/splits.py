@@ -56,7 +56,7 @@ def shares(stream: Stream, *, spans: bool, first: int = 0, split: str | None = N
     """
     for name, tokens in stream.tokens.items():
         mine = stream.rows.val if name == "val" else ~stream.rows.val
-        rows = stream.rows if len(stream.tokens) == 1 else stream.rows[mine]
+        rows = stream.rows if mine.all() else stream.rows[mine]
         stops = np.cumsum(rows.length)
         ends = np.cumsum(stream.rows.length * mine)[_last_of_each(stream.rows, mine)] if spans else stops[rows.closes]
         border = min(first, len(tokens))

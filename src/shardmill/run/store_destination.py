@@ -174,7 +174,9 @@ class StoreDestination(Destination):
         OutputError when files that are recorded as complete are not there.
         """
         if not self._serial:
-            self._put_journal(self._record or self._fresh(facts))
+            # That of another plan is left only by a run that has done nothing.
+            known = self._record if self._record and self._record["plan"] == _plan_name(facts) else None
+            self._put_journal(known or self._fresh(facts))
         there = self.names()
         for written in complete:
             if there.get(written.name) != written.bytes:

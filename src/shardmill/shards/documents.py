@@ -155,8 +155,10 @@ class DocumentOutput(FileOutput):
         lengths = [(file, file.length) for pair in self._open.values() for file in (pair.tokens, pair.lengths)]
 
         def settle() -> list[tuple[str, Written]]:
-            done = [(pair.split, written) for pair in full for written in self.complete(pair)]
-            done += [(split, written) for split in ending for written in self.complete_split(split)]
+            mine = [pair for pair in full if pair.tokens.written]
+            done = [(pair.split, written) for pair in mine for written in self.complete(pair)]
+            if self.only is None:
+                done += [(split, written) for split in ending for written in self.complete_split(split)]
             for file, length in lengths:
                 file.settle(length)
             return done
@@ -185,7 +187,10 @@ class DocumentOutput(FileOutput):
         keeps = (tokens * self.dtype.itemsize, documents * self.length_dtype.itemsize)
         with writing_to(self.folder):
             (self.folder / names[0]).parent.mkdir(exist_ok=True)
-        files = [PartialFile(self.folder / name, keep, name=name) for name, keep in zip(names, keeps, strict=True)]
+        files = [
+            self.open_file(split, index, self.folder / name, keep, name)
+            for name, keep in zip(names, keeps, strict=True)
+        ]
         pair = self._open[split] = Pair(split, index, files[0], files[1], self.length_dtype)
         return pair
 
@@ -254,6 +259,9 @@ class RepackedOutput(DocumentOutput):
         """The same, and what is known of the files that are complete."""
         super().restore(position, complete)
         self._files = [written for written in complete if written.role != "index"]
+
+    def adopt(self, files: Collection[Written]) -> None:
+        self._files += [written for written in files if written.role != "index"]
 
     def complete(self, pair: Pair) -> list[Written]:
         """A file takes the place of the pair."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmill.shards import SPLITS
-from shardmill.storage import PARTIAL, PartialFile, Written, writing_to
+from shardmill.storage import PARTIAL, PartialFile, UnwrittenFile, Written, writing_to
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,9 @@ class Output:
     dtype: np.dtype[Any]
     file_tokens: int = 0
     """Tokens after which a file ends; 0: there is one file a split."""
+
+    only: dict[str, range] | None = None
+    """Of each split the files to write, by their index; others are counted and not written. None: all are written."""
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Put tokens at the end of a split. `ends`: where documents end, counted from the start of `tokens`."""
@@ -61,8 +64,11 @@ class Output:
         """A document that is open in any split ends here."""
 
     def position(self) -> dict[str, list[int]]:
-        """Where each split stands, as numbers that `restore` understands."""
+        """Where each split stands, as numbers that `restore` understands; the first is the index of the open file."""
         return {}
+
+    def adopt(self, files: Collection[Written]) -> None:
+        """These files of the output, which are complete, were written by others."""
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
         """What brings the present position to the disk and gives the files that became whole, each with its split."""
@@ -90,23 +96,34 @@ class FileOutput(Output, ABC):
         self.dtype = order.dtype.newbyteorder("<")
         self.format, self.eot = kind.name, order.eot or kind.eot
         self._obsolete: list[PartialFile] = []
-        """Closed, and removed when the present position is recorded: until then a crash goes on from them."""
+        """Closed, and needed no more when the present position is recorded: until then a crash goes on from them."""
+        self._unneeded: list[PartialFile] = []
+        """Needed only by the position before the one that was recorded last."""
+
+    def open_file(self, split: str, index: int, path: Path, keep: int = 0, name: str | None = None) -> PartialFile:
+        """A file of a split, new or with its first `keep` bytes."""
+        mine = self.only is None or index in self.only.get(split, ())
+        return (PartialFile if mine else UnwrittenFile)(path, keep, name=name)
 
     @abstractmethod
     def owns(self) -> re.Pattern[str]:
         """Matches every file name that this output can make."""
 
     def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+        if self.only is not None:  # what bears its names was written by others
+            return []
         owned = self.owns()
         names = _names_under(self.folder) if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
     def recorded(self) -> None:
-        while self._obsolete:
-            self._obsolete.pop().remove()
+        # One position late: should the journal's last line be lost after all, a run goes on from the line before it.
+        while self._unneeded:
+            self._unneeded.pop().remove()
+        self._obsolete, self._unneeded = self._unneeded, self._obsolete
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        return self._kind.warnings(splits, self.dtype, self.eot)
+        return [] if self.only is not None else self._kind.warnings(splits, self.dtype, self.eot)
 
     def remove_strangers(self, keep: set[str]) -> None:
         """Delete what bears one of the output's names and came after the position that it goes on from."""

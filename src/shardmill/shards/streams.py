@@ -123,6 +123,7 @@ class StreamOutput(FileOutput):
             done = [
                 (split, file.finish(tokens, self._kind.head(tokens, self.dtype) if self._head else b""))
                 for split, file, tokens in full
+                if file.written
             ]
             for file, length in lengths:
                 file.settle(length)
@@ -141,7 +142,7 @@ class StreamOutput(FileOutput):
             if short and self._tail == "drop":
                 self._dropped[split] += self._tokens[split]
                 self._leave(split)
-            elif short and self._tail == "merge":
+            elif short and self._tail == "merge" and self._open[split].written:
                 whole = self._waiting.pop(split)
                 self._copy_tail(self._open[split], whole)
                 self._full.append((split, whole, self._shard_tokens + self._tokens[split]))
@@ -163,10 +164,11 @@ class StreamOutput(FileOutput):
     def _reopen(self, split: str, index: int, tokens: int, keep: set[str]) -> PartialFile:
         path = self._path(split, index)
         keep.add(path.name + PARTIAL)
-        return PartialFile(path, self._head + tokens * self.dtype.itemsize)
+        return self.open_file(split, index, path, self._head + tokens * self.dtype.itemsize)
 
     def _begin(self, split: str) -> PartialFile:
-        file = self._open[split] = PartialFile(self._path(split, self._index[split]))
+        index = self._index[split]
+        file = self._open[split] = self.open_file(split, index, self._path(split, index))
         if self._head:
             # Right for every shard but the last, so that the hash need not be computed twice.
             file.append(self._kind.head(self._shard_tokens or 1, self.dtype))

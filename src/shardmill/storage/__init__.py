@@ -22,6 +22,7 @@ from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher, RemoteFeed, 
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
+    UnwrittenFile,
     Written,
     as_file,
     sync_folder,
@@ -35,21 +36,19 @@ from shardmill.storage.given import NamedSource, given_sources, is_arrow, refuse
 from shardmill.storage.names import (
     COMPRESSION_ENDINGS,
     FORMAT_ENDINGS,
-    TEXT_ENDINGS,
     compression_of,
     endings,
     format_of,
 )
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.objects import check_address
-from shardmill.storage.opening import ARROW_MARK, FOREIGN, PARQUET_MARK, TEXT_FORMATS, Opened, open_source
+from shardmill.storage.opening import FOREIGN, Opened, open_source
 from shardmill.storage.retrying import Patience, Retries, Unreachable, patiently
 from shardmill.storage.source import SMALL, STDIN, Source, Sources, in_order
 from shardmill.storage.unicode import BOM, PLAIN_PYTHON, REPLACEMENT, is_valid, replaced
 from shardmill.storage.web import WebStore
 
 __all__ = [
-    "ARROW_MARK",
     "BOM",
     "BUCKETS",
     "COMPRESSION_ENDINGS",
@@ -60,7 +59,6 @@ __all__ = [
     "FORMAT_ENDINGS",
     "LARGEST_OBJECT",
     "MARKS",
-    "PARQUET_MARK",
     "PARTIAL",
     "PLAIN_PYTHON",
     "REPLACEMENT",
@@ -68,8 +66,6 @@ __all__ = [
     "SMALL",
     "STDIN",
     "STREAM_BLOCK",
-    "TEXT_ENDINGS",
-    "TEXT_FORMATS",
     "WEB",
     "Before",
     "BucketStore",
@@ -93,6 +89,7 @@ __all__ = [
     "Sources",
     "StreamFeed",
     "Unreachable",
+    "UnwrittenFile",
     "Version",
     "WebStore",
     "Written",

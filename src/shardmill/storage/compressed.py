@@ -14,6 +14,7 @@ from shardmill.storage.feeds import STREAM_BLOCK, FeedStream
 INPUT_BLOCK = 1 << 16
 # xz -9 needs 65 MB; a header may ask for 4 GB.
 XZ_MEMORY = 160 << 20
+_LZMA2 = 0x21
 
 
 # How what compression_from finds begins, at the least.
@@ -38,6 +39,50 @@ def compression_from(head: bytes, promised: str = "") -> str:
 
 def _is_skippable(head: bytes) -> bool:
     return len(head) >= 4 and head[0] & 0xF0 == 0x50 and head[1:4] == b"\x2a\x4d\x18"
+
+
+def window_of(head: bytes, compression: str) -> int:
+    """Bytes of memory that the decompressor of a stream takes, by its first header. 0: little, or nothing is known."""
+    try:
+        if compression == "zstd":
+            return _zstd_window(head)
+        return _xz_dictionary(head) if compression == "xz" else 0
+    except IndexError:  # it ends too early, or begins with a skippable frame
+        return 0
+
+
+def _zstd_window(head: bytes) -> int:
+    """RFC 8878, 3.1.1.1: the window, or of a single segment all of the content."""
+    about = head[4]
+    if about & 0x20:
+        width = (1, 2, 4, 8)[about >> 6]
+        at = 5 + (0, 1, 2, 4)[about & 3]
+        return int.from_bytes(head[at : at + width], "little")
+    exponent, mantissa = head[5] >> 3, head[5] & 7
+    return (8 + mantissa) << 7 + exponent
+
+
+def _xz_dictionary(head: bytes) -> int:
+    """The dictionary of LZMA2 as the first block's header has it, behind other filters and sizes."""
+    flags, at = head[13], 14
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while head[at] & 128:
+            value, shift, at = value | (head[at] & 127) << shift, shift + 7, at + 1
+        at += 1
+        return value | head[at - 1] << shift
+
+    for size in (0x40, 0x80):
+        if flags & size:
+            number()
+    for _ in range((flags & 3) + 1):
+        filter, width = number(), number()
+        if filter == _LZMA2:
+            return (2 | head[at] & 1) << head[at] // 2 + 11
+        at += width
+    return 0
 
 
 def decompressed(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
@@ -74,8 +119,8 @@ def _members(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
             pending = b""
             try:
                 out: bytes = member.decompress(block, STREAM_BLOCK)
-            except MemoryError as error:
-                raise _error(f"the {compression} stream needs too much memory", name, raw.offset) from error
+            except MemoryError:
+                raise
             except Exception as error:  # igzip_lib's own error derives from Exception alone
                 raise _error(f"the {compression} stream is damaged: {error}", name, raw.offset) from error
             if out:
@@ -119,6 +164,8 @@ def _zstd(raw: FeedStream, name: str) -> Iterator[bytes]:
             yield out
     except OSError as error:
         text, hint = str(error), None
+        if "not enough memory" in text:
+            raise MemoryError(text) from error
         if "Truncated" in text:
             message = "the zstd stream ends too early"
         elif "too much memory" in text:

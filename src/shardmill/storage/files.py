@@ -48,6 +48,8 @@ class PartialFile:
     hashing costs the writer nothing and a resumed run hashes what was there before in the same way.
     """
 
+    written = True
+
     def __init__(self, path: Path, keep: int = 0, *, name: str | None = None) -> None:
         """Open it anew, or with its first `keep` bytes; OutputError when there are fewer.
 
@@ -127,6 +129,27 @@ class PartialFile:
                 )
             self._hash.update(memoryview(block)[:got])
             self._hashed += got
+
+
+class UnwrittenFile(PartialFile):
+    """Has a length like one that grows, and no bytes."""
+
+    written = False
+
+    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None) -> None:
+        self.path, self.name, self.length = path, name or path.name, keep
+
+    def append(self, data: NDArray[Any] | bytes) -> None:
+        self.length += data.nbytes if hasattr(data, "nbytes") else len(data)
+
+    def settle(self, length: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def remove(self) -> None:
+        pass
 
 
 class writing_to:

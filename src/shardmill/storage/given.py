@@ -108,7 +108,8 @@ def _gives(source: Any) -> bool:
 def _is_iterable(source: Any) -> bool:
     # An array of numbers cannot hold a text.
     numbers = getattr(getattr(source, "dtype", None), "kind", "") in set("biufcmMV")
-    return (hasattr(source, "__iter__") and not numbers) or is_arrow(source)
+    lazy = hasattr(source, "collect_batches")  # a LazyFrame of polars
+    return not isinstance(source, type) and ((hasattr(source, "__iter__") and not numbers) or is_arrow(source) or lazy)
 
 
 def _is_records(values: Any) -> bool:

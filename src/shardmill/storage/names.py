@@ -5,30 +5,11 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.storage.addresses import path_in
 
-TEXT_ENDINGS = (
-    "txt text md markdown rst tex log org adoc html htm xml svg yaml yml toml ini cfg conf srt vtt po "
-    "py pyi ipynb c h cc cpp cxx hpp hh cu cuh java kt scala go rs js mjs ts jsx tsx css scss rb php pl pm lua r jl m "
-    "swift cs fs vb hs ml mli ex exs erl clj lisp el scm sql sh bash zsh fish ps1 bat cmake make mk gradle proto "
-    "f f90 f95 for asm s v sv vhd vhdl tcl dart zig nim d pas groovy diff patch tok raw en de fr es it pt ru zh ja ko"
-).split()
-
 FORMAT_ENDINGS: dict[str, str] = {
-    **dict.fromkeys(TEXT_ENDINGS, "text"),
-    "jsonl": "jsonl",
-    "ndjson": "jsonl",
-    "jsonlines": "jsonl",
-    "json": "jsonl",
-    "parquet": "parquet",
-    "pq": "parquet",
-    "arrow": "arrow",
-    "arrows": "arrow",
-    "feather": "arrow",
-    "ipc": "arrow",
-    "csv": "csv",
-    "tsv": "tsv",
-    "tab": "tsv",
+    ending: name for name, format in INPUT_FORMATS.items() for ending in format.endings.split()
 }
 
 COMPRESSION_ENDINGS: dict[str, str] = {
@@ -41,11 +22,11 @@ COMPRESSION_ENDINGS: dict[str, str] = {
 }
 
 
-_LIGHT = frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in ("text", "jsonl"))
+_LIGHT = frozenset(ending for ending, name in FORMAT_ENDINGS.items() if INPUT_FORMATS[name].light)
 
 
 def is_light(path: str) -> bool:
-    """Whether the name promises text or JSON Lines, in no compression that Arrow is needed for."""
+    """Whether the name promises a format that is read without Arrow, in no compression that Arrow is needed for."""
     if path[path.rfind(".") + 1 :] in _LIGHT:
         return True
     ending, compression = endings(path)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardmill.errors import SourceError
-from shardmill.storage.compressed import compression_from, decompressed
+from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
+from shardmill.storage.compressed import compression_from, decompressed, window_of
 from shardmill.storage.feeds import STREAM_BLOCK, Feed, FeedStream, FileFeed, Pipe, StreamFeed
 from shardmill.storage.fetching import Fetcher, RemoteFeed, shared_fetcher
 from shardmill.storage.names import compression_of, format_of
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.unicode import BOM, transcoded, wide_encoding
-
-PARQUET_MARK = b"PAR1"
-ARROW_MARK = b"ARROW1"
-# Formats that are bytes of text, and may therefore stand in another encoding than UTF-8.
-TEXT_FORMATS = ("text", "jsonl", "csv", "tsv")
 
 FOREIGN = (
     (b"PK\x03\x04", "a zip archive", "unpack it first"),
@@ -41,12 +38,17 @@ class Opened:
     head: bytes
     compression: str
     """Empty: none."""
+    window: int
+    """Bytes of memory that its decompressor takes."""
 
 
-def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
+def open_source(
+    source: Source, fetcher: Fetcher | None = None, need: Callable[[int], object] = lambda amount: None
+) -> Opened:
     """Open a source, with a fetcher of the run if it is remote.
 
-    SourceError when it is not what its name or the user says.
+    `need`: is told how many bytes of memory its decompressor will take, before it does. SourceError when the source is
+    not what its name or the user says.
     """
     feed = _feed(source, fetcher)
     try:
@@ -59,7 +61,9 @@ def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
                 place=source.name,
                 hint="is the download complete? Without the ending it would be read as it is" if head else None,
             )
+        window = window_of(head, compression)
         if compression:
+            need(window)
             raw = FeedStream(feed)
             feed = StreamFeed(source.name, decompressed(raw, compression, source.name), raw)
             head = feed.peek(0, SMALL)
@@ -67,11 +71,11 @@ def open_source(source: Source, fetcher: Fetcher | None = None) -> Opened:
         if format == "auto":
             format = format_of(source.path) or guess(head)
             _refuse_foreign(source, format, head, compression)
-        if format in TEXT_FORMATS and (encoding := wide_encoding(head)):
+        if INPUT_FORMATS[format].text and (encoding := wide_encoding(head)):
             raw = FeedStream(feed)
             feed = StreamFeed(source.name, transcoded(raw, encoding), raw)
             head = feed.peek(0, SMALL)
-        return Opened(feed, format, head, compression)
+        return Opened(feed, format, head, compression, window)
     except BaseException:
         feed.close()
         raise
@@ -88,10 +92,9 @@ def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
 
 def guess(head: bytes) -> str:
     """The format of bytes whose name says nothing."""
-    if head.startswith(PARQUET_MARK):
-        return "parquet"
-    if head.startswith(ARROW_MARK) or (head[:4] == b"\xff\xff\xff\xff" and head[6:8] == b"\0\0"):
-        return "arrow"
+    for name, format in INPUT_FORMATS.items():
+        if format.begins(head):
+            return name
     text = head.removeprefix(BOM).lstrip()
     if text[:1] == b"{":
         line, newline, _ = text.partition(b"\n")
@@ -108,7 +111,7 @@ def _refuse_foreign(source: Source, format: str, head: bytes, compression: str) 
     place = source.name
     if compression and compression_from(head):
         raise SourceError("the content is compressed twice", place=place, hint="decompress it once")
-    if format in TEXT_FORMATS:
+    if INPUT_FORMATS[format].text:
         if head[257:262] == b"ustar":
             raise SourceError("the source is a tar archive, not text", place=place, hint="unpack it first")
         for mark, kind, hint in FOREIGN:

@@ -52,7 +52,8 @@ def changed(source: Source) -> SourceError:
     return SourceError(
         "the source changed while it was read",
         place=source.name,
-        hint="wait until nothing writes to it any more, then start again",
+        kept="",  # to go on would need the source as it was
+        hint="wait until nothing writes to it any more, then start anew with `--overwrite`",
     )
 
 

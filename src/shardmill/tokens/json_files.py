@@ -19,6 +19,7 @@ from shardmill.extras import needs
 from shardmill.tokens import core_backend, gigatoken_backend, schemes, self_check
 from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Backend, ReferenceBackend
+from shardmill.tokens.sentencepiece_files import spelled
 from shardmill.tokens.stitch import Stitching
 from shardmill.tokens.tokenizers import Reference, Tokenizer, id_type
 from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
@@ -77,6 +78,7 @@ def from_json(name: str, text: bytes, config: bytes | None, *, specials: str, pl
         make_fallback=None if engine == "tokenizers" else file.by_library,
         make_reference=file.reference,
         decode_ids=file.decode,
+        spell=file.spell,
         stitching=stitching,
         library_bytes=_LIBRARY_BYTES if engine == "tokenizers" and not cut else 0,
         mismatch=mismatch,
@@ -100,6 +102,8 @@ class _JsonFile:
         model = self.rules["model"]
         self._added_ids = set(self.names.values())
         self._building = threading.Lock()
+        decoder = self.rules.get("decoder") or {}
+        self._decoders = {one.get("type") for one in decoder.get("decoders", [decoder])}
         self.byte_level = self.scheme is not None and model.get("type") == "BPE" and not model.get("dropout")
 
     @cached_property
@@ -118,6 +122,14 @@ class _JsonFile:
         if self.byte_level:
             return b"".join(map(self._token_bytes.__getitem__, ids))
         return str(self._library.decode(ids, skip_special_tokens=False)).encode()
+
+    def spell(self, id_: int) -> bytes:
+        """One token's bytes. Decoded alone, it may lose its space, and part of a character becomes U+FFFD."""
+        if self.byte_level or "ByteLevel" in self._decoders:
+            return self._token_bytes[id_]
+        if self._decoders & {"Metaspace", "Replace", "ByteFallback"}:
+            return spelled(self._library.id_to_token(id_) or "")
+        return self.decode([id_])
 
     def reference(self) -> Reference:
         return lambda document: list(self._library.encode(document, add_special_tokens=False).ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from functools import partial
 from typing import Any
 
@@ -46,6 +47,14 @@ def from_model(name: str, model: bytes, *, specials: str, place: str) -> Tokeniz
         make_fallback=None,
         make_reference=lambda: encode,
         decode_ids=lambda ids: str(processor.decode(ids)).encode(),
+        spell=lambda id_: spelled(processor.id_to_piece(id_)),
         stitching=None,
         library_bytes=50,  # 46 for English
     )
+
+
+def spelled(piece: str) -> bytes:
+    """The bytes that a piece of a vocabulary stands for: a space is written `▁`, a byte by itself `<0xE4>`."""
+    if re.fullmatch("<0x[0-9A-F]{2}>", piece):
+        return bytes.fromhex(piece[3:5])
+    return piece.replace("▁", " ").encode()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.tokens.engines import CALL, EngineError
 from shardmill.tokens.loading import load_tokenizer
@@ -34,7 +35,10 @@ def text_tokenizer(
 
     UsageError, with the way out, if there is none or it cannot be had here.
     """
-    return TextTokenizer(load_tokenizer(os.fspath(name), pattern=pattern, specials=specials))
+    if pattern is not None:
+        arguments.text("pattern", pattern)
+    specials = arguments.text("specials", specials)
+    return TextTokenizer(load_tokenizer(arguments.path("name", name), pattern=pattern, specials=specials))
 
 
 class TextTokenizer:

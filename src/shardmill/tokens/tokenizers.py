@@ -63,6 +63,8 @@ class Tokenizer:
     """Characters that its engine and its library may take for different things; None: there are none."""
     engine_bytes: int | None = None
     """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
+    spell: Callable[[int], bytes] | None = field(default=None, repr=False)
+    """The bytes of one token, where decoding it alone would lose its space or a part of a character."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -127,6 +129,10 @@ class Tokenizer:
     def decode(self, ids: NDArray[Any]) -> bytes:
         """The bytes of any ids of this tokenizer, special tokens by their names."""
         return self.decode_ids(ids.tolist())
+
+    def token_bytes(self, id_: int) -> bytes:
+        """The bytes that one token stands for in a text."""
+        return self.spell(id_) if self.spell is not None else self.decode_ids([id_])
 
     def reference(self) -> Reference:
         """Encodes a text with the tokenizer's own library. UsageError if that is not installed."""

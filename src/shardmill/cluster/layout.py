@@ -1,0 +1,134 @@
+"""Which of the final files are written together: pieces, each of which any machine can write by itself.
+
+A merge goes through the rows of all parts without their tokens, and notes how things stand where a file begins. A
+piece goes on from there as the merge would, and writes its files only.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from shardmill.cluster.place import Place
+from shardmill.cluster.stored_part import RowSettings
+from shardmill.errors import OutputError
+from shardmill.run import Writer
+from shardmill.shards import Output
+
+PIECES = "pieces.json"
+PIECE_BYTES = 1 << 30
+"""Of tokens in a piece, about: seconds of work, and little enough that a dataset has many."""
+_END = 1 << 62
+
+
+@dataclass
+class FilePiece:
+    """Some files of one split of an output, by their index: from `first` up to `stop`."""
+
+    output: int
+    split: str
+    first: int
+    stop: int
+    parts: list[int]
+    """The first and the last part of which something is in them."""
+    tokens: int
+    """Of the split before the piece, and in the end those in it."""
+    state: dict[str, Any]
+    """Of a writer at a place shortly before the first file begins."""
+    position: list[int]
+    """Of the output there."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """All pieces, and what has to be known to write them."""
+
+    settings: RowSettings
+    tokenizer: dict[str, Any]
+    orders: list[dict[str, Any]]
+    """What `open_output` is asked for, for each output."""
+    pieces: list[FilePiece]
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes of tokens in each piece, by its number."""
+        return {number: 2 * piece.tokens for number, piece in enumerate(self.pieces)}
+
+    def json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def piece_name(number: int) -> str:
+    return f"piece-{number:05}"
+
+
+def read_layout(place: Place) -> Layout | None:
+    """None: there is none yet."""
+    data = place.read(PIECES)
+    if data is None:
+        return None
+    try:
+        stored = json.loads(data)
+        settings, pieces = RowSettings(**stored.pop("settings")), [FilePiece(**piece) for piece in stored.pop("pieces")]
+        return Layout(settings, pieces=pieces, **stored)
+    except (ValueError, KeyError, TypeError) as why:
+        raise OutputError("the list of pieces cannot be read", place=f"{place.out}: {PIECES}") from why
+
+
+class Pieces:
+    """Finds the pieces while a merge goes by that writes nothing."""
+
+    def __init__(self, outputs: Sequence[Output], size: int) -> None:
+        self._outputs, self._size = outputs, size
+        self._done: list[FilePiece] = []
+        self._open: dict[tuple[int, str], FilePiece] = {}
+
+    def before(self, writer: Writer) -> None:
+        """A batch is about to be written."""
+        state = writer.state
+        self._state: dict[str, Any] = copy.deepcopy(
+            {"split": state.split, "carried": state.carried, "counts": state.counts, "merge": state.merge}
+        )
+        self._positions = [output.position() for output in self._outputs]
+
+    def after(self, writer: Writer) -> None:
+        """It was written."""
+        part = self._state["merge"].get("part", 0)
+        for i, output in enumerate(self._outputs):
+            for split, (index, *_) in output.position().items():
+                tokens = writer.state.counts[i][split]["tokens"]
+                if tokens == self._state["counts"][i][split]["tokens"]:
+                    continue
+                before = self._positions[i][split][0]
+                piece = self._open.get((i, split)) or self._begin(i, split, before)
+                piece.parts[1] = part
+                if index > before and (tokens - piece.tokens) * output.dtype.itemsize >= self._size:
+                    self._end(piece, index, tokens)
+                    self._begin(i, split, index)
+
+    def found(self, writer: Writer) -> list[FilePiece]:
+        """All of them, when the last batch was written; those of val, which keep every part waiting, come first."""
+        for (i, split), piece in list(self._open.items()):
+            tokens = writer.state.counts[i][split]["tokens"]
+            full = self._outputs[i].position()[split][0] > piece.first
+            before = [one for one in self._done if (one.output, one.split) == (i, split)]
+            if full or not before:
+                self._end(piece, _END, tokens)
+            else:  # a last file that is not full goes with those before it: `--tail` may join them
+                before[-1].stop, before[-1].parts[1] = _END, piece.parts[1]
+                before[-1].tokens += tokens - piece.tokens
+        return sorted(self._done, key=lambda piece: (piece.split != "val", piece.parts, piece.output, piece.first))
+
+    def _begin(self, output: int, split: str, first: int) -> FilePiece:
+        part, tokens = self._state["merge"].get("part", 0), self._state["counts"][output][split]["tokens"]
+        state = {**self._state, "counts": [self._state["counts"][output]]}
+        position = self._positions[output][split]
+        piece = FilePiece(output, split, first, _END, [part, part], tokens, state, position)
+        self._open[output, split] = piece
+        return piece
+
+    def _end(self, piece: FilePiece, stop: int, tokens: int) -> None:
+        piece.stop, piece.tokens = stop, tokens - piece.tokens
+        self._done.append(piece)

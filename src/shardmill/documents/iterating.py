@@ -1,0 +1,194 @@
+"""Iterables of the calling program, and of the libraries that hold its data: one item after another, from any one on.
+
+An item is a text, a mapping or whatever else the program gives for a document, or a record batch of many documents.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from shardmill.documents.chunks import Position
+from shardmill.errors import SourceError
+from shardmill.storage import NamedSource, is_arrow
+
+_ASKED = 100  # rows that are asked for at once of a dataset that cannot be sliced
+_FIRST, _MOST = 64, 1 << 15  # rows of the first slice of one that can, and of any
+_SLICE = 1 << 21  # bytes of a slice, about
+# Whose data lies in memory before it is given to us, and is handed on without a copy.
+_IN_MEMORY = (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, list, tuple)
+
+
+class Items:
+    """What an iterable gives from a document on; made, iterated and closed by one thread."""
+
+    def __init__(self, given: NamedSource, field: str, start: Position) -> None:
+        self._field, self._name, self._start = field, given.name, start.offset
+        self.state = start.state
+        """How a later run comes to the last document that was marked."""
+        self.between = True
+        """All of what was taken from the iterable has been handed on, with what is handed on now."""
+        made = given.open()
+        self.resident = isinstance(made, _IN_MEMORY) or type(made).__module__.split(".")[0] == "polars"
+        if is_dataset := hasattr(made, "with_format") and hasattr(made, "iter"):
+            made = _with_wanted_columns(made, field)
+        self._skip, self._stateful = start.offset, None
+        if is_dataset and hasattr(made, "__len__"):
+            first = min(start.offset, len(made))
+            self._skip -= first
+            self._iterator = _dataset_rows(made, first)
+            return
+        if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and not _forgets(made):
+            self._stateful = made
+            if start.state:
+                saved = json.loads(start.state)
+                made.load_state_dict(saved["state"])
+                self._skip -= saved["documents"]
+        self._iterator = iter(_asked(made))
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._iterator:
+            if isinstance(item, str) or not is_arrow(item):
+                if self._skip:
+                    self._skip -= 1
+                else:
+                    yield item
+                continue
+            parts = _parts(item, self._field)
+            del item
+            for part in parts:
+                self.between = isinstance(parts, list) and part is parts[-1]
+                rows = part.num_rows if isinstance(part, pa.RecordBatch) else 1
+                if self._skip < rows:
+                    yield part.slice(self._skip) if self._skip else part
+                self._skip = max(0, self._skip - rows)
+                del part
+            self.between = True
+        if self._skip:
+            raise SourceError(
+                f"there are {self._start - self._skip:,} documents, and {self._start:,} were read when this run began",
+                place=self._name,
+                hint="give the same documents again, or start anew with `overwrite=True`",
+            )
+
+    def mark(self, documents: int) -> None:
+        """Between two items, after so many documents: remember how to come here, if the iterable says so."""
+        if self._stateful is None:
+            return
+        saved = {"documents": documents, "state": self._stateful.state_dict()}
+        try:
+            written = json.dumps(saved)
+            readable = json.loads(written) == saved
+        except (TypeError, ValueError):
+            readable = False
+        # What the journal cannot hold is not used: then all is read again and skipped.
+        self._stateful, self.state = (self._stateful, written) if readable else (None, "")
+
+    def close(self) -> None:
+        """End a generator in the thread in which it ran: what it closes may belong to that thread."""
+        if inspect.isgenerator(self._iterator):
+            self._iterator.close()
+
+
+def _asked(made: Any) -> Iterable[Any]:
+    """What is iterated for the items of something that cannot be sliced."""
+    items: Iterable[Any] = [made] if is_arrow(made) else made
+    if _gives_arrow(made):
+        items = made.iter(_ASKED)
+    elif hasattr(made, "collect_batches"):  # a LazyFrame of polars
+        items = made.collect_batches(maintain_order=True)
+    return items
+
+
+def _with_wanted_columns(dataset: Any, field: str) -> Any:
+    """A dataset of Hugging Face that gives no column but the texts, and gives them in Arrow if it has them so."""
+    if hasattr(dataset, "__len__") and dataset.format["type"] == "custom":
+        return dataset  # a transform of the user's, who may want any column and gives Python objects
+    names = [name for name in (field, field.partition(".")[0]) if name in (dataset.column_names or ())]
+    dataset = dataset.select_columns(names[:1]) if names else dataset
+    return dataset.with_format("arrow" if hasattr(dataset, "__len__") or _gives_arrow(dataset) else None)
+
+
+def _gives_arrow(dataset: Any) -> bool:
+    """Whether an IterableDataset has its rows in Arrow. Of others it would make a table for each row, and such tables
+    do not fit together where a value is null.
+    """
+    return bool(getattr(getattr(dataset, "_ex_iterable", None), "iter_arrow", None))
+
+
+def _forgets(dataset: Any) -> bool:
+    """Whether a dataset of Hugging Face shuffles in a buffer: what that holds is missing in its state."""
+    waiting = [getattr(dataset, "_ex_iterable", None)]
+    while waiting:
+        one = waiting.pop()
+        if "BufferShuffled" in type(one).__name__:
+            return True
+        waiting += [inner for inner in (getattr(one, "ex_iterable", None),) if inner is not None]
+        waiting += getattr(one, "ex_iterables", None) or []
+    return False
+
+
+def _dataset_rows(dataset: Any, first: int) -> Iterator[Any]:
+    """The rows of a Dataset from one on: tables, or what the user's transform makes of each row."""
+    if dataset.format["type"] == "custom":
+        return iter(dataset.select(range(first, len(dataset))))
+    return _slices(len(dataset), first, lambda begin, end: dataset[begin:end])
+
+
+def _slices(count: int, first: int, rows: Callable[[int, int], Any]) -> Iterator[Any]:
+    """The rows from one on, in tables of about two megabytes."""
+    step = _FIRST
+    while first < count:
+        part = rows(first, min(first + step, count))
+        first += step
+        size = part.nbytes if isinstance(part, pa.Table) else 0
+        step = max(1, min(2 * step, _MOST, step * _SLICE // max(1, size)))
+        yield part
+
+
+def _parts(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[Any]:
+    """Arrow data of any kind as record batches; what is a column by itself is taken for the texts."""
+    if isinstance(item, pa.RecordBatch):
+        return [item]
+    if isinstance(item, pa.Table):
+        return list(item.to_batches())
+    if hasattr(item, "iloc"):
+        return _pandas_rows(item, field)
+    if not isinstance(item, (pa.Array, pa.ChunkedArray)):
+        if not hasattr(item, "__arrow_c_stream__"):
+            return [pa.record_batch(item)]
+        try:
+            batches: Iterator[pa.RecordBatch] = iter(pa.RecordBatchReader.from_stream(item))
+            return batches
+        except pa.ArrowInvalid:  # no table
+            item = pa.chunked_array(item)
+    return list(pa.table({field: item}).to_batches())
+
+
+def _pandas_rows(frame: Any, field: str) -> Iterator[Any]:
+    """The texts of a frame or a column of pandas, in slices: pandas may hold them as Python objects, which are copied.
+
+    Where these are not all texts there is no Arrow of them, and each row is a mapping.
+    """
+    if not hasattr(frame, "columns"):
+        frame = frame.to_frame(field)
+    names = [name for name in (field, field.partition(".")[0]) if name in frame.columns]
+    if not names:
+        yield from (dict(zip(frame.columns, row, strict=True)) for row in frame.itertuples(index=False))
+        return
+    column = frame[names[0]]
+    kind = pa.large_string() if column.dtype == object and names[0] == field else None
+
+    def rows(begin: int, end: int) -> pa.Table | list[Any]:
+        values = column.iloc[begin:end]
+        try:
+            return pa.table({names[0]: pa.array(values, kind, from_pandas=True)})
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            return [{names[0]: value} for value in values]
+
+    for part in _slices(len(column), 0, rows):
+        yield from part.to_batches() if isinstance(part, pa.Table) else part

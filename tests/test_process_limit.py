@@ -1,0 +1,95 @@
+"""Bounded, below all estimates: with these switched off, no data makes the command hold more than `--memory`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.corpus import random_words
+from tests.meter import metered
+
+MB = 1_000_000
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the limit of a process is Linux's")
+
+NO_ESTIMATES = """
+import sys
+from contextlib import nullcontext
+from shardmill.run.budget import Budget
+
+reckoned = Budget.__init__
+
+def unlimited(self, *given, **more):
+    reckoned(self, *given, **more)
+    self.largest = 1 << 60
+
+Budget.__init__ = unlimited
+Budget.hold = lambda self, *given, **more: nullcontext()
+Budget.lease = lambda self, amount: not self._closed
+from shardmill.cli import main
+main(sys.argv[1:])
+"""
+
+
+def _words(size, count):
+    text = random_words(size * count).decode("ascii", "ignore")
+    return [text[i * size : (i + 1) * size] for i in range(count)]
+
+
+def _views(path):
+    views = pa.table({"text": pa.array(["lorem ipsum " * 50_000] * 600).cast(pa.string_view())})
+    with pa.ipc.new_file(path, views.schema) as writer:
+        writer.write_table(views)
+
+
+def _parquet(path, texts, **options):
+    pq.write_table(pa.table({"text": texts}), path, **options)
+
+
+SHAPES = {
+    "a value of 300 MB.parquet": lambda path: _parquet(path, ["x y " * 75 * MB]),
+    "long values.parquet": lambda path: _parquet(path, _words(MB, 30) * 5 + _words(5 * MB, 30)),
+    "a dictionary of 270 MB.parquet": lambda path: _parquet(
+        path, _words(27_000, 10_000), dictionary_pagesize_limit=1 << 30
+    ),
+    "views.arrow": _views,
+    "a line of 300 MB.jsonl": lambda path: path.write_bytes(b'{"text":"' + b"x y " * 75 * MB + b'"}\n'),
+    "a row of 300 MB.csv": lambda path: path.write_bytes(b'text\n"' + b"x, y " * 60 * MB + b'"\n'),
+}
+
+
+@pytest.mark.parametrize("core", ["core", "libraries"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_with_all_estimates_switched_off_the_limit_holds(tmp_path, monkeypatch, name, core):
+    source = tmp_path / name
+    SHAPES[name](source)
+    monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ESTIMATES])
+    monkeypatch.setenv("SHARDMILL_CORE", "1" if core == "core" else "0")
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
+    assert run.peak < 400 * MB
+    assert run.code == 1
+    assert "the data takes more than 400 MB of memory" in run.err and "Traceback" not in run.err
+
+
+def test_a_program_that_calls_prepare_finds_its_limits_unchanged(tmp_path):
+    source = tmp_path / "a.txt"
+    source.write_text("some words")
+    program = f"""
+import resource
+from shardmill.storage import files
+import shardmill
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 40, resource.RLIM_INFINITY))
+seen, append = set(), files.PartialFile.append
+def watched(self, data):
+    seen.add(resource.getrlimit(resource.RLIMIT_DATA)[0])
+    append(self, data)
+files.PartialFile.append = watched
+shardmill.prepare({str(source)!r}, {str(tmp_path / "out")!r}, val=0)
+assert seen == {{1 << 40}}, seen
+assert resource.getrlimit(resource.RLIMIT_DATA) == (1 << 40, resource.RLIM_INFINITY)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
