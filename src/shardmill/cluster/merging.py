@@ -40,17 +40,13 @@ from shardmill.run import (
     open_destination,
     open_outputs,
     output_orders,
-    usable_cpus,
 )
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Written, writing_temporary_files
-from shardmill.units import parse_bytes
 
 MakePieces = Callable[[PartPlan, Layout, Progress], None]
 """Makes all pieces that are missing, and removes parts that were used up."""
 _USED = 1 << 30  # bytes of parts that were used up, and are removed together
-_PROCESS, _PIECE = 150_000_000, 60_000_000  # bytes of memory that a merge takes, and each piece that is being written
-_AT_ONCE = 4  # pieces that are written together, where nobody says: a disk is busy with fewer
 
 
 def merge(
@@ -69,9 +65,7 @@ def merge(
 
     arguments.instance("progress", progress, Progress)
     out = arguments.path("out", out)
-    by_memory = _AT_ONCE if memory is None else max(1, (parse_bytes(memory) - _PROCESS) // _PIECE)
-    parallel = workers or min(_AT_ONCE, usable_cpus(), by_memory)
-    return merge_by(partial(make_pieces, ThreadExecutor(out, parallel=parallel)), out, memory, progress or Progress())
+    return merge_by(partial(make_pieces, ThreadExecutor(out, memory, workers)), out, memory, progress or Progress())
 
 
 def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Progress) -> Result:

@@ -13,20 +13,24 @@ from typing import TypeAlias
 from shardmill.cluster.executors import Executor, PartReport
 from shardmill.cluster.pieces import make_piece
 from shardmill.errors import Interrupted, ShardmillError
-from shardmill.run import Done, Progress, resident
+from shardmill.run import Done, Progress, resident, usable_cpus
+from shardmill.units import parse_bytes
 
 _EVERY = 1.0  # seconds between two reports
+_PROCESS, _PIECE = 150_000_000, 60_000_000  # bytes of memory that a merge takes, and each piece that is being written
+_AT_ONCE = 4  # pieces that are written together, where nobody says: a disk is busy with fewer
 _Said: TypeAlias = "queue.SimpleQueue[tuple[int, PartReport | Future[None]]]"
 
 
 class ThreadExecutor(Executor):
-    """`parallel` threads at a time."""
+    """`workers` threads at a time; by default as many as CPUs, disk and memory have use for."""
 
-    def __init__(self, out: str, parallel: int) -> None:
+    def __init__(self, out: str, memory: int | str | None, workers: int | None) -> None:
+        by_memory = _AT_ONCE if memory is None else max(1, (parse_bytes(memory) - _PROCESS) // _PIECE)
+        self._parallel = workers or min(_AT_ONCE, usable_cpus(), by_memory)
         super().__init__(out, None, None)
-        self._parallel = parallel
         self._running: dict[int, threading.Event] = {}
-        self._threads = ThreadPoolExecutor(parallel, "shardmill-piece")
+        self._threads = ThreadPoolExecutor(self._parallel, "shardmill-piece")
         self._said: _Said = queue.SimpleQueue()
 
     def open(self) -> None:
