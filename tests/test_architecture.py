@@ -49,7 +49,7 @@ STARTS_THREADS = {
     "storage/fetching.py",
     "storage/cache.py",
     "sources/remote.py",
-    "inspection/at_once.py",
+    "sampling/download.py",
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
@@ -66,10 +66,10 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(path: Path, parsed: ast.Module | None = None) -> Iterator[str]:
     """The dotted name of everything that a file imports, wherever in it."""
     here = ("shardmill", *path.relative_to(PACKAGE).with_suffix("").parts) if path.is_relative_to(PACKAGE) else ()
-    for node in ast.walk(tree(path)):
+    for node in ast.walk(parsed or tree(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -165,6 +165,39 @@ def test_nobody_outside_shards_knows_a_token_format_by_its_name():
             texts = {node.value for node in ast.walk(tree(path)) if isinstance(node, ast.Constant)}
             found[named(path)] = {text for text in texts if isinstance(text, str) and text in names}
     assert {path: known for path, known in found.items() if known} == {}
+
+
+def test_no_two_folders_import_each_other_not_even_late():
+    """An import within a function may save time; it must not hide that two folders need each other."""
+    needed: dict[str, set[str]] = {}
+    for path in MODULES:
+        here = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        needed.setdefault(here, set()).update(own(name for name in at_run_time(path)) - {here})
+    order: list[str] = []
+    while free := [name for name in needed if name not in order and needed[name] <= {*order}]:
+        order += free
+    assert sorted(set(needed) - set(order)) == [], "these form a circle, or stand behind one"
+
+
+def test_no_module_imports_more_than_a_dozen_others():
+    found = {}
+    for path in MODULES:
+        if path.name != "__init__.py":  # which is a folder's interface
+            names = {name for name in at_run_time(path) if name.startswith("shardmill.")}
+            modules = {name for name in names if (PACKAGE / Path(*name.split(".")[1:])).with_suffix(".py").exists()}
+            found[named(path)] = modules | {name for name in names if (PACKAGE / name.split(".", 1)[1]).is_dir()}
+    many = {path: len(names - {"shardmill.errors"}) for path, names in found.items()}
+    assert {path: count for path, count in many.items() if count > 12} == {}
+
+
+def at_run_time(path: Path) -> Iterator[str]:
+    """What `imports` gives, but for what only a type checker needs."""
+    source = path.read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
+    for node in tree(path).body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            lines[node.lineno - 1 : node.body[-1].end_lineno] = ["\n"] * (node.body[-1].end_lineno - node.lineno + 1)
+    return imports(path, ast.parse("".join(lines)))
 
 
 def test_errors_imports_nobody_and_extras_only_errors():

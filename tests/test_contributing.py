@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -10,7 +11,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.corpus import documents, write_jsonl
+import pytest
+
+from shardmill.tokens.vocabulary import gpt2_ranks
+from tests.corpus import contents, documents, write_jsonl
 
 PACKAGE = Path(__file__).parents[1] / "src" / "shardmill"
 TOY = '''"""Toy shards: the word TOY!, how many tokens there are, tokens."""
@@ -126,8 +130,8 @@ class ParagraphsReader(JsonLinesReader):
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         return Documents(np.frombuffer(b"".join(texts), np.uint8), ends, lines=raw.count(b"\\n"))
 
-    def stretch(self, feed, share, size):
-        return None
+    def parts(self, feed):
+        return ()
 '''
 
 
@@ -182,3 +186,97 @@ formats.npy = {{ name = "toys" }}
     assert "toy/a" in run("recipes")
     run("prepare", "toy/a", "-f", "npy", "-o", tmp_path / "made")
     assert (tmp_path / "made" / "toys_val_000000.npy").exists()
+
+
+def test_a_tokenizer_is_a_scheme_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It splits as GPT-2 does, by another pattern, and has GPT-2's vocabulary: so its tokens are known."""
+    copy = copied(tmp_path)
+    ranks = gpt2_ranks()
+    pattern = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    edit(
+        copy / "tokens" / "schemes.py",
+        "    for scheme in (\n",
+        f'    for scheme in (\n        Scheme("toy", (r"{pattern}",), gigatoken="gpt2", family="gpt2"),\n',
+    )
+    line = f'    "toy": Published("toy", {{_END: 50256}}, "{hashlib.sha256(ranks).hexdigest()}", 50257),\n'
+    edit(copy / "tokens" / "loading.py", "PUBLISHED = {\n", "PUBLISHED = {\n" + line)
+    url = "https://openaipublic.blob.core.windows.net/encodings/toy.tiktoken"
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / hashlib.sha1(url.encode()).hexdigest()).write_bytes(ranks)
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
+    run = command(copy)
+    assert "toy" in run("tokenizers")
+    source = write_jsonl(tmp_path / "a.jsonl", documents(300))
+    run("prepare", source, "-o", tmp_path / "toy", "-t", "toy", "--val", 0.1)
+    run("prepare", source, "-o", tmp_path / "gpt2", "--val", 0.1)
+    for split in ("train.bin", "val.bin"):
+        assert (tmp_path / "toy" / split).read_bytes() == (tmp_path / "gpt2" / split).read_bytes()
+    assert json.loads(run("verify", tmp_path / "toy", "--json"))["sampled"] > 0
+
+
+TOY_EXECUTOR = '''"""Parts one by one, each in a process that is ended after it."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterable
+
+from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.part_process import PartProcess
+
+
+class ToyExecutor(Executor):
+    """One process at a time."""
+
+    _running: tuple[int, PartProcess] | None = None
+
+    def __init__(self, out: str, memory: int | None = None, workers: int | None = None) -> None:
+        super().__init__(out, memory, workers)
+
+    def open(self) -> None:
+        pass
+
+    def room(self) -> int:
+        return int(self._running is None)
+
+    def start(self, copy: int, number: int) -> None:
+        process = PartProcess(self._out, self._memory, self._workers, "toy")
+        self._running = copy, process
+        process.make(self.kind, number)
+
+    def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
+        if self._running is None:
+            time.sleep(seconds)
+            return
+        copy, process = self._running
+        for report in process.read() if select.select([process], [], [], seconds)[0] else ():
+            if report.last:
+                self.stop(copy)
+            yield copy, report
+
+    def stop(self, copy: int) -> None:
+        assert self._running is not None
+        self._running[1].end()
+        self._running = None
+
+    def close(self) -> None:
+        if self._running is not None:
+            self.stop(self._running[0])
+'''
+
+
+def test_an_executor_is_a_file_and_a_line(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    (copy / "cluster" / "toy_executor.py").write_text(TOY_EXECUTOR)
+    edit(
+        copy / "cluster" / "executors.py",
+        '    "ray": (',
+        '    "toy": ("toy_executor", "ToyExecutor"),\n    "ray": (',
+    )
+    run = command(copy)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(200))
+    flags = ["-f", "shards", "--shard-tokens", 5_000, "--val", 0.2]
+    run("prepare", source, "-o", tmp_path / "wanted", *flags)
+    run("prepare", source, "-o", tmp_path / "made", "--executor", "toy", "--parts", 3, *flags)
+    assert contents(tmp_path / "made") == contents(tmp_path / "wanted")

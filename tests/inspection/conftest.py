@@ -6,7 +6,8 @@ import os
 
 import pytest
 
-from shardmill.inspection import sampling
+from shardmill.documents import delimited
+from shardmill.sampling import looking
 from shardmill.storage import compressed
 from shardmill.storage import feeds as storage
 
@@ -14,10 +15,11 @@ from shardmill.storage import feeds as storage
 @pytest.fixture
 def few_places(monkeypatch):
     """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
-    monkeypatch.setattr(sampling, "UNIT", 1 << 15)
+    monkeypatch.setattr(looking, "UNIT", 1 << 15)
     block = storage.STREAM_BLOCK >> 4
     for module in (storage, compressed):
         monkeypatch.setattr(module, "STREAM_BLOCK", block)
+    monkeypatch.setattr(delimited, "BLOCK", delimited.BLOCK >> 4)
     monkeypatch.setattr(compressed, "INPUT_BLOCK", compressed.INPUT_BLOCK >> 4)
 
 

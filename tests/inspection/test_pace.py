@@ -7,9 +7,9 @@ import pytest
 
 from shardmill.documents import Reading
 from shardmill.documents.jsonl import JsonLinesReader
-from shardmill.inspection import looking, sampling
-from shardmill.inspection.estimate import Amount, Expected, Pace, pace
-from shardmill.inspection.sampling import Kind
+from shardmill.inspection.pace import Pace, pace
+from shardmill.sampling import Amount, Expected, looking
+from shardmill.sampling.sample import Kind, take_sample
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
 from tests.corpus import documents, write_jsonl
@@ -33,9 +33,10 @@ def test_the_slowest_part_bounds_the_time(needed, workers, cpus, bound, least):
 
 def sample(stored: int, speeds: list[float]) -> tuple[Kind, Expected]:
     """Places of a megabyte, encoded at these speeds in MB/s, and what they stand for."""
-    kind = Kind("text", "", [0], np.array([stored]), measures=np.array([stored]), reading=1e-9)
+    kind = Kind("text", "", [0], np.array([stored]), np.array([stored]))
+    kind.chunks = [(10**6, 0.0, 1e-3)] * 20
     kind.encoding = [(10**6, 1 / speed) for speed in speeds]
-    return kind, Expected(Amount(stored), Amount(stored // 10**4), stored // 10**4, Amount(stored // 4))
+    return kind, Expected(Amount(stored), Amount(stored // 10**4), Amount(stored // 10**4), Amount(stored // 4))
 
 
 def test_cold_caches_are_paid_for_once_a_worker_and_not_for_every_byte():
@@ -60,8 +61,8 @@ def test_what_loads_libraries_is_not_multiplied(tmp_path, monkeypatch):
     read = JsonLinesReader.read
     monkeypatch.setattr(JsonLinesReader, "read", slow_at_first)
     monkeypatch.setattr(looking, "clock", lambda: now[0])
-    monkeypatch.setattr(sampling, "UNIT", 1 << 14)
+    monkeypatch.setattr(looking, "UNIT", 1 << 14)
     sources = find_sources([str(tmp_path / "a.jsonl")])
-    (kind,) = sampling.take_sample(sources, Reading(), load_tokenizer("gpt2").engine())
+    kinds = take_sample(sources, Reading(), load_tokenizer("gpt2").engine())
     assert len(calls) > 10
-    assert kind.reading == 0.0
+    assert pace(kinds, [Expected(text=Amount(10**12))], 2, 1, 0.0).working == 0.0

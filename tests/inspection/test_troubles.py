@@ -148,9 +148,9 @@ def test_real_text_with_a_few_control_characters_is_text(tmp_path):
 
 
 def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning(tmp_path):
-    (tmp_path / "a.txt").write_bytes(b"a" * 6_000_000)
+    (tmp_path / "a.txt").write_bytes(b"a" * 10_000_000)
     report = inspect(tmp_path / "a.txt")
-    assert report.text_bytes.value == 6_000_000
+    assert report.text_bytes.value == 10_000_000
     assert not report.tokens.exact
     result = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="0")
     assert abs(report.tokens.value - result.manifest["splits"]["train"]["tokens"]) <= report.tokens.margin

@@ -1,6 +1,6 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
-from shardmill.documents.chunks import Bounds, Chunk, Documents, Position, Reject
+from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Reject, Section
 from shardmill.documents.formats import (
     FormatReader,
     Reader,
@@ -11,22 +11,25 @@ from shardmill.documents.formats import (
 )
 from shardmill.documents.oversize import TooLarge
 from shardmill.documents.reading import SPAN, Reading
-from shardmill.documents.stretches import Stretch
+from shardmill.documents.splitting import join
 
 __all__ = [
     "SPAN",
+    "WHOLE",
     "Bounds",
     "Chunk",
     "Documents",
     "FormatReader",
+    "Part",
     "Position",
     "Reader",
     "Reading",
     "Reject",
-    "Stretch",
+    "Section",
     "TooLarge",
     "chunks_of",
     "format_reader",
+    "join",
     "load_libraries",
     "reader_for",
 ]

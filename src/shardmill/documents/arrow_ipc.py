@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -38,10 +38,9 @@ from shardmill.documents.arrow_texts import (
     ViewedTexts,
 )
 from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, runs
-from shardmill.documents.chunks import WHOLE, Chunk, Position, Section
+from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
 from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Memory, Reading
-from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
 from shardmill.storage import STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
@@ -81,13 +80,13 @@ class ArrowReader(RowsReader):
                 raise self._damaged(batches.at, first_line(error)) from error
             self._check_end(FeedStream(feed, batches.at))
 
-    def _list_parts(self, feed: Feed) -> Parts:
+    def parts(self, feed: Feed) -> Sequence[Part]:
         if not isinstance(feed, FileFeed):
             return []
         listed = _Batches(feed, self._source.name, Reading(), 8 if self._head.startswith(ARROW_MARK) else 0)
         with suppress(ValueError):  # reading from the start will say what is wrong
             found = [message for _, message, _ in listed.messages() if message.kind == RECORD_BATCH]
-            return [(each.batch.rows, each.body) for each in found if each.batch]
+            return [Part(each.batch.rows, each.body, each.body) for each in found if each.batch]
         return []
 
     def _check_end(self, file: FeedStream) -> None:

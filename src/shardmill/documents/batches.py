@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Position, Reject, beside
-from shardmill.documents.columns import as_binary, documents_of, text_bytes, valid_rows
+from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Part, Position, Reject, beside
+from shardmill.documents.columns import documents_of, text_bytes, valid_rows
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
-from shardmill.documents.stretches import LARGE_PART, Parts, Stretch, evenly, pick
 from shardmill.storage import Feed, Source
 
 # A row counts as so many bytes of text more where rows are cut into chunks, and so does a null: a lease has eight bytes
@@ -26,7 +25,7 @@ LONG_TEXT = 1 << 21
 class RowBatch(NamedTuple):
     """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
 
-    column: pa.Array | pa.ChunkedArray
+    column: pa.Array
     cost: int
     total: int
     """Rows, the bad ones included."""
@@ -36,16 +35,7 @@ class RowBatch(NamedTuple):
     @property
     def beside(self) -> int:
         """Bytes of memory that they take besides their text."""
-        return beside(self.total, self._bad)
-
-    @property
-    def weight(self) -> int:
-        """What they count for where rows are gathered: bytes of text, and what rows and rejects take in such bytes."""
-        return self.cost + ROW_TEXT * self.total + NULL_TEXT * self._bad
-
-    @property
-    def _bad(self) -> int:
-        return len(self.rejects) + int(self.column.null_count)
+        return beside(self.total, len(self.rejects) + int(self.column.null_count))
 
 
 class RowsReader:
@@ -58,7 +48,6 @@ class RowsReader:
         self._source = source
         self._reading = reading
         self._field = reading.text_field
-        self._listed: Parts | None = None
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Oversize):
@@ -69,34 +58,11 @@ class RowsReader:
     def place(self, record: int, byte: int) -> str:
         return f"row {record + 1:,}"
 
-    def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
-        """Some row groups or batches, or pages of a large one."""
-        if self._listed is None:
-            self._listed = self._list_parts(feed)
-        parts = self._listed
-        if not parts:
-            return None
-        first, last, within, portion = pick(parts, share, size)
-        row = sum(rows for rows, _ in parts[:first])
-        rows = sum(rows for rows, _ in parts[first:last])
-        if last == first + 1 and parts[first][1] > LARGE_PART * size and rows > 1:
-            pages = self._list_within(first) or [parts[first]]
-            finer = [
-                piece for page in pages for piece in (evenly(page, size) if page[1] > LARGE_PART * size else [page])
-            ]
-            # Of a remote source all up to there would have to be fetched, so it is the beginning.
-            one, other, _, piece = pick(finer, 0.0 if self._source.remote else within, size)
-            row, rows = row + sum(rows for rows, _ in finer[:one]), sum(rows for rows, _ in finer[one:other])
-            portion *= piece
-        return Stretch(Position(row), row, row + rows, portion)
+    def parts(self, feed: Feed) -> Sequence[Part]:
+        return ()
 
-    def _list_parts(self, feed: Feed) -> Parts:
-        """Parts of the source that can be entered: the rows of each and what it weighs. None: it cannot be entered."""
-        return []
-
-    def _list_within(self, part: int) -> Parts:
-        """The same within one part."""
-        return []
+    def parts_within(self, part: int) -> Sequence[Part]:
+        return ()
 
     def _numbered(self, parts: Iterable[RowBatch], start: Position, through: Callable[[], int]) -> Iterator[Chunk]:
         """The chunks after `start`; `through` tells how far the stored bytes have been read."""
@@ -117,9 +83,6 @@ class RowsReader:
 def documents_of_rows(rows: RowBatch, field: str) -> Documents:
     """The documents of the rows, with the rejects of both kinds in order."""
     column = rows.column
-    if isinstance(column, pa.ChunkedArray):
-        parts = [as_binary(part) for part in column.chunks]
-        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if not rows.rejects:
         return documents_of(column, field)
     keep = np.ones(rows.total, np.bool_)
@@ -175,17 +138,3 @@ def slices(columns: Iterable[pa.Array], size: int) -> Iterator[RowBatch]:
             weights += NULL_TEXT * np.cumsum(~valid_rows(column))
         for first, last in runs(weights, size):
             yield RowBatch(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
-
-
-def gathered(parts: Iterable[RowBatch], size: int) -> Iterator[RowBatch]:
-    """Runs of rows, without rejects, that weigh together about `size`: what comes in small batches."""
-    held: list[pa.Array] = []
-    cost = total = weight = 0
-    for part in parts:
-        if held and weight + part.weight > size:
-            yield RowBatch(pa.chunked_array(held), cost, total)
-            held, cost, total, weight = [], 0, 0, 0
-        held.append(part.column)
-        cost, total, weight = cost + part.cost, total + part.total, weight + part.weight
-    if held:
-        yield RowBatch(pa.chunked_array(held), cost, total)

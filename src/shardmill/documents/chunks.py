@@ -52,6 +52,16 @@ class Section(NamedTuple):
 WHOLE = Section()
 
 
+class Part(NamedTuple):
+    """Consecutive rows of a source that can be read by themselves."""
+
+    rows: int
+    size: int
+    """Bytes that are about those of their text."""
+    stored: int
+    """Bytes that have to be read for them."""
+
+
 class Bounds(NamedTuple):
     """Some consecutive sources of a plan: from a byte of the first to a byte of the last."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,17 +10,14 @@ from numpy.typing import NDArray
 
 from shardmill import core
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Reject, Section, excerpt
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Reject, Section, excerpt
 from shardmill.documents.cutting import last_separator, next_stop, thinned
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.records import judge
-from shardmill.documents.stretches import Stretch, cell
 from shardmill.errors import SourceError
-from shardmill.storage import BOM, SMALL, Before, Feed, FileFeed, RandomAccess, Source, read_range
+from shardmill.storage import BOM, SMALL, Before, Feed, RandomAccess, Source, read_range
 
-# Bytes before a part of a source in which the beginning of a line is looked for.
-BACK = 1 << 20
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
@@ -47,10 +44,9 @@ class JsonLinesReader:
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         position = start.offset or self._enter(feed, section.begin)
         if section.end is not None:
-            end = self._enter(feed, section.end)
-            if position >= end:
+            if position >= section.end:
                 return
-            feed = Before(feed, end)
+            feed = Before(feed, self._enter(feed, section.end))
         if position == 0:
             head = feed.peek(0, SMALL)
             self._refuse_array(head)
@@ -181,20 +177,8 @@ class JsonLinesReader:
         records = np.flatnonzero(taken)
         return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
 
-    def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
-        """The lines of a part, from the beginning of the one that reaches into it on where that is near."""
-        if not isinstance(feed, RandomAccess):
-            return None
-        begin, end = cell(feed.size, share, size)
-        # A remote source would have to be fetched up to there.
-        floor = max(0, begin - (BACK if isinstance(feed, FileFeed) else SMALL))
-        if begin:
-            feed.drop(floor)
-        start = last_separator(feed.peek, floor, begin, b"\n") if begin else 0
-        if start < 0 and floor:
-            found = feed.peek(begin, end - begin).find(b"\n")
-            start = end if found < 0 else begin + found + 1
-        return Stretch(Position(max(0, start)), begin, end, (end - begin) / max(1, feed.size))
+    def parts(self, feed: Feed) -> Sequence[Part]:
+        return ()
 
     def place(self, record: int, byte: int) -> str:
         return f"line {record + 1:,}"

@@ -6,7 +6,7 @@ some pages are larger than a chunk: those are decoded by the feeder, in slices w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_ipc import first_line
 from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, documents_of_rows, slices
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Section, beside
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, beside
 from shardmill.documents.columns import as_binary, find_column
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.pages import (
@@ -39,7 +39,6 @@ from shardmill.documents.pages import (
     small_file,
 )
 from shardmill.documents.reading import Reading
-from shardmill.documents.stretches import Parts
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import PARQUET_MARK
 from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged
@@ -145,17 +144,17 @@ class ParquetReader(RowsReader):
             self._file.release(*group.span)
         yield from run.taken()
 
-    def _list_parts(self, feed: Feed) -> Parts:
+    def parts(self, feed: Feed) -> Sequence[Part]:
         self._groups = self._open(feed)
-        return [(group.rows, group.encoded) for group in self._groups]
+        return [Part(group.rows, group.encoded, group.span[1] - group.span[0]) for group in self._groups]
 
-    def _list_within(self, part: int) -> Parts:
-        found, each = list[tuple[int, int]](), 0.0  # and bytes of an entry of the dictionary
+    def parts_within(self, part: int) -> Sequence[Part]:
+        found, each = list[Part](), 0.0  # and bytes of an entry of the dictionary
         for page in self._pages(self._groups[part]) if not self._source.remote else ():
             if page.kind == DICTIONARY_PAGE:
                 each = page.size / max(1, page.values)
             else:
-                found.append((page.values, int(each * page.values) if page.numbers else page.size))
+                found.append(Part(page.values, int(each * page.values) if page.numbers else page.size, page.stored))
         return found
 
     def _values(self, page: Page, codec: int, row: int, held: ExitStack) -> pa.Array:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Section
-from shardmill.documents.cutting import Stop, continuations, last_separator, next_stop, splits_from, thinned
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section
+from shardmill.documents.cutting import Stop, last_separator, next_stop, splits_from, thinned
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import SPAN, Reading
 from shardmill.documents.splitting import rows_between, split_documents
-from shardmill.documents.stretches import Stretch, cell
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import BOM, CONTEXT, REPLACEMENT, STREAM_BLOCK, Before, Feed, RandomAccess, Source, read_range
 
@@ -279,29 +278,8 @@ class TextReader:
             feed.close()
         return count
 
-    def stretch(self, feed: Feed, share: float, size: int) -> Stretch | None:
-        """From one place that is safe for the tokenizer to another: documents may begin before it or end after it."""
-        if not isinstance(feed, RandomAccess):
-            return None
-        begin, end = cell(feed.size, share, size)
-        portion, separator = (end - begin) / max(1, feed.size), self._reading.separator or b""
-        inside = begin > 0
-        if begin:
-            # Where the chunk that comes before would end.
-            before = max(0, begin - len(separator))
-            feed.drop(before)
-            floor = max(self._text_start, begin - CONTEXT)
-            stop = next_stop(
-                feed.peek, start=before, at=begin, floor=floor, separator=separator or None, cut=self._reading.cut,
-                most=1 << 16,
-            )  # fmt: skip
-            if separator and feed.peek(before, begin - before) == separator:
-                inside = False
-            elif stop is None:
-                begin += continuations(feed.peek(begin, 4))
-            else:
-                begin, inside = stop.offset, not stop.ends
-        return Stretch(Position(begin, inside=inside), begin, end, portion)
+    def parts(self, feed: Feed) -> Sequence[Part]:
+        return ()
 
     def place(self, record: int, byte: int) -> str:
         return f"byte {byte:,}"

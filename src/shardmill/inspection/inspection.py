@@ -15,23 +15,11 @@ import numpy as np
 from shardmill import arguments
 from shardmill.documents import Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspection.download import bytes_to_fetch, download_speed, looking_fetcher
-from shardmill.inspection.estimate import (
-    NOTHING,
-    Amount,
-    Expected,
-    expected,
-    histogram,
-    output_sizes,
-    pace,
-    staged_sizes,
-)
-from shardmill.inspection.found import BUCKETS
-from shardmill.inspection.sampling import Kind, take_sample
-from shardmill.inspection.separators import Separator, find_separators
-from shardmill.inspection.troubles import Trouble, find_troubles
+from shardmill.inspection.pace import pace
+from shardmill.inspection.troubles import Separator, Trouble, find_separators, find_troubles
 from shardmill.options import Options
 from shardmill.run import (
+    SHARDS_HERE,
     Budget,
     dataset_files,
     default_memory,
@@ -40,8 +28,21 @@ from shardmill.run import (
     usable_cpus,
     usable_memory,
 )
+from shardmill.sampling import (
+    BUCKETS,
+    Amount,
+    Expected,
+    Kind,
+    download_speed,
+    expected,
+    histogram,
+    looking_fetcher,
+    output_sizes,
+    take_sample,
+    within,
+)
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import ROOM, Fetcher, Source, is_url
+from shardmill.storage import ROOM, is_url
 from shardmill.tokens import Tokenizer, load_tokenizer
 
 _SECONDS, _AFAR_SECONDS = 5.0, 8.0  # that a sample may take
@@ -72,13 +73,13 @@ class Inspection:
     vocab_size: int
     token_bytes: int
     kinds: list[ListedKind] = field(default_factory=list)
-    text_bytes: Amount = NOTHING
-    documents: Amount = NOTHING
+    text_bytes: Amount = Amount()
+    documents: Amount = Amount()
     """Empty and rejected ones included."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """(bytes, documents of up to so many bytes and more than the entry before), of those that will be written."""
     separators: list[Separator] = field(default_factory=list)
-    tokens: Amount = NOTHING
+    tokens: Amount = Amount()
     """With the end-of-text tokens."""
     bytes_per_token: float = 0.0
     output_bytes: dict[str, int] = field(default_factory=dict)
@@ -151,47 +152,31 @@ def inspect(
     if is_url(report.out):
         report.staging = str(staging_folder(Path(chosen.cache) if chosen.cache else None))
     settle_allocator()  # as in a run, or the sample would be slower
-    engine = tokenizer.engine()
-    remote = found.remote
-    budget = _machine(report, chosen, remote, tokenizer)
+    budget = _machine(report, chosen, found.remote, tokenizer)
+    # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
+    cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
     with looking_fetcher() as fetcher:
         reading = Reading(
-            chosen.text_field,
-            chosen.separator_bytes,
-            tokenizer.cut,
-            fetcher=fetcher if remote else None,
-        )
+            chosen.text_field, chosen.separator_bytes, cut, fetcher=fetcher if found.remote else None
+        )  # fmt: skip
         started = time.monotonic()
-        kinds = take_sample(found, reading, engine, seconds=_AFAR_SECONDS if remote else _SECONDS)
+        seconds = _AFAR_SECONDS if found.remote else _SECONDS
+        kinds = take_sample(found, reading, tokenizer.engine(), seconds=seconds)
         report.sampled_seconds = time.monotonic() - started
-        expects = _describe(report, kinds, chosen, tokenizer)
-        download = _download(report, kinds, found, chosen, fetcher) if remote else 0.0
-    written = sum(holds.written for holds in expects)
-    report.output_bytes = output_sizes(
-        report.tokens.value, written, report.token_bytes, report.vocab_size, chosen.tokens_per_shard
-    )
-    report.disk_bytes = (
-        staged_sizes(report.output_bytes, report.token_bytes, chosen.tokens_per_shard)
-        if report.staging
-        else report.output_bytes
-    )
-    report.naive_bytes = _NAIVE * report.tokens.value + report.text_bytes.value
+        if found.remote:
+            report.fetched_bytes = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))
+            try:
+                report.fetched_per_second = round(download_speed(found, fetcher))
+            except SourceError as error:
+                kinds[0].errors.append(error)
+    expects = _describe(report, kinds, chosen, eot=tokenizer.eot is not None and chosen.eot != "none")
+    if report.staging:
+        report.disk_bytes = within(report.output_bytes, SHARDS_HERE * chosen.tokens_per_shard * report.token_bytes)
+    download = report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
     needed = pace(kinds, expects, report.token_bytes, report.workers, download)
     report.seconds, report.bound = needed.seconds(report.workers, usable_cpus())
     report.troubles = find_troubles(report, kinds, found, chosen, budget)
     return report
-
-
-def _download(
-    report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, fetcher: Fetcher
-) -> float:
-    """Put how much is to be fetched, and how fast it comes, into the report; gives the seconds."""
-    try:
-        report.fetched_bytes = bytes_to_fetch(kinds, sources, options.text_field, fetcher)
-        report.fetched_per_second = round(download_speed(sources, fetcher))
-    except SourceError as error:
-        kinds[0].errors.append(error)
-    return report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
 
 
 def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Tokenizer) -> Budget | BudgetError:
@@ -201,6 +186,7 @@ def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Toke
         folder = folder.parent
     report.free_bytes = shutil.disk_usage(folder).free
     report.machine_bytes = usable_memory()
+    budget: Budget | BudgetError
     try:
         budget = Budget(
             options.memory_bytes,
@@ -212,41 +198,39 @@ def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Toke
             remote=remote,
             beside=ROOM if report.staging else 0,
         )
+        report.workers = budget.workers
     except BudgetError as error:
+        budget = error
         report.workers = options.workers or usable_cpus()
-        report.memory_bytes = options.memory_bytes or default_memory(report.workers)
-        return error
-    report.workers = budget.workers
-    report.memory_bytes = options.memory_bytes or default_memory(budget.workers)
+    report.memory_bytes = options.memory_bytes or default_memory(report.workers)
     return budget
 
 
-def _describe(report: Inspection, kinds: list[Kind], options: Options, tokenizer: Tokenizer) -> list[Expected]:
+def _describe(report: Inspection, kinds: list[Kind], options: Options, *, eot: bool) -> list[Expected]:
     """Put what the kinds hold into the report, and give it."""
-    separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
-    sizes = np.zeros(BUCKETS, np.int64)
-    expects: list[Expected] = []
-    plain: list[bytes] = []
-    plain_bytes = 0
-    for kind in kinds:
-        holds = expected(kind, separated=separated, eot=eot)
-        expects.append(holds)
-        sizes += histogram(kind, holds, separated=separated)
-        report.kinds.append(
-            ListedKind(kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
+    separated = options.separator is not None
+    expects = [expected(kind, separated=separated, eot=eot) for kind in kinds]
+    report.kinds = [
+        ListedKind(kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
                    holds.text, holds.documents, holds.tokens)
-        )  # fmt: skip
-        if kind.format == "text" and not separated:
-            plain += kind.raw
-            plain_bytes += holds.text.value
+        for kind, holds in zip(kinds, expects, strict=True)
+    ]  # fmt: skip
     total = sum(expects, Expected())
     report.text_bytes, report.documents, report.tokens = total.text, total.documents, total.tokens
-    full = np.flatnonzero(sizes)
-    if len(full):
+    sizes = np.zeros(BUCKETS, np.int64)
+    for kind, holds in zip(kinds, expects, strict=True):
+        sizes += histogram(kind, holds, separated=separated)
+    if len(full := np.flatnonzero(sizes)):
         report.sizes = [(4**i, int(sizes[i])) for i in range(int(full[0]), int(full[-1]) + 1)]
-    report.separators = find_separators(plain, plain_bytes)
-    report.sampled_places = sum(len(kind.units) for kind in kinds)
-    report.sampled_bytes = sum(kind.sampled for kind in kinds)
-    without_eot = report.tokens.value - total.written * eot
-    report.bytes_per_token = report.text_bytes.value / without_eot if without_eot > 0 else 0.0
+    if not separated:
+        plain = [kind for kind in kinds if kind.format == "text"]
+        text = sum(one.text_bytes.value for one in report.kinds if one.format == "text")
+        report.separators = find_separators([raw for kind in plain for raw in kind.raw], text)
+    report.sampled_places = sum(len(kind.places) for kind in kinds)
+    report.sampled_bytes = sum(place.encoded for kind in kinds for place in kind.places)
+    without_eot = total.tokens.value - total.written.value * eot
+    report.bytes_per_token = total.text.value / without_eot if without_eot > 0 else 0.0
+    report.output_bytes = output_sizes(total, report.token_bytes, report.vocab_size, options.tokens_per_shard)
+    report.disk_bytes = report.output_bytes
+    report.naive_bytes = _NAIVE * total.tokens.value + total.text.value
     return expects

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from shardmill.units import show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
-    from shardmill.inspection.estimate import Amount
     from shardmill.inspection.inspection import Inspection
+    from shardmill.sampling import Amount
 
 _WIDTH = 100
 _LABEL = 12

@@ -1,4 +1,4 @@
-"""What would go wrong in a run, as far as a sample shows it."""
+"""What would go wrong in a run, as far as a sample shows it, and what seems to stand between documents."""
 
 from __future__ import annotations
 
@@ -14,13 +14,31 @@ from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
     from shardmill.inspection.inspection import Inspection
-    from shardmill.inspection.sampling import Kind
     from shardmill.options import Options
     from shardmill.run import Budget
+    from shardmill.sampling import Kind
     from shardmill.storage import Source
 
 _SHOWN = 3
 _FEWEST_BAD = 100  # below that no share of bad documents stops a run
+# The option that splits there, what it is, and whether it stands there for no other reason: blank lines also part
+# paragraphs. In the order in which they are to be preferred.
+_KNOWN: tuple[tuple[str, bytes, str, bool], ...] = (
+    ("<|endoftext|>", b"<|endoftext|>", "the end-of-text token of GPT-2, as text", True),
+    ("<|end_of_text|>", b"<|end_of_text|>", "the end-of-text token of Llama 3, as text", True),
+    ("<|im_end|>", b"<|im_end|>", "an end-of-turn token, as text", True),
+    ("</s>", b"</s>", "an end-of-sentence token, as text", True),
+    (r"\x1e", b"\x1e", "the record separator of ASCII", True),
+    (r"\f", b"\f", "form feeds", False),
+    (r"\n---\n", b"\n---\n", "lines of three dashes", False),
+    (r"\n===\n", b"\n===\n", "lines of three equals signs", False),
+    (r"\n\n\n", b"\n\n\n", "two blank lines", False),
+    (r"\n\n", b"\n\n", "blank lines", False),
+    (r"\r\n\r\n", b"\r\n\r\n", "blank lines (CRLF)", False),
+    (r"\n", b"\n", "line ends, with long lines between them", False),
+)
+_RARE = 1 << 20  # bytes from one to the next
+_LONG_LINE = 400  # bytes a line, on average, from which on a line looks like a document
 _LARGE = 1_000_000  # bytes of a text from which on blank lines in it may well part documents
 
 
@@ -102,12 +120,12 @@ def _binary(kinds: list[Kind]) -> list[Trouble]:
 
 
 def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
-    counted = [(kind, unit) for kind in kinds for unit in kind.units]
-    if not any(unit.rejected for _, unit in counted):
+    places = [place for kind in kinds for place in kind.places]
+    if not any(place.rejected for place in places):
         return []
-    # Kinds have as many places as their share of the bytes, so that all units count alike.
-    bad = sum(unit.rejected * unit.weight for _, unit in counted)
-    share = min(1.0, bad / max(1e-9, bad, sum(unit.documents * unit.weight for _, unit in counted)))
+    # Kinds have as many places as their share of the bytes, so that all places count alike.
+    bad = sum(place.rejected * place.weight for place in places)
+    share = min(1.0, bad / max(1e-9, bad, sum(place.documents * place.weight for place in places)))
     reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(_SHOWN)
     listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
     allowed, documents = options.bad_allowed, report.documents.value
@@ -120,10 +138,6 @@ def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Tr
     return [
         Trouble("rejects", f"{_percent(share)} of the documents in the sample are bad: {listed}", None, hint, stops)
     ]
-
-
-def _seen(kind: Kind) -> int:
-    return sum(unit.documents for unit in kind.units)
 
 
 def _disk(report: Inspection) -> list[Trouble]:
@@ -173,7 +187,7 @@ def _empty(report: Inspection, sources: Sequence[Source]) -> list[Trouble]:
 
 
 def _invalid(kinds: list[Kind]) -> list[Trouble]:
-    replaced, text = sum(kind.replaced for kind in kinds), sum(unit.text for kind in kinds for unit in kind.units)
+    replaced, text = sum(kind.replaced for kind in kinds), sum(place.text for kind in kinds for place in kind.places)
     if not replaced:
         return []
     share = replaced / max(1, text)
@@ -189,7 +203,7 @@ def _separator(report: Inspection, kinds: list[Kind], options: Options) -> list[
     if not texts:
         return []
     if options.separator is not None:
-        if any(_seen(kind) > kind.looked for kind in texts):
+        if any(sum(place.documents for place in kind.places) > kind.looked for kind in texts):
             return []
         said = f"the separator `{options.separator}` was not found in the sampled text"
         return [Trouble("separator", said, None, "without one, a file is a document")]
@@ -212,3 +226,38 @@ def _above(share: float) -> str:
     while step < share * 1.2 and step < 1:
         step *= 10**0.5
     return "any" if step >= 0.5 else f"{100 * step:.2g}%"
+
+
+@dataclass(frozen=True)
+class Separator:
+    """Something that may stand between documents."""
+
+    separator: str
+    """As `--separator` takes it."""
+    meaning: str
+    documents: int
+    """That it would make of all text, about."""
+    apart: int
+    """Bytes from one to the next."""
+    certain: bool
+    """It is no part of ordinary text."""
+
+
+def find_separators(excerpts: list[bytes], text_bytes: int) -> list[Separator]:
+    """The separators in excerpts of a text of so many bytes, the most likely first."""
+    seen = sum(map(len, excerpts))
+    if not seen:
+        return []
+    found: list[Separator] = []
+    for option, raw, meaning, certain in _KNOWN:
+        counts = [excerpt.count(raw) for excerpt in excerpts]
+        count = sum(counts)
+        # What only a page here and there mentions separates nothing.
+        if not count or seen / count > _RARE or (not certain and 2 * counts.count(0) > len(counts)):
+            continue
+        if raw == b"\n" and seen / count < _LONG_LINE:
+            continue
+        if raw == b"\n" and any(not one.certain for one in found):
+            continue  # with blank lines between them, lines are paragraphs
+        found.append(Separator(option, meaning, max(1, round(count / seen * text_bytes)), seen // count, certain))
+    return found

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from shardmill.run.rows import Rows as Rows
     from shardmill.run.rows import Stream as Stream
     from shardmill.run.rows import eot_places as eot_places
-    from shardmill.run.rows import join as join
     from shardmill.run.rows import with_eot as with_eot
     from shardmill.run.rows_output import ROW as ROW
     from shardmill.run.rows_output import ROWS as ROWS
@@ -82,7 +81,7 @@ __all__, __getattr__ = lazily(
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
         "record": "read_record",
-        "rows": "Counted Rows Stream eot_places join with_eot",
+        "rows": "Counted Rows Stream eot_places with_eot",
         "rows_output": "ROW ROWS RowsOutput TOKENS unpacked",
         "splits": "Limit",
         "store_destination": "SHARDS_HERE staging_folder",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from shardmill.documents import Reading, chunks_of, load_libraries
 from shardmill.options import Val
 from shardmill.run.budget import Budget
-from shardmill.run.destination import Destination
 from shardmill.run.loop import Producer
 from shardmill.run.machine import hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
@@ -18,9 +19,13 @@ from shardmill.run.preflight import check_disk
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
 from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
-from shardmill.run.writer import Writer
-from shardmill.shards import SPLITS, Output
+from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher
+
+if TYPE_CHECKING:
+    from shardmill.run.destination import Destination
+    from shardmill.run.writer import Writer
+    from shardmill.shards import Output
 
 
 class EncodedText(Producer):
@@ -137,6 +142,8 @@ class EncodedText(Producer):
         """`ours`: what was reached is the limit of this run, not the system's."""
         try:
             yield
-        except MemoryError as error:
+        except (MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
             source = self.sources[min(writer.state.source, len(self.sources) - 1)]
             raise self.budget.exhausted(source.name, ours=ours) from error

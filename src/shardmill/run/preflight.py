@@ -29,7 +29,7 @@ def check_disk(
     if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
         return  # would fit at one token for every byte of text, at a compression of four
     # Only now: most runs come this far never, and these take a twentieth of a second to load.
-    from shardmill.inspection import Expected, expected, looking_fetcher, output_sizes, take_sample
+    from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
     sized = Sources(source for source in plan.sources if source.size)
     engine = settings.engine()
@@ -44,11 +44,9 @@ def check_disk(
     for output in outputs:
         parts = (expected(kind, separated=separated, eot=output.eot != "none") for kind in kinds)
         all_of_it = sum(parts, Expected())
-        tokens, width = all_of_it.tokens, output.dtype.itemsize
-        sizes = output_sizes(
-            tokens.value, all_of_it.written, width, tokenizer.vocab_size, plan.options.tokens_per_shard
-        )
-        size, margin = destination.space(output, sizes[output.format], tokens.margin * width)
+        width = output.dtype.itemsize
+        sizes = output_sizes(all_of_it, width, tokenizer.vocab_size, plan.options.tokens_per_shard)
+        size, margin = destination.space(output, sizes[output.format], all_of_it.tokens.margin * width)
         need += size
         doubt += margin
     destination.check_free(need, doubt)

@@ -180,34 +180,6 @@ def _taken(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bo
     return np.concatenate([tokens[ends[first] : ends[last]] for first, last in runs if mine[first]])
 
 
-def join(found: list[Documents]) -> Documents:
-    """The rows of several chunks as one."""
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64))
-    if any(d.gap for d in found):
-        found = [_packed(d) for d in found]
-    data = np.concatenate([d.data[d.offsets[0] : d.offsets[-1]] for d in found])
-    if len(data) and max(map(len, found)) == 1 == min(map(len, found)):  # tiny files
-        sizes = np.array([d.offsets[1] - d.offsets[0] for d in found], np.int64)
-    else:
-        sizes = np.concatenate([np.diff(d.offsets) for d in found])
-    tail = None if found[0].tail is None else np.concatenate([d.tail for d in found if d.tail is not None])
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return Documents(data, offsets, spans=any(d.spans for d in found), tail=tail)
-
-
-def _packed(documents: Documents) -> Documents:
-    """The same without what stands between the rows."""
-    if not documents.gap:
-        return documents
-    ends = documents.offsets[1:] - len(documents.gap)
-    between = (ends[:-1, None] + np.arange(len(documents.gap))).ravel()
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(documents.lengths)])
-    return replace(documents, data=np.delete(documents.data, between), offsets=offsets, gap=b"")
-
-
 def _refused(documents: Documents, row: int, reason: str) -> Reject:
     start = int(documents.offsets[row])
     end = start + int(documents.lengths[row])

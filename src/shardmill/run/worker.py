@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.documents import Chunk, Documents, Reader
+from shardmill.documents import Chunk, Documents, Reader, join
 from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.machine import hand_back
-from shardmill.run.rows import STORED, Counted, Rows, Stream, count, join, make_rows, with_eot
+from shardmill.run.rows import STORED, Counted, Rows, Stream, count, make_rows, with_eot
 from shardmill.run.splits import PREFIX, Limit, val_rows
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ class Worker:
         batch = self._part(entry, chunk, val, last, first, seen)
         batch.counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)]
         yield batch
-        self._make_room()
+        # The next one has memory for an engine again, but it may be far.
+        self._engine = None
 
     def _part(
         self, entry: Entry, chunk: Chunk, val: bool, tokens: NDArray[Any], first: bool, seen: int | None

@@ -1,4 +1,4 @@
-"""The parts that a reader gives for samples cover its source: each record is in one of them, and only there."""
+"""The places of a source cover it: each record is in one of them, and only there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.documents import Reading
-from shardmill.inspection.looking import Look
+from shardmill.sampling import looking
+from shardmill.sampling.looking import Look
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
 
@@ -27,7 +28,8 @@ def texts() -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt", "groups", "pages", "dictionary", "feather", "batch"])
-def test_every_record_is_in_exactly_one_part(tmp_path, kind):
+def test_every_record_is_at_exactly_one_place(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(looking, "UNIT", UNIT)
     made = texts()
     path = tmp_path / f"a.{kind}"
     table = pa.table({"text": made * 4 if kind == "dictionary" else made})
@@ -48,29 +50,29 @@ def test_every_record_is_in_exactly_one_part(tmp_path, kind):
         )  # fmt: skip
     (source,) = find_sources([str(path)])
     reading = Reading("text", separator, load_tokenizer("gpt2").cut, largest=1 << 20)
-    look = Look(0, source, 1_000_000, reading, UNIT, 1 << 30, lambda: False)
-    found = list(look.go([(i + 0.5) / 3000 for i in range(3000)]))
-    assert look.error is None and look.placed
-    assert len({one.place for one in found}) > 10
+    look = Look(0, source, 1_000_000, reading)
+    groups = list(look.groups([(i + 0.5) / 3000 for i in range(3000)], 1 << 30))
+    assert look.error is None and look.entered
+    assert len(groups) > 10
+    found = [piece for group in groups for piece in group.pieces]
     truth = table.column("text").to_pylist()
     written = [text for text in truth if text]
     assert sum(one.begun for one in found) == len(truth)
     sizes = np.concatenate([one.sizes for one in found])
     assert sorted(sizes[sizes > 0].tolist()) == sorted(len(text.encode()) for text in written)
-    # Of a line that lies in two parts each has its share, and a separator at the edge of two is in neither.
-    text = sum(len(text.encode()) for text in truth)
-    assert sum(one.size * one.part for one in found) == pytest.approx(text, rel=0.01)
-    assert sum(one.stored for one in found) == pytest.approx(1_000_000, rel=0.01)
-    assert sum(one.covered for one in found) == pytest.approx(source.size if kind == "jsonl" else 1_000_000, rel=0.01)
+    assert sum(one.text for one in found) == sum(len(text.encode()) for text in truth)
+    assert sum(group.stored for group in groups) == pytest.approx(1_000_000, rel=0.01)
+    all_of_it = source.size if kind in ("jsonl", "txt") else 1_000_000
+    assert sum(group.covered for group in groups) == pytest.approx(all_of_it, rel=0.01)
 
 
 @pytest.mark.parametrize("separator", [b"\n", b"<|sep|>", b"\n\n"])
-def test_parts_of_text_that_meet_at_a_separator_share_its_documents_out(tmp_path, separator):
+def test_places_of_text_that_meet_at_a_separator_share_its_documents_out(tmp_path, monkeypatch, separator):
     made = [f"note {i} says a little" if i % 3 else "ok" for i in range(400)]
     (tmp_path / "a.txt").write_bytes(separator.join(text.encode() for text in made))
     (source,) = find_sources([str(tmp_path / "a.txt")])
     reading = Reading("text", separator, load_tokenizer("gpt2").cut, largest=1 << 20)
     for unit in range(150, 190):
-        look = Look(0, source, 1_000_000, reading, unit, 1 << 30, lambda: False)
-        found = list(look.go([(i + 0.5) / 1000 for i in range(1000)]))
-        assert sum(one.begun for one in found) == len(made), unit
+        monkeypatch.setattr(looking, "UNIT", unit)
+        found = list(Look(0, source, 1_000_000, reading).groups([(i + 0.5) / 1000 for i in range(1000)], 1 << 30))
+        assert sum(piece.begun for group in found for piece in group.pieces) == len(made), unit

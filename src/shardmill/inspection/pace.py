@@ -1,0 +1,70 @@
+"""How long a run will take, by the CPU time that its steps take in the sample."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+from shardmill.sampling import UNIT, Expected, Kind
+
+_BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
+_DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
+_STARTING = 0.5  # seconds from the command to the first chunk, and from the last to the manifest
+_LOADING = 2  # chunks with which libraries are loaded: what they take is not the speed of a run
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What a run takes, in seconds of one CPU but for the download."""
+
+    starting: float = 0.0
+    feeding: float = 0.0
+    """One thread's work."""
+    working: float = 0.0
+    """Of all workers together."""
+    keeping: float = 0.0
+    """One thread's: hashing what was written."""
+    download: float = 0.0
+    """On the clock."""
+
+    def seconds(self, workers: int, cpus: int) -> tuple[float, str]:
+        """The time on the clock, and what it is bound by: `workers`, `feeder`, `cpus` or `download`."""
+        ways = {
+            "download": self.download,
+            "feeder": self.feeding,
+            "workers": self.working / workers,
+            "cpus": (self.feeding + self.working + self.keeping) / (cpus * _BUSY if cpus > 1 else 1.0),
+        }
+        bound = max(ways, key=ways.__getitem__)
+        return self.starting + ways[bound], bound
+
+
+def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, download: float) -> Pace:
+    """What a run takes at the speed of the sample; `expects` says what each kind holds."""
+    feeding = reading = 0.0
+    for kind, holds in zip(kinds, expects, strict=True):
+        chunks = kind.chunks[_LOADING:] or kind.chunks
+        # A run has chunks of megabytes: what a call takes however little it is given does not count.
+        chunks = [chunk for chunk in chunks if chunk[0] > UNIT // 4] or chunks
+        share = holds.text.value / max(1, sum(text for text, _, _ in chunks))
+        feeding += kind.opening + share * sum(seconds for _, seconds, _ in chunks)
+        reading += share * sum(seconds for _, _, seconds in chunks)
+    # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
+    # sample took more than the second is paid once for each.
+    calls = [call for kind in kinds for call in kind.encoding]
+    calls = [call for call in calls if call[0] > UNIT // 4] or calls
+    late = calls[len(calls) // 2 :]
+    warm = sum(seconds for _, seconds in late) / max(1, sum(text for text, _ in late))
+    sampled = sum(text for text, _ in calls)
+    cold = max(0.0, sum(seconds for _, seconds in calls) - warm * sampled)
+    text, tokens = sum(holds.text.value for holds in expects), sum(holds.tokens.value for holds in expects)
+    encoding = warm * text + cold * workers * min(1.0, text / workers / max(1, sampled))
+    return Pace(_STARTING, feeding, reading + encoding + _DEALING * tokens, tokens * width / _hash_speed(), download)
+
+
+def _hash_speed() -> float:
+    block = bytes(4 << 20)
+    started = time.thread_time()
+    hashlib.sha256(block).digest()
+    return len(block) / max(1e-9, time.thread_time() - started)

@@ -1,0 +1,21 @@
+"""A sample of the sources, and what it says of the whole; for `inspect`, and for `prepare` before it begins."""
+
+from shardmill.sampling.download import download_speed, looking_fetcher
+from shardmill.sampling.estimate import Amount, Expected, expected, histogram, output_sizes, within
+from shardmill.sampling.looking import UNIT
+from shardmill.sampling.sample import BUCKETS, Kind, take_sample
+
+__all__ = [
+    "BUCKETS",
+    "UNIT",
+    "Amount",
+    "Expected",
+    "Kind",
+    "download_speed",
+    "expected",
+    "histogram",
+    "looking_fetcher",
+    "output_sizes",
+    "take_sample",
+    "within",
+]

@@ -1,0 +1,142 @@
+"""What a sample says of the whole: documents, text and tokens with their margins, and the size of each output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from shardmill.sampling.sample import BUCKETS, Kind, bucketed
+from shardmill.shards import FORMATS, format_named
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %. One place has none.
+_T = (3.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+_LEAST_MARGIN = 0.001  # of a number is the least margin: where places begin and end costs as much
+_FEW = 0.1  # of a number, divided by the places, may be in what none of them has met
+_ALONE = 0.03  # of a number is the error that is taken for that of a single place
+_UNSEEN, _UNSEEN_DOCUMENTS = 0.02, 0.06  # of what was not reached, in bytes and in documents, may differ from the rest
+
+
+@dataclass(frozen=True)
+class Amount:
+    """A number; `margin` to either side covers the truth in 95 of 100 cases. No margin: it is exact."""
+
+    value: int = 0
+    margin: int = 0
+
+    @property
+    def exact(self) -> bool:
+        return self.margin == 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(self.value + other.value, round(math.hypot(self.margin, other.margin)))
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What one kind of sources, or all of them, hold."""
+
+    text: Amount = Amount()
+    documents: Amount = Amount()
+    """Empty and rejected ones included."""
+    written: Amount = Amount()
+    """Documents that will be written: each has an end-of-text token."""
+    tokens: Amount = Amount()
+    """With the end-of-text tokens."""
+
+    def __add__(self, other: Expected) -> Expected:
+        return Expected(
+            self.text + other.text,
+            self.documents + other.documents,
+            self.written + other.written,
+            self.tokens + other.tokens,
+        )
+
+
+def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
+    """What a kind holds. `separated`: text has a separator."""
+    places = kind.places
+    text = _total(kind, [place.text for place in places])
+    full = int(np.count_nonzero(kind.sizes))
+    if kind.format == "text" and not separated:
+        if not kind.whole and not kind.compression and not kind.replaced:
+            text = Amount(kind.stored)
+        documents = Amount(len(kind.members))
+        written = Amount(round(full * (1 - kind.blank / max(1, kind.looked))))
+    else:
+        documents = _total(kind, [place.documents for place in places], documents=True)
+        if documents.value < full:
+            documents = Amount(full, documents.margin)
+        if kind.rows is not None and not kind.errors:
+            documents = Amount(kind.rows)
+        seen = sum(place.documents * place.weight for place in places)
+        bad = sum((place.empty + place.rejected) * place.weight for place in places)
+        share = max(0.0, 1 - bad / seen) if seen else 1.0
+        written = Amount(round(documents.value * share), round(documents.margin * share))
+    # Of a stretch without a place to cut it only the beginning is encoded.
+    encoded = sum(place.encoded for place in places) >= sum(place.text for place in places)
+    tokens = _total(kind, [place.tokens for place in places], whole=kind.whole and encoded)
+    return Expected(text, documents, written, tokens + written if eot else tokens)
+
+
+def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whole: bool | None = None) -> Amount:
+    """From the ratio of values to stored bytes in the sample to the sum over all of the kind.
+
+    `whole`: the values are exact; unless told, where all was read. `documents` are counted where they begin, so it is
+    the bytes of the places that they are divided by; other values by those that the records take.
+    """
+    places = kind.places
+    weights = np.array([place.weight for place in places])
+    bytes_of = weights * np.array([place.stored if documents else place.covered for place in places])
+    found = weights * np.array(values, float)
+    covered = float(bytes_of.sum())
+    if (kind.whole if whole is None else whole) or not covered:
+        return Amount(round(sum(values)))
+    ratio = float(found.sum()) / covered
+    total = ratio * kind.measured
+    # What stands side by side in a stream is alike, so the variance is that between clusters.
+    _, cluster = np.unique([place.cluster for place in places], return_inverse=True)
+    rest = np.bincount(cluster, found - ratio * bytes_of)
+    n = len(rest)
+    seen = sum(place.stored * min(1.0, place.encoded / max(1, place.text)) for place in places)
+    # Where a few long documents make most of the variance, one more of them may be where nobody looked.
+    square = float(rest @ rest + np.max(rest * rest)) * (1 - min(1.0, seen / max(1, kind.measured)))
+    error = math.sqrt(square * n / (n - 1)) / covered * kind.measured if n > 1 else _ALONE * total
+    unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen / max(1, kind.streams)
+    student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)
+    margin = math.hypot(student * error, (_LEAST_MARGIN + _FEW / n) * total, unseen)
+    # An estimate that happens to have no variance is still an estimate.
+    return Amount(round(total), max(1, round(margin)) if found.any() else 0)
+
+
+def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.int64]:
+    """The documents of a kind that have text, by size, in whole numbers that add up to those written."""
+    seen = np.zeros(BUCKETS)
+    if kind.format == "text" and not separated:
+        wide = expects.text.value / max(1, kind.stored)
+        seen += bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64))
+    for place in kind.places:
+        seen += place.weight * place.sizes
+    shares = seen * (expects.written.value / max(1e-9, float(seen.sum())))
+    whole: NDArray[np.int64] = np.floor(shares).astype(np.int64)
+    # What rounding down has lost goes to the largest remainders.
+    lost = expects.written.value - int(whole.sum()) if seen.any() else 0
+    whole[np.argsort(whole - shares, kind="stable")[:lost]] += 1
+    return whole
+
+
+def output_sizes(expects: Expected, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:
+    """Bytes that each output format takes; `width` is that of a token."""
+    tokens, documents = expects.tokens.value, expects.written.value
+    return {name: format_named(name).size(tokens, documents, width, vocab_size, shard_tokens) for name in FORMATS}
+
+
+def within(sizes: dict[str, int], most: int) -> dict[str, int]:
+    """The same, where a run keeps no more than so many bytes of shards on this machine."""
+    return {name: min(size, most) if format_named(name).sharded else size for name, size in sizes.items()}
