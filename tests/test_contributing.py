@@ -238,6 +238,6 @@ def test_an_executor_is_one_file_and_a_line_in_the_table(tmp_path: Path, monkeyp
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
     run("prepare", source, "-o", tmp_path / "alone", "--val", 0.1)
     run("prepare", source, "-o", tmp_path / "parts", "--val", 0.1, "--executor", "noting", "--parts", 3)
-    assert sorted((tmp_path / "begun.txt").read_text().split()) == ["0", "1", "2"]
+    assert set((tmp_path / "begun.txt").read_text().split()) == {"0", "1", "2"}
     for name in ("train.bin", "val.bin", "manifest.json"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
