@@ -20,20 +20,20 @@ FUZZ_SECONDS ?= 600
 .PHONY: help demo test lint soak bench docs pictures lowest core core-check fuzz-reading dist clean
 
 help:
-	@echo "make demo    install into .venv, prepare the sources of Python's standard library, show what came out"
-	@echo "make test    install the test tools too, and run the tests"
-	@echo "make lint    ruff, and mypy --strict"
-	@echo "make soak    the slow tests: minutes, gigabytes"
-	@echo "make bench   shardmill beside what people use instead (INPUT=file or folder for text of your own)"
-	@echo "make docs    the documentation as a site in build/site, which needs no network"
-	@echo "make pictures  the pictures of the documentation again, from real runs"
-	@echo "make lowest  the tests again with every dependency at its lower bound"
-	@echo "make core    compile src/shardmill/core in place"
-	@echo "make fuzz-reading    the core's JSON, UTF-8 and separators under clang's fuzzer (FUZZ_SECONDS=600)"
-	@echo "make core-check  the compiled core by every compiler that is here, with sanitizers, for ARM, under a fuzzer"
-	@echo "make dist    sdist and wheel in dist/, the wheel installed in a clean environment and the promises tested there"
-	@echo "make clean   remove what these made"
-	@echo "PYTHON=… chooses the interpreter, when .venv is made."
+	@echo "make demo          install into .venv, tokenize the source of Python's standard library, show the result"
+	@echo "make test          install the test tools as well, and run the tests"
+	@echo "make lint          run ruff, and mypy --strict"
+	@echo "make soak          run the slow tests: minutes, gigabytes"
+	@echo "make bench         compare shardmill with other ways to tokenize (INPUT=file or folder for your own text)"
+	@echo "make docs          build the documentation as a site in build/site that works offline"
+	@echo "make pictures      make the pictures of the documentation again, from real runs"
+	@echo "make lowest        run the tests with every dependency at its lower bound"
+	@echo "make core          compile src/shardmill/core in place"
+	@echo "make core-check    test the core with every installed compiler, with sanitizers, for ARM, under a fuzzer"
+	@echo "make fuzz-reading  fuzz the core's JSON, UTF-8 and separator code with clang (FUZZ_SECONDS=600)"
+	@echo "make dist          build the sdist and a wheel in dist/, and test the wheel in a clean environment"
+	@echo "make clean         remove everything that these commands have made"
+	@echo "PYTHON=… chooses the interpreter when .venv is created."
 
 .venv/made:
 	@python="$$($(FIND_PYTHON))"; \

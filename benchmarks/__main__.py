@@ -45,6 +45,7 @@ def run_compare(arguments: argparse.Namespace) -> dict[str, Any]:
     size = arguments.size or (None if arguments.input else size_of("200MB"))
     return compare.compare(
         Corpus("english", size, arguments.input),
+        {name: Corpus(name, None, path) for name, path in arguments.also},
         slice_bytes=arguments.slice,
         workers=arguments.workers,
         memory=arguments.memory,
@@ -160,6 +161,14 @@ def size_of(written: str) -> int:
     return int(written)
 
 
+def named(written: str) -> tuple[str, Path]:
+    """Name and file of `chinese=zh.jsonl`."""
+    name, _, path = written.partition("=")
+    if not name or not path:
+        raise argparse.ArgumentTypeError("NAME=FILE is wanted")
+    return name, Path(path)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -173,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
 
     one = commands.add_parser("compare", parents=[both], help="beside what people use instead")
     one.add_argument("--size", type=size_of, help="bytes of text; default: all of --input, or 200MB of made text")
+    one.add_argument(
+        "--also", type=named, action="append", default=[], metavar="NAME=FILE", help="text of another kind, as --input"
+    )
     one.add_argument("--slice", type=size_of, default=size_of("20MB"), help="what the slowest ways get")
     one.add_argument("--repeat", type=int, default=3)
 

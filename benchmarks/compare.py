@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import environment, results
@@ -12,26 +14,48 @@ from benchmarks.containers import CACHE, Text, build
 from benchmarks.corpus import Corpus
 from benchmarks.measure import Run, run
 from benchmarks.oracle import Oracle, digest
-from benchmarks.ways import Way, ways
+from benchmarks.ways import OF_OTHER_KINDS, Way, ways
+
+
+@dataclass
+class _Case:
+    """A way on a text, and its row of the table."""
+
+    way: Way
+    text: Text
+    oracle: Oracle
+    row: dict[str, Any]
 
 
 def compare(
-    corpus: Corpus, *, slice_bytes: int, workers: int, memory: str, repeat: int, timeout: float, only: list[str]
+    corpus: Corpus,
+    also: dict[str, Corpus],
+    *,
+    slice_bytes: int,
+    workers: int,
+    memory: str,
+    repeat: int,
+    timeout: float,
+    only: list[str],
 ) -> dict[str, Any]:
-    """Run every way `repeat` times, in turn, so that a slow minute of the machine hits all alike."""
+    """Run every way `repeat` times, in turn, so that a slow minute of the machine hits all alike.
+
+    `also`: texts of other kinds by their names, which go only the ways of `OF_OTHER_KINDS`.
+    """
     env = environment.prepare()
     os.environ.update(env)
     chosen = [way for way in ways(memory) if not only or any(word in f"{way.name} {way.container}" for word in only)]
     if not chosen:
         raise SystemExit(f"error: no way is called {' or '.join(only)}")
     corpus = corpus.counted()
-    texts = {way: build(_portion(corpus, way, slice_bytes), way.container) for way in chosen}
-    oracle = Oracle(_sized(corpus, slice_bytes))
-    rows = {way: _row(way, texts[way]) for way in chosen}
+    cases = list(_cases(chosen, "", corpus, slice_bytes))
+    for name, other in also.items():
+        some = [way for way in chosen if (way.script, way.container) in OF_OTHER_KINDS]
+        cases += _cases(some, f", {name}", other.counted(), slice_bytes)
     for _ in range(repeat):
-        for way in chosen:
-            _measure(way, texts[way], rows[way], oracle, env, workers, timeout)
-    largest = max(texts.values(), key=lambda text: text.bytes)
+        for case in cases:
+            _measure(case, env, workers, timeout)
+    largest = max((case.text for case in cases), key=lambda text: text.bytes)
     return results.frame(
         "compare",
         versions=environment.versions(),
@@ -42,8 +66,15 @@ def compare(
         },
         workers=workers,
         memory=memory,
-        rows=list(rows.values()),
+        rows=[case.row for case in cases],
     )
+
+
+def _cases(chosen: list[Way], suffix: str, corpus: Corpus, slice_bytes: int) -> Iterator[_Case]:
+    oracle = Oracle(_sized(corpus, slice_bytes))
+    for way in chosen:
+        text = build(_portion(corpus, way, slice_bytes), way.container)
+        yield _Case(way, text, oracle, _row(way, way.container + suffix, text))
 
 
 def _sized(corpus: Corpus, size: int) -> Corpus:
@@ -54,10 +85,10 @@ def _portion(corpus: Corpus, way: Way, slice_bytes: int) -> Corpus:
     return corpus if way.slices is None else _sized(corpus, way.slices * slice_bytes)
 
 
-def _row(way: Way, text: Text) -> dict[str, Any]:
+def _row(way: Way, container: str, text: Text) -> dict[str, Any]:
     return {
         "way": way.name,
-        "container": way.container,
+        "container": container,
         "bytes": text.bytes,
         "documents": text.documents,
         "seconds": [],
@@ -71,9 +102,8 @@ def _row(way: Way, text: Text) -> dict[str, Any]:
     }
 
 
-def _measure(
-    way: Way, text: Text, row: dict[str, Any], oracle: Oracle, env: dict[str, str], workers: int, timeout: float
-) -> None:
+def _measure(case: _Case, env: dict[str, str], workers: int, timeout: float) -> None:
+    way, text, row = case.way, case.text, case.row
     if row["failure"]:
         return
     out = CACHE / "out"
@@ -86,14 +116,14 @@ def _measure(
         before = row["sha256"]
         row["tokens"], row["sha256"] = digest(out)
         if before is None:
-            row["verdict"] = oracle.judge(out, way.eot)
+            row["verdict"] = case.oracle.judge(out, way.eot)
         elif before != row["sha256"]:
             row["failure"] = "other tokens than in an earlier repeat"
     shutil.rmtree(out)
     said = row["failure"]
     if said is None:
         said = f"{text.bytes / 1e6 / row['seconds'][-1]:8.1f} MB/s  {done.peak / 1e6:6.0f} MB  {row['verdict']}"
-    print(f"{way.name:38} {way.container:14} {said}", file=sys.stderr, flush=True)
+    print(f"{way.name:38} {row['container']:18} {said}", file=sys.stderr, flush=True)
 
 
 def _note(row: dict[str, Any], done: Run) -> None:

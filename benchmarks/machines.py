@@ -45,7 +45,19 @@ def measure(
             for way, flags in ways.items():
                 if only and way not in only:
                     continue
-                command = [*COMMAND, "prepare", str(text.path), "-o", str(OUT), "--name", "web", "-q", *flags]
+                command = [
+                    *COMMAND,
+                    "prepare",
+                    str(text.path),
+                    "-o",
+                    str(OUT),
+                    "--name",
+                    "web",
+                    "-f",
+                    "shards",
+                    "-q",
+                    *flags,
+                ]
                 _add(rows, way, start_ray(command, timeout) if way == "ray" else _timed(command, timeout))
     steps = {"merge": _merging, "plan of files": _planning, "merge of many parts": _merging_many}
     for name, step in steps.items():
@@ -158,7 +170,7 @@ def _make_parts(source: Path, parts: int) -> None:
     from shardmill.cluster import make_part, missing_parts, plan_parts
 
     shutil.rmtree(OUT, ignore_errors=True)
-    plan = plan_parts(source, OUT, parts=parts, name="web")
+    plan = plan_parts(source, OUT, parts=parts, name="web", format="shards")
     for number in missing_parts(plan):
         make_part(OUT, number)
 

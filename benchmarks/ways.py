@@ -30,6 +30,10 @@ class Way:
         return [python, str(PEERS / f"{self.script}.py"), source, out, str(workers), *self.arguments]
 
 
+OF_OTHER_KINDS = {("shardmill_prepare", "jsonl"), ("gigatoken_files", "jsonl"), ("tiktoken_loop", "jsonl")}
+"""Script and container of the ways that texts beside the first go too: code, other languages."""
+
+
 def _shardmill(container: str, *, memory: str, eot: str = "after", separator: str | None = None) -> Way:
     arguments = (memory, separator) if separator else (memory,)
     return Way("shardmill", "shardmill_prepare", container, eot=eot, ours=True, arguments=arguments)

@@ -80,7 +80,8 @@ def options_table() -> str:
     for option in dataclasses.fields(Options):
         meta, default = option.metadata, option.default
         flags = ", ".join(meta["flags"]) + (f" {meta['metavar']}" if meta["metavar"] else "")
-        shown = "" if default in (None, False) else f"`{','.join(default) if isinstance(default, tuple) else default}`"
+        value = ",".join(default) if isinstance(default, tuple) else default
+        shown = "" if value is None or value is False else f"`{value}`"
         choices = f": {', '.join(f'`{choice}`' for choice in meta['choices'])}" if meta["choices"] else ""
         rows.append(f"| `{flags}` | {shown} | {_cell(meta['help'])}{choices} |")
     rows.append("| `--json`, `-q` | | the summary as JSON on standard output; no progress and no summary |")

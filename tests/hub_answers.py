@@ -253,7 +253,7 @@ class Answers(BaseHTTPRequestHandler):
             status = 200
         if fault is not None and fault.short is not None:
             end = max(start, end - fault.short)
-        self._head(status, end - start, about)
+        self._head(status, end - start, {**about, **(fault.headers if fault is not None else {})})
         if self.command != "HEAD":
             self._send(content, start, end)
         self.wfile.flush()

@@ -155,6 +155,20 @@ def _arrow(make: Callable[..., pa.ipc.RecordBatchStreamWriter], compression: str
     return write
 
 
+def _views(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
+    """Every batch has buffers of its own for each few texts, and each is compressed."""
+    table = pa.Table.from_batches(list(batches)).combine_chunks()
+    column = pa.concat_arrays([chunk.cast(pa.string_view()) for chunk in table["text"].chunks])
+    table = table.set_column(table.schema.get_field_index("text"), "text", column)
+    _arrow(pa.ipc.new_file, "zstd", False)(path, table.to_batches())
+
+
+def _long_window(path: Path, mode: str) -> object:
+    """As `zstd --long=27` writes it."""
+    settings = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True, compression_level=1)
+    return zstandard.open(path, mode, cctx=zstandard.ZstdCompressor(compression_params=settings))
+
+
 def _jsonl(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     for batch in batches:
         for row in batch.to_pylist():
@@ -198,9 +212,11 @@ CONTAINERS: dict[str, Container] = {
     "file.arrow": _arrow(pa.ipc.new_file, None, False),
     "one_batch_zstd.arrow": _arrow(pa.ipc.new_file, "zstd", True),
     "stream_lz4.arrows": _arrow(pa.ipc.new_stream, "lz4", True),
+    "views.arrow": _views,
     "lines.jsonl": _packed(_jsonl, open),
     "lines.jsonl.gz": _packed(_jsonl, gzip.open),
     "lines.jsonl.zst": _packed(_jsonl, zstandard.open),
+    "long_window.jsonl.zst": _packed(_jsonl, _long_window),
     "table.csv": _packed(_csv, open),
     "table.csv.bz2": _packed(_csv, bz2.open),
     "text.txt": _packed(_text, open),

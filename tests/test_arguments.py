@@ -214,6 +214,29 @@ def test_the_command_refuses_a_wrong_value_before_anything_is_written(source, ca
     assert os.listdir() == []
 
 
+HUGE = "9" * 26
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments"),
+    [
+        (0, ["verify", "{data}", "--sample", HUGE]), (0, ["show", "{data}", "-n", HUGE]),
+        (0, ["show", "{data}", "--random", "-n", HUGE]), (2, ["show", "{data}", "-d", HUGE]),
+        (2, ["show", "{data}", "--at", HUGE]), (2, ["show", "{data}", "--random", "--seed", "-5"]),
+        (2, ["prepare", "{source}", "-o", "out", "--memory", HUGE]),
+        (2, ["plan", "{source}", "-o", "out", "--parts", HUGE]),
+        (2, ["prepare", "{source}", "-o", "out", "--workers", HUGE]),
+    ],
+)  # fmt: skip
+def test_a_number_beyond_all_reason_is_no_traceback(source, dataset, capsys, code, arguments):
+    from shardmill.cli import main
+
+    with pytest.raises(SystemExit) as end:
+        main([part.format(data=dataset, source=source) for part in arguments])
+    assert end.value.code == code, capsys.readouterr().err
+    assert os.listdir() == []
+
+
 SECRETS = ["s3://KEY:SEC/RET@bucket/x", "https://me:SEC@127.0.0.1:1/x?RET", "https://127.0.0.1:1/x?sig=SECRET",
            "http://SECRET@127.0.0.1:1/x"]  # fmt: skip
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from shardmill.tokens.vocabulary import gpt2_ranks
-from tests.corpus import documents, write_jsonl
+from tests.corpus import contents, documents, write_jsonl
 
 PACKAGE = Path(__file__).parents[1] / "src" / "shardmill"
 TOY = '''"""Toy shards: the word TOY!, how many tokens there are, tokens."""
@@ -214,30 +214,69 @@ def test_a_tokenizer_is_a_scheme_and_a_line(tmp_path: Path, monkeypatch: pytest.
     assert json.loads(run("verify", tmp_path / "toy", "--json"))["sampled"] > 0
 
 
-EXECUTOR = '''"""A toy: processes of this machine, and a note of each part that was begun."""
+TOY_EXECUTOR = '''"""Parts one by one, each in a process that is ended after it."""
 
-from shardmill.cluster.local_executor import LocalExecutor
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterable
+
+from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.part_process import PartProcess
 
 
-class NotingExecutor(LocalExecutor):
-    def start(self, copy, number):
-        with open("begun.txt", "a") as file:
-            print(number, file=file)
-        super().start(copy, number)
+class ToyExecutor(Executor):
+    """One process at a time."""
+
+    _running: tuple[int, PartProcess] | None = None
+
+    def __init__(self, out: str, memory: int | None = None, workers: int | None = None) -> None:
+        super().__init__(out, memory, workers)
+
+    def open(self) -> None:
+        pass
+
+    def room(self) -> int:
+        return int(self._running is None)
+
+    def start(self, copy: int, number: int) -> None:
+        process = PartProcess(self._out, self._memory, self._workers, "toy")
+        self._running = copy, process
+        process.make(self.kind, number)
+
+    def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
+        if self._running is None:
+            time.sleep(seconds)
+            return
+        copy, process = self._running
+        for report in process.read() if select.select([process], [], [], seconds)[0] else ():
+            if report.last:
+                self.stop(copy)
+            yield copy, report
+
+    def stop(self, copy: int) -> None:
+        assert self._running is not None
+        self._running[1].end()
+        self._running = None
+
+    def close(self) -> None:
+        if self._running is not None:
+            self.stop(self._running[0])
 '''
 
 
-def test_an_executor_is_one_file_and_a_line_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_is_a_file_and_a_line(tmp_path: Path) -> None:
     copy = copied(tmp_path)
-    (copy / "cluster" / "noting_executor.py").write_text(EXECUTOR)
-    table = "EXECUTORS = {\n"
-    edit(copy / "cluster" / "executors.py", table, table + '    "noting": ("noting_executor", "NotingExecutor"),\n')
-    edit(copy / "flags.py", '["local", "ray"]', '["local", "ray", "noting"]')
-    monkeypatch.chdir(tmp_path)
+    (copy / "cluster" / "toy_executor.py").write_text(TOY_EXECUTOR)
+    edit(
+        copy / "cluster" / "executors.py",
+        '    "ray": (',
+        '    "toy": ("toy_executor", "ToyExecutor"),\n    "ray": (',
+    )
     run = command(copy)
-    source = write_jsonl(tmp_path / "a.jsonl", documents(400))
-    run("prepare", source, "-o", tmp_path / "alone", "--val", 0.1)
-    run("prepare", source, "-o", tmp_path / "parts", "--val", 0.1, "--executor", "noting", "--parts", 3)
-    assert set((tmp_path / "begun.txt").read_text().split()) == {"0", "1", "2"}
-    for name in ("train.bin", "val.bin", "manifest.json"):
-        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    source = write_jsonl(tmp_path / "a.jsonl", documents(200))
+    flags = ["-f", "shards", "--shard-tokens", 5_000, "--val", 0.2]
+    run("prepare", source, "-o", tmp_path / "wanted", *flags)
+    run("prepare", source, "-o", tmp_path / "made", "--executor", "toy", "--parts", 3, *flags)
+    assert contents(tmp_path / "made") == contents(tmp_path / "wanted")

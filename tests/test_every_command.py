@@ -69,6 +69,7 @@ def look_at(folder, sample=20):
                 assert x.shape == (2, 16) and np.array_equal(x[:, 1:], y[:, :-1])
     shown = next(name for name, split in manifest["splits"].items() if split["tokens"])
     assert f"{shown}, " in said("show", folder, "--split", shown, "-n", 2)
+    assert said("card", folder).startswith("---\n")
     return tokens
 
 
@@ -80,6 +81,7 @@ def test_what_prepare_makes_can_be_read_verified_shown_and_converted(format, tok
     eot = json.loads((tmp_path / "made" / "manifest.json").read_text())["eot"]
     shardmill.convert(tmp_path / "made", tmp_path / "other", format=NEXT[format], eot=eot, shard_tokens=1500, name="x")
     assert list(map(list, look_at(tmp_path / "other").values())) == list(map(list, made.values()))
+    said("report", tmp_path / "made", tmp_path / "other", "-o", tmp_path / "page.html")
     again = {"format": format, "shard_tokens": 1500, "name": "x", "eot": eot}
     shardmill.convert(tmp_path / "other", tmp_path / "back", **again)
     assert look_at(tmp_path / "back").keys() == made.keys()
@@ -109,3 +111,4 @@ def test_files_of_other_tools_can_be_converted_and_then_everything_else(kind, tm
     assert len({len(tokens[format, "train"]) + len(tokens[format, "val"]) for format in TOGETHER}) == 1
     shardmill.convert(tmp_path / "ours", tmp_path / "again", format="megatron", name="x")
     look_at(tmp_path / "again", sample=0)
+    said("report", tmp_path / "again", "-o", tmp_path / "page.html")

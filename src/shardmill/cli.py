@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import errno
 import gc
-import itertools
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
@@ -266,6 +265,7 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
     """
     from shardmill.dataset import open_dataset, show_text
     from shardmill.dataset import show as shown
+    from shardmill.pager import page, painter
 
     if (folder is None) == (text is None):
         raise click.UsageError("name a dataset, or give a text with `--text`")
@@ -275,44 +275,12 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
         raise click.UsageError("`--at` and `--random` do not go together")
     if given["seed"] is not None and not given["random"]:
         raise click.UsageError("`--seed` goes with `--random`")
-    paint = _painter()
+    paint = painter()
     if text is not None:
         lines = show_text(text, tokenizers or ("gpt2",), ids=given["ids"], paint=paint)
     else:
         lines = shown(open_dataset(folder or ""), **given, paint=paint)
-    _page(lines)
-
-
-def _painter() -> Callable[[int, str], str] | None:
-    """What colours tokens; None where there is no terminal, or no colour is wanted."""
-    if not (sys.stdout and sys.stdout.isatty()) or os.environ.get("NO_COLOR"):
-        return None
-    return lambda number, text: click.style(text, bg=("bright_black", "blue")[number % 2])
-
-
-def _page(lines: Iterator[str]) -> None:
-    """Print lines, on a terminal through a pager as git does: one that ends at once where all fits on the screen."""
-    import shlex
-    import shutil
-    import signal
-    import subprocess
-
-    program = shlex.split(os.environ.get("PAGER", "less"))
-    if not (sys.stdout and sys.stdout.isatty()) or not program or not shutil.which(program[0]):
-        for line in lines:
-            _print(line)
-        return
-    first = next(lines, "")  # errors come before the pager does
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the pager's from here on, where it ends a search
-    environment = {"LESS": "FRX", "LESSCHARSET": "utf-8", **os.environ}
-    with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as pager:
-        assert pager.stdin is not None
-        try:
-            for line in itertools.chain([first], lines):
-                pager.stdin.write(line.encode("utf-8", "backslashreplace") + b"\n")
-            pager.stdin.close()
-        except BrokenPipeError:  # whoever reads has seen enough
-            return
+    page(lines, _print)
 
 
 @shardmill.command(short_help="write an HTML page about a dataset")
@@ -473,7 +441,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.ClickException as wrong:
         _complain(f"error: {wrong.format_message()}")
         if isinstance(wrong, click.UsageError) and wrong.ctx is not None:
-            _complain(f"  hint:  `{wrong.ctx.command_path} --help` lists the options")
+            listed = "commands" if isinstance(wrong.ctx.command, click.Group) else "options"
+            _complain(f"  hint:  `{wrong.ctx.command_path} --help` lists the {listed}")
         sys.exit(2)
     except ShardmillError as error:
         _complain(f"error: {error}")

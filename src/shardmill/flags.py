@@ -56,7 +56,7 @@ _FLAGS = [
     ),
     click.option(
         "--executor",
-        type=click.Choice(["local", "ray"]),
+        metavar="NAME",
         help="make the dataset in parts, in processes of this machine (local) or on a Ray cluster; --memory and "
         "--workers are then those of one part",
     ),

@@ -40,6 +40,7 @@ CASES = {
     "json lines, some bad": (["bad.jsonl"], {"max_bad": "any", "val": 0.1}),
     "text without a separator": (["b.txt", "b.txt"], {"val": 0.3}),
     "text with a separator": (["b.txt"], {"separator": r"\n\n", "val": 0.2}),
+    "lines of text": (["b.txt"], {"separator": r"\n", "val": 0.2}),
     "no validation split": (["b.txt"], {"val": 0}),
     "the first tokens": (["c.parquet"], {"val": "first:9k"}),
     "the end of each file": (["b.txt", "b.txt"], {"val": "tail:0.3"}),
@@ -120,7 +121,7 @@ def test_a_missing_part_is_named(parts, number):
 def test_a_damaged_part_is_named_and_can_be_made_again(sources, parts, tmp_path, name, how):
     path = parts / ".parts" / "00002" / name
     data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + b"\x00" + data[-8:])
+    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
     with pytest.raises(ShardmillError, match="part 2") as caught:
         merge(parts, memory=MEMORY)
     assert isinstance(caught.value, (OutputError, MismatchError)) and "--part 2" in caught.value.hint

@@ -77,5 +77,6 @@ def test_a_real_run_takes_as_long_as_the_simulation_of_its_parts(tmp_path):
         {part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), executor, Progress()
     ).run()
     real = time.monotonic() - began
+    executor.close()
     # Both are sums of the same seconds, so the speed of the machine does not matter.
     assert replay([executor.seconds[number] for number in range(7)], 2) == pytest.approx(real, rel=0.15, abs=0.5)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shardmill.documents import Position, Reading, arrow_ipc, arrow_texts
@@ -251,3 +252,42 @@ def test_a_length_that_lies_is_damage_and_allocates_nothing(tmp_path: Path, code
         else:
             with pytest.raises(SourceError, match="damaged"):
                 read_path(path)
+
+
+class _Marked(pa.ExtensionType):
+    """Text that somebody has given a name of his own."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        super().__init__(kind, "marked")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+@pytest.mark.parametrize("field", ["text", "a.text"])
+@pytest.mark.parametrize("name", ["a.arrow", "a.parquet"])
+def test_an_extension_type_that_is_stored_as_text_is_text(tmp_path: Path, name: str, field: str) -> None:
+    texts = pa.array(["a", None, "b"])
+    if field != "text":
+        texts = pa.StructArray.from_arrays([texts], ["text"])
+    table = pa.table({"x": texts, field.split(".")[0]: pa.ExtensionArray.from_storage(_Marked(texts.type), texts)})
+    if name == "a.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    got = read_path(tmp_path / name, 100, Reading(text_field=field))
+    assert got.documents == [b"a", b"b"]
+    assert len(got.rejects) == 1
+
+
+def test_the_buffers_of_views_are_decompressed_one_after_another(tmp_path: Path) -> None:
+    texts = [f"{i:09} " * 3000 for i in range(300)]
+    views = pa.concat_arrays([pa.array([text], pa.string_view()) for text in texts])
+    with pa.ipc.new_file(
+        tmp_path / "a.arrow", pa.schema([("text", views.type)]), options=pa.ipc.IpcWriteOptions(compression="zstd")
+    ) as writer:
+        writer.write_batch(pa.record_batch([views], names=["text"]))
+    before = pa.total_allocated_bytes()
+    assert read_path(tmp_path / "a.arrow", 1 << 20).documents == [text.encode() for text in texts]
+    assert pa.default_memory_pool().max_memory() - before < 100 << 20

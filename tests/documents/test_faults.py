@@ -19,6 +19,7 @@ from shardmill.storage.retrying import Patience, Retries, Transient, patiently
 from tests.corpus import documents
 from tests.documents.away import QUICK, REPO, jsonl, parquet, prepared
 from tests.hub import Fault
+from tests.hub_answers import etag_of
 from tests.meter import SHARDMILL
 
 LINES = jsonl(documents(30000))
@@ -189,6 +190,32 @@ def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub, tmp_path)
     with pytest.raises(SourceError) as caught:
         prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
     assert "--cache" in caught.value.hint
+
+
+@pytest.mark.parametrize("told", ["bytes 1-2/3", "bytes 7-9/*", "bytes banana", "bytes */*", "nonsense"])
+def test_a_range_that_was_not_asked_for_is_retried(told, expected, hub, tmp_path):
+    hub.web["x.jsonl"] = LINES
+    hub.faults.append(Fault("/web/", skip=2, times=2, headers={"Content-Range": told}))
+    if told.endswith("/3"):  # that is another file's size
+        with pytest.raises(SourceError, match="changed while it was read"):
+            prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
+    else:
+        assert prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
+    assert hub.faults[0].times < 2, "the fault was never met"
+
+
+def test_a_proxy_that_calls_a_version_weak_does_not_end_a_run(expected, hub, tmp_path):
+    hub.web["x.jsonl"] = LINES
+    weak = f'W/"{etag_of(LINES)}"'
+    hub.faults.append(Fault("/web/", skip=2, times=1000, headers={"ETag": weak}))
+    assert prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
+
+
+def test_a_server_that_compresses_what_it_sends_is_an_error_that_says_so(hub, tmp_path):
+    hub.web["x.jsonl"] = LINES
+    hub.faults.append(Fault("/web/", skip=1, times=1000, short=1000, headers={"Content-Encoding": "gzip"}))
+    with pytest.raises(SourceError, match="compresses what it sends"):
+        prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
 
 
 def test_the_beginning_of_a_file_is_taken_from_a_server_that_ignored_the_range(hub, monkeypatch):

@@ -42,8 +42,23 @@ def from_lazy_polars():
     return lambda: frame.lazy().collect().iter_slices(100)
 
 
+def from_lazy_frame():
+    return from_polars().lazy()
+
+
+def from_polars_categories():
+    polars = missing("polars")
+    return polars.DataFrame({"text": polars.Series(TEXTS, dtype=polars.Categorical)})
+
+
 def from_pandas():
     return missing("pandas").DataFrame({"text": TEXTS})
+
+
+def from_pandas_objects():
+    # A column of several kinds beside the texts: of that there is no Arrow.
+    pandas = missing("pandas")
+    return pandas.DataFrame({"text": pandas.Series(TEXTS, dtype=object), "other": [1, "two"] * (len(TEXTS) // 2)})
 
 
 def from_duckdb():
@@ -61,6 +76,15 @@ def from_selected_dataset():
     return datasets.Dataset.from_dict({"text": ["none of these", *TEXTS[::-1]]}).select(range(len(TEXTS), 0, -1))
 
 
+def from_transformed_dataset():
+    rows = missing("datasets").Dataset.from_dict({"body": [text[::-1] for text in TEXTS]})
+    return rows.with_transform(lambda batch: {"text": [text[::-1] for text in batch["body"]]})
+
+
+def from_formatted_dataset():
+    return from_dataset().with_format("numpy", columns=["id"])
+
+
 def from_iterable_dataset():
     return from_dataset().to_iterable_dataset(num_shards=3)
 
@@ -70,8 +94,16 @@ def from_mapped_dataset():
     return rows.map(lambda row: {"text": row["body"]}, remove_columns="body")
 
 
-WAYS = [from_polars, from_lazy_polars, from_pandas, from_duckdb, from_dataset, from_selected_dataset,
-        from_iterable_dataset, from_mapped_dataset]  # fmt: skip
+def from_dataset_with_nulls():
+    def given():
+        yield from ({"text": text, "score": None if i % 3 else i} for i, text in enumerate(TEXTS))
+
+    return missing("datasets").IterableDataset.from_generator(given)
+
+
+WAYS = [from_polars, from_lazy_polars, from_lazy_frame, from_polars_categories, from_pandas, from_pandas_objects,
+        from_duckdb, from_dataset, from_selected_dataset, from_transformed_dataset, from_formatted_dataset,
+        from_iterable_dataset, from_mapped_dataset, from_dataset_with_nulls]  # fmt: skip
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
@@ -83,6 +115,59 @@ def test_the_library_gives_the_same_dataset_as_a_file_whole_and_resumed(
     interrupt_after(3, given, tmp_path / "out", **OPTIONS)
     made = shardmill.prepare(way(), tmp_path / "out", workers=1, **OPTIONS)
     assert made.resumed and bins(tmp_path / "out") == whole
+
+
+def rejects(folder):
+    return [json.loads(line)["reason"] for line in (folder / "rejects.jsonl").read_text().splitlines()]
+
+
+def test_what_is_no_text_in_a_frame_or_a_dataset_is_a_reject(tmp_path):
+    pandas, datasets = missing("pandas"), missing("datasets")
+    values = ["one", None, 3, float("nan"), "two"] * 30
+    frame = pandas.DataFrame({"text": pandas.Series(values, dtype=object)})
+    rows = datasets.IterableDataset.from_generator(lambda: ({"text": value} for value in values))
+    for name, given in (("pandas", frame), ("column", frame["text"]), ("datasets", rows)):
+        made = shardmill.prepare(given, tmp_path / name, val=0)
+        assert (made.manifest["documents"], made.manifest["rejected"]) == (60, 90)
+        reasons = {"field `text` is null", "field `text` is a number, not a string"}
+        assert set(rejects(tmp_path / name)) == reasons
+
+
+def test_a_frame_without_the_column_is_an_error_that_names_those_there_are(tmp_path):
+    frame = missing("pandas").DataFrame({"body": ["one"]})
+    with pytest.raises(shardmill.ShardmillError, match="no record has the field `text`") as error:
+        shardmill.prepare(frame, tmp_path / "out")
+    assert "`body`" in error.value.hint
+
+
+def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(tmp_path, small_chunks, monkeypatch):
+    datasets = missing("datasets")
+    from shardmill.documents import Position
+    from shardmill.documents.iterating import Items
+
+    # Of the other column a slice would take more than any memory allows.
+    rows = datasets.Dataset.from_dict({"text": TEXTS, "picture": [b"x" * 10_000] * len(TEXTS)})
+    asked = []
+    monkeypatch.setattr(
+        "shardmill.documents.iterating._slices", lambda count, first, rows: asked.append((count, first)) or iter([])
+    )
+    list(Items(shardmill.NamedSource(rows), "text", Position(700, 700)))
+    assert asked == [(len(TEXTS), 700)]
+    monkeypatch.undo()
+    batches = list(Items(shardmill.NamedSource(rows), "text", Position(700, 700)))
+    assert [text for batch in batches for text in batch["text"].to_pylist()] == TEXTS[700:]
+    assert {tuple(batch.schema.names) for batch in batches} == {("text",)}
+    with pytest.raises(shardmill.ShardmillError, match="there are 1,200 documents, and 1,300 were read"):
+        list(Items(shardmill.NamedSource(rows), "text", Position(1300, 1300)))
+
+
+def test_long_rows_of_a_dataset_come_in_small_slices(tmp_path):
+    from shardmill.documents import Position
+    from shardmill.documents.iterating import Items
+
+    rows = missing("datasets").Dataset.from_dict({"text": ["x" * 1_000_000] * 200})
+    sizes = [batch.nbytes for batch in Items(shardmill.NamedSource(rows), "text", Position())]
+    assert sum(sizes) > 200_000_000 and max(sizes[1:]) < 3_000_000
 
 
 def streamed(produced, shards=12):
@@ -100,7 +185,7 @@ def streamed(produced, shards=12):
 
 def test_the_state_of_an_iterable_dataset_is_used(tmp_path, whole, small_chunks, monkeypatch):
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.documents.from_python._ASKED", 20)
+    monkeypatch.setattr("shardmill.documents.iterating._ASKED", 20)
     interrupt_after(6, streamed([]), tmp_path / "out", **OPTIONS)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]

@@ -300,7 +300,7 @@ def test_name_and_version_are_texts(wrong):
         shardmill.NamedSource(["one"], **wrong)
 
 
-@pytest.mark.parametrize("wrong", ["text", b"text", 3, None, int])
+@pytest.mark.parametrize("wrong", ["text", b"text", 3, None, int, dict])
 def test_what_gives_no_documents_is_no_source(wrong):
     with pytest.raises(UsageError, match="gives no documents"):
         shardmill.NamedSource(wrong)

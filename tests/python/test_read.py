@@ -147,6 +147,24 @@ def test_memory_is_bounded_and_a_document_without_room_is_an_error(tmp_path):
     assert run.peak < 300_000_000
 
 
+def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path):
+    from shardmill.run.budget import budget_here
+
+    source, seen = write_jsonl(tmp_path / "a.jsonl", TEXTS), []
+
+    def given(**options):
+        for batch in shardmill.read(source, **options):
+            seen.append((budget_here().memory, batch.num_rows))
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
+        patch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
+        shardmill.prepare(given, tmp_path / "out", memory="900MB", workers=1)
+        assert {memory for memory, _ in seen} == {900_000_000} and len(seen) > 3
+    assert budget_here() is None
+
+
 def test_the_twin_reads_the_same(tmp_path):
     source = write_jsonl(tmp_path / "a.jsonl", TEXTS[:200])
     with open(source, "a") as file:

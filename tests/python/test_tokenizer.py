@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -94,6 +96,8 @@ def test_special_tokens_are_text_unless_they_are_asked_for(gpt2):
     ("texts", "said"),
     [
         ("one text", "not one text"),
+        (b"one text", "not one text"),
+        (3, "not a int"),
         (["good", None], r"is a NoneType, not a str(.|\n)*text 2"),
         (["good", b"bytes"], r"is a bytes, not a str(.|\n)*text 2"),
         (["good", "fine", "a \ud800 b"], r"lone surrogate(.|\n)*text 3"),
@@ -140,6 +144,21 @@ def test_several_threads_use_one_tokenizer_at_once(gpt2, reference):
         thread.join()
     assert all(found[i] == 5 * expected for i in range(6))
     assert len(gpt2._idle) <= 4
+
+
+def test_it_goes_to_other_processes(gpt2):
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert (
+            pool.submit(gpt2.encode, "one<|endoftext|>").result(60).tolist() == gpt2.encode("one<|endoftext|>").tolist()
+        )
+        parsing = shardmill.tokenizer("gpt2", specials="parse")
+        assert pool.submit(parsing.encode, "one<|endoftext|>").result(60).tolist() == [505, gpt2.eot]
+
+
+@pytest.mark.parametrize("name", [3, None, "", b"gpt2"])
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(UsageError, match="`name`"):
+        shardmill.tokenizer(name)
 
 
 def test_an_engine_whose_caches_grow_is_renewed(monkeypatch):

@@ -48,7 +48,7 @@ def test_a_survey_counts_what_a_loop_over_the_documents_counts(format, block, si
         document, there = documents[one.number], data["train"][one.start : one.stop]
         assert np.array_equal(there[there != EOT], document)
         assert (one.tokens, one.bytes) == (len(document), len(data.tokenizer.decode(document)))
-    ratios = sorted(len(data.tokenizer.decode(one)) / len(one) for one in documents if len(one) >= module.LEAST)
+    ratios = sorted(len(data.tokenizer.decode(one)) / len(one) for one in documents if len(one) >= module.LEAST_TOKENS)
     assert [one.bytes / one.tokens for one in found.outliers["most compressible"]] == ratios[:-3:-1]
     assert [one.bytes / one.tokens for one in found.outliers["least compressible"]] == ratios[:2]
     content = [sum(lengths), sum(len(data.tokenizer.decode(document)) for document in documents)]

@@ -62,8 +62,9 @@ SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_
  * SM_ERROR_VOCABULARY for a file that is in any way different. */
 SM_API int64_t sm_ranks(const uint8_t *file, int64_t n, uint8_t *text, int64_t *offsets, int64_t most);
 
-/* An encoder of at most `bytes`, with as large a power of two of slots as that allows; the least is what sm_encoder_least() gives. wide: its ids are uint32_t, else uint16_t.
- * simd: 0 for plain C alone, 1 for what this processor has. Returns the bytes that it takes. */
+/* An encoder of at most `bytes`, with as large a power of two of slots as that allows; sm_encoder_least() is the least.
+ * wide: its ids are uint32_t, else uint16_t. simd: 0 for plain C alone, 1 for what this processor has.
+ * Returns the bytes that it takes. */
 SM_API int64_t sm_encoder_least(void);
 SM_API int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int32_t wide, int32_t simd);
 

@@ -10,16 +10,24 @@
 #include <emmintrin.h>
 #endif
 
-enum { SPAN = 512, BATCH = 192, SHORT = 15, LONG = 31, FEW = 12, MORE = 28, MEMO = 1 << 14 };
+enum {
+    BATCH = 192,             /* pieces that are split, then looked up; more would push each other's slots out of the cache */
+    SHORT_PIECE = 15,        /* bytes of a piece in a slot, at most */
+    LONG_PIECE = 31,         /* and in a long slot */
+    SLOT_ID_BYTES = 12,      /* room for ids in a slot */
+    LONG_SLOT_ID_BYTES = 28, /* and in a long slot */
+    FIRST_WINDOW = 512,      /* bytes of a window at first; WINDOW at most */
+    MEMO_SIZE = 1 << 14
+};
 
 typedef struct {
     u64 key[2]; /* the bytes, and in the last byte their number; 128 more for a part of a piece */
-    u8 ids[FEW];
+    u8 ids[SLOT_ID_BYTES];
     u16 count, kept; /* kept: it stays */
 } Slot;
 typedef struct {
     u64 key[4];
-    u8 ids[MORE];
+    u8 ids[LONG_SLOT_ID_BYTES];
     u32 count;
 } LongSlot;
 
@@ -32,7 +40,7 @@ struct sm_encoder {
     LongSlot *longs;
     u32 shift, long_shift; /* of a hash of 64 bits, so that a place in either table is left */
     int simd, wide, error;
-    u64 memo[MEMO]; /* of two characters whether a token may cover their border */
+    u64 memo[MEMO_SIZE]; /* of two characters whether a token may cover their border */
     u64 keys[BATCH + SPLIT_SLACK][2];
     u32 places[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
     const u8 *last; /* what was merged last for put_windows(), of the text that is being encoded */
@@ -70,12 +78,13 @@ INLINE u64 hash_key(u64 low, u64 high) { return low * 0x9E3779B97F4A7C15u + high
 INLINE u32 set_of(u32 shift, const u64 *key) { return (u32)(hash_key(key[0], key[1]) >> shift) * 2; }
 /* What counts of the 16 bytes at the beginning of a piece, by its length. No slot has the key of more than 15. */
 #define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
-#define PART(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
-static const u64 PARTS[17][4] = {PART(0), PART(1), PART(2),  PART(3),  PART(4),  PART(5),  PART(6),  PART(7), PART(8),
-                                 PART(9), PART(10), PART(11), PART(12), PART(13), PART(14), PART(15), {0, 0, (u64)255 << 56, 0}};
+#define KEY_MASK(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
+#define FOUR_KEY_MASKS(n) KEY_MASK(n), KEY_MASK((n) + 1), KEY_MASK((n) + 2), KEY_MASK((n) + 3)
+static const u64 KEY_MASKS[17][4] = {FOUR_KEY_MASKS(0), FOUR_KEY_MASKS(4), FOUR_KEY_MASKS(8), FOUR_KEY_MASKS(12),
+                                     {0, 0, (u64)255 << 56, 0}};
 
 INLINE void make_key_of(u64 low, u64 high, u32 n, u64 *key) {
-    const u64 *part = PARTS[n < 16 ? n : 16];
+    const u64 *part = KEY_MASKS[n < 16 ? n : 16];
     key[0] = low & part[0];
     key[1] = (high & part[1]) | part[2];
 }
@@ -154,10 +163,10 @@ static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, in
 }
 /* Bytes that are merged as one. */
 static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
-    if (n <= SPAN) return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
+    if (n <= FIRST_WINDOW) return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
     u32 done = 0;
     e->last_bytes = 0;
-    for (u32 span = SPAN; span <= WINDOW; span *= 2) {
+    for (u32 span = FIRST_WINDOW; span <= WINDOW; span *= 2) {
         u32 more = 0;
         if (put_windows(e, p + done, n - done, span, &out, wide, &more)) return out;
         done += more;
@@ -182,8 +191,8 @@ static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
 }
 /* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
 static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limit, u8 *out, int wide) {
-    chars = chars && n <= SPAN;
-    if (n > SHORT) return chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
+    chars = chars && n <= FIRST_WINDOW;
+    if (n > SHORT_PIECE) return chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
     if (n == 1) return put(out, wide, e->model->byte_id[*p]);
     u64 key[2];
     size_t at;
@@ -192,7 +201,7 @@ static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limi
     Slot *set = e->slots + set_of(e->shift, key);
     if (look_up(set, key, &at)) return put_slot(out, wide, set + at);
     u8 *end = chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
-    if (end - out <= FEW) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
+    if (end - out <= SLOT_ID_BYTES) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
     return end;
 }
 /* A piece by merging. A long one has places where two bytes meet that do so in no token. */
@@ -271,31 +280,47 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, 
     }
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
 }
+
+/* ---- pieces of more bytes or ids than a slot holds */
+
+typedef struct {
+    u64 words[4]; /* the bytes, and in the last byte their number */
+} LongKey;
+static LongKey long_key(const u8 *p, u32 n, const u64 *key) {
+    if (n <= SHORT_PIECE) return (LongKey){{key[0], key[1], 0, 0}};
+    u64 third = load_some(p + 16, n - 16 < 8 ? n - 16 : 8), fourth = n > 24 ? load_some(p + 24, n - 24) : 0;
+    return (LongKey){{load64(p), load64(p + 8), third, fourth | (u64)n << 56}};
+}
+static LongSlot *long_slot(sm_encoder *e, const LongKey *key) {
+    const u64 *words = key->words;
+    return e->longs + (hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]) >> e->long_shift);
+}
+/* A short piece has seldom more ids than a slot holds, except of 32 bits: to look in vain costs a miss of all caches. */
+INLINE int may_be_long(u32 n, int wide) { return n <= LONG_PIECE && n > (wide ? SHORT_PIECE / 2 : SHORT_PIECE); }
+
+/* ---- a piece that is not in its set */
+
+/* A piece that is in the table of long ones, or is new. */
 APART u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
-    /* A short piece has seldom more ids than a slot, except of 32 bits: to look in vain costs a miss of all caches. */
-    int may_be_long = n <= LONG && n > (wide ? SHORT / 2 : SHORT);
+    LongKey whole;
     LongSlot *slot = NULL;
-    u64 words[4] = {key[0], key[1], 0, 0};
-    if (may_be_long) {
-        if (n > SHORT) {
-            words[0] = load64(p), words[1] = load64(p + 8);
-            words[2] = load_some(p + 16, n - 16 < 8 ? n - 16 : 8);
-            words[3] = (n > 24 ? load_some(p + 24, n - 24) : 0) | (u64)n << 56;
-        }
-        slot = e->longs + (hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]) >> e->long_shift);
-        if (!memcmp(slot->key, words, sizeof words)) {
-            memcpy(out, slot->ids, MORE);
+    if (may_be_long(n, wide)) {
+        whole = long_key(p, n, key);
+        slot = long_slot(e, &whole);
+        if (!memcmp(slot->key, whole.words, sizeof slot->key)) {
+            memcpy(out, slot->ids, LONG_SLOT_ID_BYTES);
             return forward(out, wide, slot->count);
         }
     }
     u8 *end = put_new(e, p, n, limit, out, wide);
     size_t size = (size_t)(end - out);
-    if (n <= SHORT && size <= FEW) {
-        keep(set, key, out, (u32)(size >> (1 + wide)), wide, 0);
-    } else if (slot && size <= MORE) {
-        memcpy(slot->key, words, sizeof words);
+    u32 count = (u32)(size >> (1 + wide));
+    if (n <= SHORT_PIECE && size <= SLOT_ID_BYTES) {
+        keep(set, key, out, count, wide, 0);
+    } else if (slot && size <= LONG_SLOT_ID_BYTES) {
+        memcpy(slot->key, whole.words, sizeof slot->key);
         memcpy(slot->ids, out, size);
-        slot->count = (u32)(size >> (1 + wide));
+        slot->count = count;
     }
     return end;
 }
@@ -308,12 +333,12 @@ INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit,
     Slot *slots = e->slots;
     u64(*keys)[2] = e->keys;
     u32 *places = e->places;
-    u32 far = count; /* pieces that have 16 bytes before the limit, so that it need not be asked for each */
-    while (far && limit - (text + starts[far - 1]) < 16) far--;
+    u32 unguarded = count; /* pieces that have 16 bytes before the limit, so that it need not be asked for each */
+    while (unguarded && limit - (text + starts[unguarded - 1]) < 16) unguarded--;
     for (u32 i = 0; i < count; i++) {
         const u8 *p = text + starts[i];
         u32 n = starts[i + 1] - starts[i];
-        if (LIKELY(i < far)) make_key_of(load64(p), load64(p + 8), n, keys[i]);
+        if (LIKELY(i < unguarded)) make_key_of(load64(p), load64(p + 8), n, keys[i]);
         else make_key(p, n, limit, keys[i]);
         places[i] = set_of(shift, keys[i]);
         PREFETCH(slots + places[i]);
@@ -371,7 +396,7 @@ int64_t sm_encoder_build(void *memory, int64_t bytes, const sm_model *model, int
     for (u32 i = 0; i < model->count && kept < sets / 2; i++) { /* the rest of the cache is for what the text has */
         u32 n = model->begin[i + 1] - model->begin[i];
         const u8 *t = model->text + model->begin[i];
-        if (!n || n > SHORT || sm_token(model, t, n) != i) continue;
+        if (!n || n > SHORT_PIECE || sm_token(model, t, n) != i) continue;
         u64 key[2];
         u8 id[4];
         put(id, e->wide, i);

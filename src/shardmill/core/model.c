@@ -223,10 +223,151 @@ static void fill(u32 *table, size_t count, u32 value) {
     for (size_t i = 0; i < count; i++) table[i] = value;
 }
 
+/* What building needs beside the model. */
+enum { FIRST = 1, MADE = 2 }; /* notes: the first token of these bytes; merging its bytes makes it */
+typedef struct {
+    sm_model *model;
+    Scratch *working;
+    u32 *rank_of; /* of each token */
+    u8 *notes;    /* of each token */
+    int simd;
+    u32 ids[LONGEST];
+} Builder;
+
+static u32 merge_token(Builder *b, u32 id) {
+    const sm_model *m = b->model;
+    return sm_merge(m, b->working, b->simd, m->text + m->begin[id], length_of(m, id), b->ids);
+}
+
+/* Bytes → id. Of two tokens with the same bytes the first counts. */
+static int add_vocabulary(Builder *b) {
+    sm_model *m = b->model;
+    fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
+    for (u32 i = 0; i < m->count; i++) {
+        u32 n = length_of(m, i);
+        if (n > m->longest) m->longest = n;
+        b->notes[i] = n && sm_token(m, m->text + m->begin[i], n) == NONE ? FIRST : 0;
+        if (b->notes[i]) remember(m, i);
+    }
+    for (int i = 0; i < 256; i++) {
+        u8 byte = (u8)i;
+        if ((m->byte_id[i] = sm_token(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
+    }
+    return 0;
+}
+
+/* Whether the bytes of the first two tokens, joined, are those of the third. */
+static int makes(const sm_model *m, u32 left, u32 right, u32 result) {
+    u32 a = length_of(m, left), b = length_of(m, right);
+    const u8 *made = m->text + m->begin[result];
+    return a && b && a + b == length_of(m, result) && !memcmp(made, m->text + m->begin[left], a) &&
+           !memcmp(made + a, m->text + m->begin[right], b);
+}
+static int add_listed_merges(Builder *b, const u32 *merges, i64 merge_count) {
+    sm_model *m = b->model;
+    fill(b->rank_of, m->count, 0);
+    for (i64 i = 0; i < merge_count; i++) {
+        u32 left = merges[3 * i], right = merges[3 * i + 1], result = merges[3 * i + 2];
+        if (left >= m->count || right >= m->count || result >= m->count) return SM_ERROR_ARGUMENT;
+        if (!makes(m, left, right, result)) return SM_ERROR_VOCABULARY;
+        m->results[i] = result;
+        b->rank_of[result] = (u32)i + 1; /* of the last that makes it */
+        insert_pair(m, left, right, (u32)i);
+    }
+    for (i64 i = 0; i < merge_count; i++)
+        m->in_order &= b->rank_of[merges[3 * i]] <= i && b->rank_of[merges[3 * i + 1]] <= i;
+    return 0;
+}
+/* The one pair that makes each token. The table has the pairs of lower ranks, and these come first. If they leave two parts,
+ * those are the pair; else parts of a higher rank are needed, or nothing makes this token. */
+static void add_merges_by_rank(Builder *b) {
+    sm_model *m = b->model;
+    for (u32 i = 0; i < m->count; i++) {
+        u32 left, right;
+        if (length_of(m, i) < 2 || !(b->notes[i] & FIRST)) continue;
+        if (merge_token(b, i) == 2) {
+            left = b->ids[0], right = b->ids[1];
+            b->notes[i] |= MADE;
+        } else if (!last_pair(m, i, &left, &right)) {
+            continue; /* it is found only when it is a whole piece */
+        }
+        insert_pair(m, left, right, i);
+        m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
+    }
+}
+static int add_merges(Builder *b, const u32 *merges, i64 merge_count) {
+    sm_model *m = b->model;
+    int error = 0;
+    m->in_order = 1;
+    memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 2));
+    fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
+    fill(m->byte_pair, 65536, NONE);
+    if (merges) error = add_listed_merges(b, merges, merge_count);
+    else add_merges_by_rank(b);
+    return error;
+}
+
+/* Tokens that merging does not make of their own bytes are found only if a piece that is a token is that token. */
+static void note_odd_tokens(Builder *b) {
+    sm_model *m = b->model;
+    for (u32 i = 0; i < m->count; i++) {
+        u32 n = length_of(m, i);
+        if (!n || b->notes[i] & MADE) continue;
+        if (merge_token(b, i) == 1 && b->ids[0] == i) b->notes[i] |= MADE;
+        else if (m->whole_first && b->notes[i] & FIRST) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
+    }
+    if (m->whole_first) return;
+    fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
+    for (u32 i = 0; i < m->count; i++)
+        if (b->notes[i] & MADE) remember(m, i);
+}
+
+/* The borders between bytes, and between characters, that some token covers. */
+static void add_borders(sm_model *m) {
+    memset(m->neighbours, 0, 65536 / 8);
+    fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
+    memset(m->chars, 0, 65536 * sizeof(OneChar));
+    for (u32 i = 0; i < m->count; i++) {
+        const u8 *t = m->text + m->begin[i];
+        u32 n = length_of(m, i);
+        Border border;
+        for (u32 k = 1; k < n; k++) m->neighbours[t[k - 1] << 5 | t[k] >> 3] |= (u8)(1 << (t[k] & 7));
+        for (u32 k = 1; (k = next_border(t, n, k, &border));) {
+            u32 key = crossing_key(border.a, border.la, border.b, border.lb), at = key & m->crossing_mask;
+            crossing_flags(m, &border);
+            while (m->crossings[at] && m->crossings[at] != key) at = (at + 1) & m->crossing_mask;
+            m->crossings[at] = key;
+        }
+    }
+}
+static u32 utf8_of(u32 code, u8 *c) {
+    if (code < 0x80) {
+        c[0] = (u8)code;
+        return 1;
+    }
+    if (code < 0x800) {
+        c[0] = (u8)(0xC0 | code >> 6), c[1] = (u8)(0x80 | (code & 63));
+        return 2;
+    }
+    c[0] = (u8)(0xE0 | code >> 12), c[1] = (u8)(0x80 | (code >> 6 & 63)), c[2] = (u8)(0x80 | (code & 63));
+    return 3;
+}
+/* The ids of every character below U+10000, alone. */
+static void add_chars(Builder *b) {
+    for (u32 code = 0; code < 65536; code++) {
+        OneChar *own = &b->model->chars[code];
+        u8 c[3];
+        u32 n = utf8_of(code, c);
+        own->count = (u16)sm_merge(b->model, b->working, b->simd, c, n, b->ids);
+        memcpy(own->ids, b->ids, own->count * sizeof *own->ids);
+    }
+}
+
 int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scratch_bytes, const uint8_t *text,
                        const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
                        int32_t scheme, int32_t whole_first) {
-    i64 borders, scratch_needed, needed = sm_model_bytes(text, offsets, count, merges ? merge_count : -1, &scratch_needed);
+    if (!merges) merge_count = -1;
+    i64 borders, scratch_needed, needed = sm_model_bytes(text, offsets, count, merge_count, &scratch_needed);
     if (needed < 0) return needed;
     if (!memory || !scratch || scheme < 0 || scheme >= SM_SCHEMES || ((uintptr_t)memory & 63) || ((uintptr_t)scratch & 63))
         return SM_ERROR_ARGUMENT;
@@ -234,110 +375,22 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     measure(text, offsets, count, &borders);
     Arena arena = {memory, 0};
     sm_model *m = take(&arena, sizeof *m);
-    Scratch *working = scratch;
-    u32 *rank_of = (u32 *)(working + 1), ids[LONGEST];
-    u8 *notes = (u8 *)(rank_of + count); /* of each token */
-    enum { FIRST = 1, MADE = 2 };        /* the first of these bytes; merging its bytes makes it */
-    int simd = sm_simd(1);
     memset(m, 0, sizeof *m);
-    lay_out(m, &arena, offsets[count], count, merges ? merge_count : -1, borders);
-    m->bytes_used = arena.used;
+    lay_out(m, &arena, offsets[count], count, merge_count, borders);
     m->scheme = scheme;
     m->whole_first = whole_first;
     m->count = (u32)count;
     memcpy((u8 *)m->text, text, (size_t)offsets[count]);
     for (i64 i = 0; i <= count; i++) ((u32 *)m->begin)[i] = (u32)offsets[i];
 
-    /* The vocabulary. Of two tokens with the same bytes the first counts. */
-    fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
-    for (u32 i = 0; i < m->count; i++) {
-        u32 n = length_of(m, i);
-        if (n > m->longest) m->longest = n;
-        notes[i] = n && sm_token(m, text + offsets[i], n) == NONE ? FIRST : 0;
-        if (notes[i]) remember(m, i);
-    }
-    for (int i = 0; i < 256; i++) {
-        u8 byte = (u8)i;
-        if ((m->byte_id[i] = sm_token(m, &byte, 1)) == NONE) return SM_ERROR_VOCABULARY;
-    }
-
-    /* The merges, and whether every token is made of such as are made before it. */
-    m->in_order = 1;
-    memset(m->pairs, 255, 32 * ((size_t)m->group_mask + 2));
-    fill(m->pair_bits, ((size_t)m->bit_mask + 1) / 32, 0);
-    fill(m->byte_pair, 65536, NONE);
-    if (merges) {
-        for (i64 i = 0; i < merge_count; i++) {
-            struct {
-                u32 left, right, result;
-            } merge = {merges[3 * i], merges[3 * i + 1], merges[3 * i + 2]};
-            if (merge.left >= m->count || merge.right >= m->count || merge.result >= m->count) return SM_ERROR_ARGUMENT;
-            u32 a = length_of(m, merge.left), b = length_of(m, merge.right);
-            const u8 *made = m->text + m->begin[merge.result];
-            if (!a || !b || a + b != length_of(m, merge.result) || memcmp(made, m->text + m->begin[merge.left], a) ||
-                memcmp(made + a, m->text + m->begin[merge.right], b))
-                return SM_ERROR_VOCABULARY;
-            m->results[i] = merge.result;
-            insert_pair(m, merge.left, merge.right, (u32)i);
-        }
-        fill(rank_of, m->count, 0);
-        for (i64 i = 0; i < merge_count; i++) rank_of[merges[3 * i + 2]] = (u32)i + 1; /* the last that makes it */
-        for (i64 i = 0; i < merge_count; i++)
-            m->in_order &= rank_of[merges[3 * i]] <= i && rank_of[merges[3 * i + 1]] <= i;
-    } else {
-        for (u32 i = 0; i < m->count; i++) {
-            u32 n = length_of(m, i), left, right;
-            if (n < 2 || !(notes[i] & FIRST)) continue;
-            /* The table has the pairs of lower ranks, and these come first. If they leave two parts, it is done; else
-             * parts of a higher rank are needed, or nothing makes this token. */
-            if (sm_merge(m, working, simd, text + offsets[i], n, ids) == 2) {
-                left = ids[0], right = ids[1];
-                notes[i] |= MADE;
-            } else if (!last_pair(m, i, &left, &right)) {
-                continue; /* it is found only when it is a whole piece */
-            }
-            insert_pair(m, left, right, i);
-            m->in_order &= (left < i || length_of(m, left) == 1) && (right < i || length_of(m, right) == 1);
-        }
-    }
-
-    /* Tokens that merging does not make of their own bytes are found only if a piece that is a token is that token. */
-    for (u32 i = 0; i < m->count; i++) {
-        u32 n = length_of(m, i);
-        if (!n || notes[i] & MADE) continue;
-        if (sm_merge(m, working, simd, text + offsets[i], n, ids) == 1 && ids[0] == i) notes[i] |= MADE;
-        else if (whole_first && notes[i] & FIRST) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
-    }
-    if (!whole_first) {
-        fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
-        for (u32 i = 0; i < m->count; i++)
-            if (notes[i] & MADE) remember(m, i);
-    }
-
-    /* The borders between bytes, and between characters. */
-    memset(m->neighbours, 0, 65536 / 8);
-    for (u32 i = 0; i < m->count; i++)
-        for (u32 k = m->begin[i] + 1; k < m->begin[i + 1]; k++) m->neighbours[m->text[k - 1] << 5 | m->text[k] >> 3] |= (u8)(1 << (m->text[k] & 7));
-    fill(m->crossings, (size_t)m->crossing_mask + 1, 0);
-    memset(m->chars, 0, 65536 * sizeof(OneChar));
-    for (u32 i = 0; i < m->count; i++) {
-        Border border;
-        for (u32 k = 1; (k = next_border(m->text + m->begin[i], m->begin[i + 1] - m->begin[i], k, &border));) {
-            u32 key = crossing_key(border.a, border.la, border.b, border.lb), at = key & m->crossing_mask;
-            crossing_flags(m, &border);
-            while (m->crossings[at] && m->crossings[at] != key) at = (at + 1) & m->crossing_mask;
-            m->crossings[at] = key;
-        }
-    }
-    for (u32 code = 0; code < 65536; code++) {
-        u8 c[3];
-        u32 n = code < 0x80 ? 1 : code < 0x800 ? 2 : 3;
-        if (n == 1) c[0] = (u8)code;
-        else if (n == 2) c[0] = (u8)(0xC0 | code >> 6), c[1] = (u8)(0x80 | (code & 63));
-        else c[0] = (u8)(0xE0 | code >> 12), c[1] = (u8)(0x80 | (code >> 6 & 63)), c[2] = (u8)(0x80 | (code & 63));
-        u32 made = sm_merge(m, working, simd, c, n, ids);
-        memcpy(m->chars[code].ids, ids, made * sizeof *ids);
-        m->chars[code].count = (u16)made;
-    }
+    Scratch *working = scratch;
+    u32 *rank_of = (u32 *)(working + 1);
+    Builder b = {m, working, rank_of, (u8 *)(rank_of + count), sm_simd(1), {0}};
+    int error = add_vocabulary(&b);
+    if (!error) error = add_merges(&b, merges, merge_count);
+    if (error) return error;
+    note_odd_tokens(&b);
+    add_borders(m);
+    add_chars(&b);
     return arena.used;
 }

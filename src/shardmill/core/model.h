@@ -86,7 +86,6 @@ typedef struct {
 
 /* Immutable after sm_model_build, and shared by all threads. Everything lies in one buffer of the caller. */
 struct sm_model {
-    i64 bytes_used;
     int scheme, whole_first;
     u32 count;           /* ids */
     u32 longest;         /* bytes of the longest token */

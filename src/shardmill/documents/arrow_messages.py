@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
+from shardmill.documents.columns import stored_kind
+
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CODECS = ("lz4", "zstd")
 # Metadata versions 4 and 5, as they are numbered; earlier ones ended with Arrow 0.8.
@@ -176,7 +178,7 @@ def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
     """The type of the column at this path; of none, that of a row."""
     kind: Any = pa.struct(list(schema))
     for step in path:
-        kind = kind.field(kind.get_field_index(step)).type
+        kind = stored_kind(kind.field(kind.get_field_index(step)).type)
     return kind
 
 
@@ -190,7 +192,7 @@ def find_leaf(schema: pa.Schema, path: Sequence[str], message: Message) -> Colum
             if field.name == step:
                 break
             walk.skip(field.type)
-        kind = field.type
+        kind = stored_kind(field.type)
         if number + 1 < len(path):
             above.append((walk.node, walk.buffer))
             walk.node, walk.buffer = walk.node + 1, walk.buffer + 1
@@ -206,8 +208,7 @@ class _Walk:
         self.node = self.buffer = self._view = 0
 
     def skip(self, kind: Any) -> None:
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
+        kind = stored_kind(kind)
         self.node += 1
         self.buffer += self._buffers(kind)
         if pt.is_map(kind):

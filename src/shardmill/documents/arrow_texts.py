@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -16,16 +17,19 @@ PIECE = 1 << 23
 
 
 class Content:
-    """What a buffer holds, decompressed as far as it is asked for."""
+    """What a buffer holds, decompressed as far as it is asked for.
+
+    A decompressor takes a megabyte, and a batch of views has hundreds of buffers: it is there only while it is used.
+    """
 
     def __init__(self, stored: Any, length: int, codec: str) -> None:
         self.length = length
         """Its bytes, as the buffer says."""
-        self._stored = stored
+        self._stored, self._codec = stored, ""
         if codec and length:
             self.length = int.from_bytes(stored.read(8), "little", signed=True)
             if self.length >= 0:
-                self._stored = pa.CompressedInputStream(pa.PythonFile(stored, mode="r"), codec)
+                self._codec = codec
             elif self.length == -1:  # not compressed after all
                 self.length = length - 8
             else:
@@ -34,10 +38,15 @@ class Content:
 
     def read(self, n: int) -> bytes:
         """The next n bytes."""
+        if self._codec:
+            self._stored = pa.CompressedInputStream(pa.PythonFile(self._stored, mode="r"), self._codec)
+            self._codec = ""
         self._left -= n
         block: bytes = self._stored.read(n) if self._left >= 0 else b""
         if len(block) < n:
             raise ValueError("a buffer is too short for its batch")
+        if not self._left:
+            self._stored = io.BytesIO()
         return block
 
     def skip(self, n: int) -> None:

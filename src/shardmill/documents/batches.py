@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Part, Position, Reject, beside
-from shardmill.documents.columns import as_binary, documents_of, text_bytes, valid_rows
+from shardmill.documents.columns import documents_of, text_bytes, valid_rows
 from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.storage import Feed, Source
@@ -25,7 +25,7 @@ LONG_TEXT = 1 << 21
 class RowBatch(NamedTuple):
     """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
 
-    column: pa.Array | pa.ChunkedArray
+    column: pa.Array
     cost: int
     total: int
     """Rows, the bad ones included."""
@@ -35,11 +35,7 @@ class RowBatch(NamedTuple):
     @property
     def beside(self) -> int:
         """Bytes of memory that they take besides their text."""
-        return beside(self.total, self._bad)
-
-    @property
-    def _bad(self) -> int:
-        return len(self.rejects) + int(self.column.null_count)
+        return beside(self.total, len(self.rejects) + int(self.column.null_count))
 
 
 class RowsReader:
@@ -87,9 +83,6 @@ class RowsReader:
 def documents_of_rows(rows: RowBatch, field: str) -> Documents:
     """The documents of the rows, with the rejects of both kinds in order."""
     column = rows.column
-    if isinstance(column, pa.ChunkedArray):
-        parts = [as_binary(part) for part in column.chunks]
-        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
     if not rows.rejects:
         return documents_of(column, field)
     keep = np.ones(rows.total, np.bool_)

@@ -28,11 +28,20 @@ def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
                 place=name,
                 hint=f"the columns are {columns}: choose with `--text-field`",
             )
-        kind = kind.field(kind.get_field_index(step)).type
+        kind = stored_kind(kind.field(kind.get_field_index(step)).type)
     value = kind.value_type if pt.is_dictionary(kind) else kind
     if not (_is_text(value) or pt.is_null(value)):
         raise SourceError(f"the column `{field}` holds {kind}, not text", place=name, hint="choose with `--text-field`")
     return path
+
+
+def stored_kind(kind: pa.DataType) -> pa.DataType:
+    """What an extension type is stored as, of a type of Arrow's own the type itself."""
+    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+
+
+def _storage(array: pa.Array) -> pa.Array:
+    return array.storage if isinstance(array, pa.ExtensionArray) else array
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -46,9 +55,9 @@ def column_of(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
     Raises ArrowInvalid for offsets that lead elsewhere: a damaged file may hold any, and other functions trust them.
     """
     batch.validate()
-    array = batch.column(path[0])
+    array = _storage(batch.column(path[0]))
     for step in path[1:]:
-        array = pc.struct_field(array, [step])
+        array = _storage(pc.struct_field(array, [step]))
     if pt.is_dictionary(array.type):
         array = pa.DictionaryArray.from_arrays(array.indices, _checked(array.dictionary))
         array.validate(full=True)

@@ -159,8 +159,13 @@ class _SourceReader:
     def unit(self) -> str:
         if self._reader is not None:
             return self._reader.unit
-        promised = self._source.input_format
-        return INPUT_FORMATS[(format_of(self._source.path) or "text") if promised == "auto" else promised].unit
+        return INPUT_FORMATS[self._promised].unit
+
+    @property
+    def _promised(self) -> str:
+        """The format by what the user or the name says."""
+        told = self._source.input_format
+        return (format_of(self._source.path) or "text") if told == "auto" else told
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         fetcher = self._reading.fetcher
@@ -169,7 +174,9 @@ class _SourceReader:
         with ExitStack() as held:
 
             def need(window: int) -> None:
-                held.enter_context(self._reading.hold(window, "the compressed stream", self._source.name))
+                # Of text a long stretch is read a second time, while the feeder goes on.
+                amount = 2 * window if self._promised == "text" else window
+                held.enter_context(self._reading.hold(amount, "the compressed stream", self._source.name))
 
             opened = open_source(self._source, fetcher, need)
             held.callback(opened.feed.close)
@@ -180,8 +187,6 @@ class _SourceReader:
                     place=self._source.name,
                     hint="give `--val` a fraction or `first:N`",
                 )
-            if opened.format == "text" and opened.window:
-                need(opened.window)  # a long stretch is read a second time, while the feeder goes on
             self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
             if not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):
                 if section.begin:

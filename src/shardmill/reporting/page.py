@@ -17,7 +17,7 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
 from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
-from shardmill.reporting.survey import LEAST, OUTLIERS, SplitSurvey, survey, token_bytes
+from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, SplitSurvey, survey, token_bytes
 from shardmill.run import read_record
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
@@ -163,7 +163,7 @@ def _single(side: Side, seed: int, draws: int) -> dict[str, Any]:
         "outliers": [(kind, some) for kind, some in outliers if some],
         "run": figures.run_figures(read_record(side.data.folder)),
         "seed": seed,
-        "least": LEAST,
+        "least": LEAST_TOKENS,
     }
 
 

@@ -29,7 +29,7 @@ PER_OCTAVE = 4  # bins of lengths between a power of two and the next
 RATIO_BIN, RATIO_BINS = 0.1, 121  # bytes per token; the last bin holds all that is more
 ALONG = 100  # parts of the dataset over which bytes per token are told
 OUTLIERS = ("longest", "shortest", "most compressible", "least compressible")
-LEAST = 64  # tokens that a document must have for its bytes per token to say something
+LEAST_TOKENS = 64  # tokens that a document must have for its bytes per token to say something
 
 
 class Seen(NamedTuple):
@@ -223,7 +223,7 @@ class _Choice:
         number: int | None,
     ) -> None:
         ratio = amounts / np.maximum(lengths, 1)
-        long = lengths >= LEAST
+        long = lengths >= LEAST_TOKENS
         nowhere = np.inf
         ranks = {
             "random": np.where(lengths > 0, self._random.random(len(lengths)), nowhere),

@@ -30,7 +30,7 @@ _STEP_FREE = 8 * MB
 # What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s, and with 200 ms 22 MB are what
 # two workers encode at 512 MB. Where memory is tight it is
 # worth more as room for the engines' caches: with 25 of 400 MB set aside, engines were made anew 24 times, not 3.
-_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
+LEAST_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
 # What the clients of sixteen connections take.
 _CLIENT = 12 * MB
 # A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
@@ -79,7 +79,8 @@ class Budget:
         self._freed = threading.Condition()
         self.grows = engine_bytes is None
         """Whether engines take more memory with the text."""
-        self._engine = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
+        self.engine_bytes = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
+        """What a new engine takes."""
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
@@ -90,7 +91,7 @@ class Budget:
         self._most_workers = self.workers = workers or cpus
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
-        self.ahead = max(_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
+        self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)
         least = int((base + feeder + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
@@ -113,7 +114,7 @@ class Budget:
         self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
-        fixed = base + feeder + self.workers * self._engine
+        fixed = base + feeder + self.workers * self.engine_bytes
         calm = ceiling - self.workers * self._growth(self.chunk_bytes)
         self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else calm
         spare = calm - fixed
@@ -134,7 +135,7 @@ class Budget:
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
-        return self._engine + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
+        return self.engine_bytes + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
 
     def _growth(self, chunk_bytes: int) -> int:
         """What an engine's caches may grow by while it encodes one chunk."""
@@ -151,7 +152,7 @@ class Budget:
     def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
         """The error that says with how much memory there is so much for leases."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
-        engines = self._most_workers * (self._engine + self._growth(LARGEST))
+        engines = self._most_workers * (self.engine_bytes + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
         hint = f"with {_option(enough)} there is room for it{unless}"
         if enough > usable_memory():
@@ -242,6 +243,19 @@ class Budget:
         with self._freed:
             self._closed = True
             self._freed.notify_all()
+
+
+_here = threading.local()
+
+
+def feed_here(budget: Budget) -> None:
+    """This thread is the feeder of a run with that budget, and will be nothing else."""
+    _here.budget = budget
+
+
+def budget_here() -> Budget | None:
+    """The budget of the run whose feeder this thread is."""
+    return getattr(_here, "budget", None)
 
 
 def _option(memory: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -141,6 +142,8 @@ class EncodedText(Producer):
         """`ours`: what was reached is the limit of this run, not the system's."""
         try:
             yield
-        except MemoryError as error:
+        except (MemoryError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
             source = self.sources[min(writer.state.source, len(self.sources) - 1)]
             raise self.budget.exhausted(source.name, ours=ours) from error

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill import __version__
 from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
 from shardmill.run.destination import Destination
-from shardmill.run.journal import Journal
+from shardmill.run.journal import Journal, SavedRun
 from shardmill.run.manifest import NAME, manifest_json
 from shardmill.run.plan import Facts, fingerprint
 from shardmill.run.progress import Done, Progress
@@ -119,51 +119,76 @@ class Run:
 
     def _make(self, journal: Journal) -> Result:
         started = time.monotonic()
-        producer, destination, progress = self._producer, self._destination, self._progress
-        if self._overwrite:
-            remove_dataset(destination, journal, self._outputs, producer.facts, REJECTS, _UNFINISHED_REJECTS)
-        saved_run = journal.resume(producer.facts)
-        if saved_run is not None:
-            refuse_second_reading(producer.sources, saved_run.state.get("source", 0) if saved_run.state else 0)
-        else:
-            destination.record_commits()
-            producer.check_space(destination, self._outputs)
+        producer, destination = self._producer, self._destination
+        saved_run = self._find_saved_run(journal)
         with checkpoint_thread() as thread:
             writer = Writer(producer, destination, journal, self._outputs, thread)
             writer.begin(saved_run)
-            history, manifest = RunRecord(journal.folder, thread.submit), None
-            history.begin(writer.done(), producer.budget, producer.engine.get("libraries", ""), saved_run is not None)
-            try:
-                progress.trouble = lambda: producer.trouble() or destination.trouble() or waiting_words()
-                progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
+            history = RunRecord(journal.folder, thread.submit)
+            with self._watched(writer, history, saved_run) as tell, self._recording_an_early_end(writer, journal):
                 with producer.batches(writer) as batches:
                     for batch in batches:
                         writer.write(batch)
-                        done = self._done(writer)
-                        progress.update(done)
-                        history.update(done)
+                        tell()
                 manifest = self._complete(writer, journal)
-            except BaseException as why:
-                writer.checkpoints.stop(why, writer.kept())
-                raise
-            finally:
-                progress.end()
-                history.end(self._done(writer), complete=manifest is not None)
-                if not journal.stuck:
-                    writer.close()
-        totals = writer.state.totals
         return Result(
             destination.shown,
             manifest,
             time.monotonic() - started,
             producer.budget.peak,
-            totals["replaced"],
-            totals["fallbacks"],
+            writer.state.totals["replaced"],
+            writer.state.totals["fallbacks"],
             warn(self._outputs, manifest),
             resumed=saved_run is not None,
             retries=self._done(writer).retries,
             engine=producer.engine.get("libraries", ""),
         )
+
+    def _find_saved_run(self, journal: Journal) -> SavedRun | None:
+        """What to go on from; None: nothing, and there is space for the whole. MismatchError for another plan's."""
+        producer, destination = self._producer, self._destination
+        if self._overwrite:
+            remove_dataset(destination, journal, self._outputs, producer.facts, REJECTS, _UNFINISHED_REJECTS)
+        saved_run = journal.resume(producer.facts)
+        if saved_run is None:
+            destination.record_commits()
+            producer.check_space(destination, self._outputs)
+        else:
+            refuse_second_reading(producer.sources, saved_run.state.get("source", 0) if saved_run.state else 0)
+        return saved_run
+
+    @contextmanager
+    def _recording_an_early_end(self, writer: Writer, journal: Journal) -> Iterator[None]:
+        """Whatever ends the run, what is done by then is recorded, and all files are closed."""
+        try:
+            yield
+        except BaseException as why:
+            writer.checkpoints.stop(why, writer.kept())
+            raise
+        finally:
+            if not journal.stuck:
+                writer.close()
+
+    @contextmanager
+    def _watched(self, writer: Writer, history: RunRecord, saved_run: SavedRun | None) -> Iterator[Callable[[], None]]:
+        """Progress and the record of the run, which what it gives tells how far the run has come."""
+        producer, destination, progress = self._producer, self._destination, self._progress
+        libraries, complete = producer.engine.get("libraries", ""), False
+
+        def tell() -> None:
+            done = self._done(writer)
+            progress.update(done)
+            history.update(done)
+
+        history.begin(writer.done(), producer.budget, libraries, saved_run is not None)
+        try:
+            progress.trouble = lambda: producer.trouble() or destination.trouble() or waiting_words()
+            progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
+            yield tell
+            complete = True
+        finally:
+            progress.end()
+            history.end(self._done(writer), complete=complete)
 
     def _done(self, writer: Writer) -> Done:
         """How far it has come, and what it took."""

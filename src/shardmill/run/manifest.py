@@ -87,7 +87,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / ".shardmill").is_dir()
         raise UsageError(
-            f"`{folder}` is not a dataset: it has no {NAME}",
+            f"`{folder}` is not a dataset: it has no {NAME}" if folder.is_dir() else f"there is no folder `{folder}`",
             hint="its run has not finished: run the same `shardmill prepare` again"
             if unfinished
             else "make one with `shardmill prepare SOURCE -o DIR`",

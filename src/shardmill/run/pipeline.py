@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shardmill.errors import Interrupted
+from shardmill.run.budget import feed_here
 from shardmill.run.worker import Batch, Entry, Worker
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Pipeline:
 
     def _feed(self, entries: Iterable[Entry]) -> None:
         fault: list[BaseException] = []
+        feed_here(self._budget)
         try:
             # Closed by this thread: what the caller's iterable still holds is let go where it was made.
             with contextlib.closing(_up_to(fault, entries)) as readable:
@@ -135,7 +137,8 @@ class Pipeline:
             chunk = entry.chunk
             text, more = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
             if chunk is not None and chunk.long:
-                text = self._budget.chunk_bytes
+                # The consumer has an engine of its own for the time.
+                text, more = self._budget.chunk_bytes, self._budget.engine_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             if group and (alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER):
                 yield _Task(group, self._budget.lease_for(cost, beside))

@@ -54,6 +54,7 @@ class RowsOutput(Output):
         self._folder, self.dtype = folder, dtype.newbyteorder("<")
         self._files: list[PartialFile] = []
         self._blocks: list[CheckedWriter] = []
+        self._in_hand: list[PartialFile] = []
         self._lengths = [0, 0]
         self._finished = False
 
@@ -82,23 +83,19 @@ class RowsOutput(Output):
         self._finished = True
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
-        lengths, finished = [file.length for file in self._files], self._finished
+        files, lengths, finished = self._files, [file.length for file in self._files], self._finished
+        if finished and files:  # they get their names once
+            self._files, self._lengths, self._in_hand = [], lengths, files
 
         def settle() -> list[tuple[str, Written]]:
-            if not self._files:
-                return []
-            if not finished:
-                for file, length in zip(self._files, lengths, strict=True):
-                    file.settle(length)
-                return []
-            tokens, rows = self._files
-            return [
-                ("train", tokens.finish(0)),
-                ("train", rows.finish(0, role="index")),
-            ]
+            if finished and files:
+                return [("train", files[0].finish(0)), ("train", files[1].finish(0, role="index"))]
+            for file, length in zip(files, lengths, strict=True):
+                file.settle(length)
+            return []
 
         return settle
 
     def close(self) -> None:
-        for file in self._files:
+        for file in (*self._files, *self._in_hand):
             file.close()

@@ -183,7 +183,8 @@ class Worker:
         batch = self._part(entry, chunk, val, last, first, seen)
         batch.counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)]
         yield batch
-        self._make_room()
+        # The next one has memory for an engine again, but it may be far.
+        self._engine = None
 
     def _part(
         self, entry: Entry, chunk: Chunk, val: bool, tokens: NDArray[Any], first: bool, seen: int | None

@@ -176,14 +176,13 @@ class Writer:
 
     def check_rejects(self, where: str) -> None:
         """SourceError when more documents were bad in all than `--max-bad` allows."""
-        state = self.state
         if self._last_reject:
-            read = state.totals["documents"] + state.totals["empty"] + state.totals["rejected"]
-            reason = json.loads(self._last_reject)["reason"]
-            check_rejects(
-                state.totals["rejected"], read, self._producer.bad_allowed, where, reason,
-                f"{self._destination.shown}/{REJECTS}{PARTIAL}",
-            )  # fmt: skip
+            self._check_rejects(where, json.loads(self._last_reject)["reason"])
+
+    def _check_rejects(self, where: str, reason: str) -> None:
+        totals, listed = self.state.totals, f"{self._destination.shown}/{REJECTS}{PARTIAL}"
+        read = totals["documents"] + totals["empty"] + totals["rejected"]
+        check_rejects(totals["rejected"], read, self._producer.bad_allowed, where, reason, listed)
 
     def _with_carried(self, batch: Batch) -> dict[str, Stream]:
         """The streams of a piece: its document has one split, and its bytes count where it ends."""
@@ -263,11 +262,7 @@ class Writer:
         if counted.rejects:
             last = counted.rejects[-1]
             where = entry.reader.place(first + last.record, chunk.start + last.byte if last.byte >= 0 else -1)
-            read = state.totals["documents"] + state.totals["empty"] + state.totals["rejected"]
-            check_rejects(
-                state.totals["rejected"], read, self._producer.bad_allowed, f"{source.name}, {where}", last.reason,
-                f"{self._destination.shown}/{REJECTS}{PARTIAL}",
-            )  # fmt: skip
+            self._check_rejects(f"{source.name}, {where}", last.reason)
 
     def _refuse_too_large(self, batch: Batch) -> None:
         source, behind = self.state.source, self.state.position.records

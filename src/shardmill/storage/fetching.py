@@ -15,11 +15,11 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
-from shardmill.errors import ShardmillError, SourceError
+from shardmill.errors import SourceError
 from shardmill.storage.addresses import BUCKETS, scheme_of
 from shardmill.storage.feeds import CONTEXT, STREAM_BLOCK, RandomAccess, StreamFeed
 from shardmill.storage.names import format_of
-from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, Stopped, patiently
+from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, patiently
 from shardmill.storage.source import SMALL, Source
 
 if TYPE_CHECKING:
@@ -225,8 +225,6 @@ class Fetcher:
             try:
                 assert fetch.call is not None
                 data = fetch.call()
-            except (ShardmillError, Stopped) as why:
-                error = why
             except BaseException as why:  # noqa: BLE001 - handed to whoever waits for the bytes
                 error = why
             with self.changed:

@@ -173,7 +173,7 @@ class writing_to:
             errno.EDQUOT: "your quota is used up: free some space and run the same command again",
             errno.EACCES: "choose a folder that you may write to",
             errno.EROFS: "choose a folder that you may write to",
-            errno.ENOENT: "is the folder there? That for temporary files is named by `TMPDIR`",
+            errno.ENOENT: "does the folder exist? `TMPDIR` names the one for temporary files",
             errno.EFBIG: "files may not become so large here: lift the limit (`ulimit -f`), or choose `-f shards`",
         }
         reason = error.strerror or str(error)

@@ -38,8 +38,6 @@ class Opened:
     head: bytes
     compression: str
     """Empty: none."""
-    window: int
-    """Bytes of memory that its decompressor takes."""
 
 
 def open_source(
@@ -61,9 +59,8 @@ def open_source(
                 place=source.name,
                 hint="is the download complete? Without the ending it would be read as it is" if head else None,
             )
-        window = window_of(head, compression)
         if compression:
-            need(window)
+            need(window_of(head, compression))
             raw = FeedStream(feed)
             feed = StreamFeed(source.name, decompressed(raw, compression, source.name), raw)
             head = feed.peek(0, SMALL)
@@ -75,7 +72,7 @@ def open_source(
             raw = FeedStream(feed)
             feed = StreamFeed(source.name, transcoded(raw, encoding), raw)
             head = feed.peek(0, SMALL)
-        return Opened(feed, format, head, compression, window)
+        return Opened(feed, format, head, compression)
     except BaseException:
         feed.close()
         raise

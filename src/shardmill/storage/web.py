@@ -103,7 +103,9 @@ class WebStore:
                 if whole and filled == len(data) and end < (source.size or 0):
                     break
         if filled < len(data):
-            raise Transient(f"{_host(source)} sent {filled:,} of {len(data):,} bytes")
+            raise Transient(
+                f"{_host(source)} sent {filled:,} of {len(data):,} bytes", error=_compressed(source, answer)
+            )
         return data
 
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
@@ -216,7 +218,9 @@ class WebStore:
 
     def _check_range(self, source: Source, answer: Any, start: int) -> None:
         etag = answer.headers.get("etag") or answer.headers.get("last-modified", "")
-        if scheme_of(source.path) != "hf" and source.version and etag and etag != source.version:
+        # A proxy that compresses for others calls the same version a weak one.
+        known = source.version.removeprefix("W/")
+        if scheme_of(source.path) != "hf" and known and etag and etag.removeprefix("W/") != known:
             raise changed(source)
         told = answer.headers.get("content-range", "")
         if answer.status_code == 206 and told:
@@ -225,6 +229,14 @@ class WebStore:
                 raise changed(source)
             if first.partition("-")[0] != str(start):
                 raise Transient(f"{_host(source)} sent another range than was asked for")
+
+
+def _compressed(source: Source, answer: Any) -> SourceError | None:
+    """What to say of a body that is not the file's own bytes; None: it is."""
+    if answer.headers.get("content-encoding", "identity") == "identity":
+        return None
+    message = "the server compresses what it sends, though it was asked not to, so that no part of the file can be had"
+    return SourceError(message, place=source.name, hint="download the file first")
 
 
 def _links_of(page: str) -> list[str]:

@@ -152,7 +152,7 @@ class Engine:
         data, offsets, gap = rows
         recipe = self._recipe
         first, last = int(offsets[0]), int(offsets[-1])
-        odd = [np.empty(0, np.int64)]
+        odd: list[NDArray[np.int64]] = []
         if recipe.reference and recipe.mismatch:
             odd.append(np.searchsorted(offsets, recipe.mismatch.places(data[first:last]) + first, side="right") - 1)
         if recipe.stitching:
@@ -161,6 +161,8 @@ class Engine:
             text = data.data
             begins = np.array([match.start() for match in recipe.forbidden.finditer(text, first, last)], np.int64)
             odd.append(np.searchsorted(offsets, begins, side="right") - 1)
+        if not any(map(len, odd)):
+            return []  # and `np.unique`, which imports masked arrays, is not called
         numbers: list[int] = np.unique(np.concatenate(odd)).tolist()
         return numbers
 

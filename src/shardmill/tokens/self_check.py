@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,9 +88,8 @@ def texts(names: Sequence[str], rows: int = 400) -> list[bytes]:
 def hard_text() -> bytes:
     """100 kB that two releases of a library hardly encode alike if they differ anywhere: fragments, all pairs of ASCII
     characters, and every character of the scripts below U+3000."""
-    ascii_ = [chr(code) for code in range(0x20, 0x7F)]
-    pairs = " ".join(one + other for one in ascii_ for other in ascii_)
-    scripts = " ".join(f"a{chr(code)}" for code in range(0xA0, 0x3000))
+    pairs = " ".join(map("".join, product(map(chr, range(0x20, 0x7F)), repeat=2)))
+    scripts = "a" + " a".join(map(chr, range(0xA0, 0x3000)))
     return b"\n".join([*texts([], 100), pairs.encode(), scripts.encode()])
 
 

@@ -38,14 +38,15 @@ def text_tokenizer(
     if pattern is not None:
         arguments.text("pattern", pattern)
     specials = arguments.text("specials", specials)
-    return TextTokenizer(load_tokenizer(arguments.path("name", name), pattern=pattern, specials=specials))
+    return TextTokenizer(arguments.path("name", name), pattern, specials)
 
 
 class TextTokenizer:
     """Text to ids and back, exactly as the tokenizer's own library. Any thread may use it, several at once too."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, name: str, pattern: str | None, specials: str) -> None:
+        self._made_of = (name, pattern, specials)
+        self._tokenizer: Tokenizer = load_tokenizer(name, pattern=pattern, specials=specials)
         self._idle: list[tuple[Engine, int]] = []
         """Engines that nobody uses now, and how much text each has encoded."""
 
@@ -66,6 +67,10 @@ class TextTokenizer:
     def dtype(self) -> np.dtype[Any]:
         """Of the ids: uint16 where they fit, else uint32."""
         return self._tokenizer.dtype
+
+    def __reduce__(self) -> Any:
+        """For other processes: each loads it again."""
+        return TextTokenizer, self._made_of
 
     def __repr__(self) -> str:
         return f"<shardmill tokenizer {self.name}, {self.vocab_size:,} tokens>"
@@ -143,11 +148,12 @@ class TextTokenizer:
 
 def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
     """The texts as UTF-8, one after another, about as much as the engine takes in one call."""
-    if isinstance(texts, (str, bytes)):
-        raise UsageError("a batch is a list of texts, not one text", hint="give a list, or call `encode`")
     if hasattr(texts, "__arrow_c_array__") or hasattr(texts, "__arrow_c_stream__"):
         yield from _arrow_rows(texts)
         return
+    if isinstance(texts, (str, bytes)) or not hasattr(texts, "__iter__"):
+        what = "one text" if isinstance(texts, (str, bytes)) else f"a {type(texts).__name__}"
+        raise UsageError(f"a batch is a list of texts, not {what}", hint="give a list, or call `encode`")
     # One buffer for all, filled again and again: with new memory for each, page faults were a tenth of all time.
     buffer = np.empty(CALL, np.uint8)
     view, ends, first = buffer.data, [0], 1
