@@ -36,6 +36,7 @@ class Driven:
     def finish(self, wanted=SPLITS) -> None:
         self.output.finish(wanted)
         self.checkpoint()
+        self.checkpoint()  # as the writer does: what only the position before needed goes now
         self.output.close()
 
     def crash_and_go_on(self) -> None:
