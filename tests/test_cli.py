@@ -114,7 +114,8 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
         (["prepare", "{good}", "-o", "/proc/nothing/here"], 1, "cannot write"),
         (["prepare", "{cut}", "-o", "{out}"], 1, "cut.jsonl.gz"),
         (["prepare", "{broken}", "-o", "{out}", "--max-bad", "0"], 1, "line 3"),
-        (["verify", "{out}"], 2, "not a dataset"),
+        (["verify", "{out}"], 2, "there is no folder"),
+        (["verify", "{folder}"], 2, "not a dataset"),
         (["nonsense"], 2, "nonsense"),
     ],
 )
@@ -126,6 +127,7 @@ def test_what_is_wrong_is_said_without_a_traceback(tmp_path, arguments, code, sa
     (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n{"text": }\n{"text": "c"}\n')
     names = {
         "out": tmp_path / "out", "good": good, "cut": tmp_path / "cut.jsonl.gz", "broken": tmp_path / "broken.jsonl",
+        "folder": tmp_path,
     }  # fmt: skip
     run = metered(*[argument.format(**names) for argument in arguments])
     assert run.code == code, run.err
