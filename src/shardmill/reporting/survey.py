@@ -155,7 +155,8 @@ def _look(
             raise UsageError(
                 "the dataset holds ids that the tokenizer does not have", hint="`shardmill verify` says where"
             )
-        text = np.cumsum(sizes.take(block), dtype=np.int64)
+        # Bytes of text before each token. With EOT before documents one may end where a block begins.
+        text = np.concatenate([[0], np.cumsum(sizes.take(block), dtype=np.int64)])
         marks = np.flatnonzero(block == eot) if eot is not None else np.empty(0, np.int64)
         if at < stop:
             found.counts += np.bincount(block, minlength=len(sizes))
@@ -167,7 +168,7 @@ def _look(
             ends = ends[:1]  # only the document that was open is still wanted
         if len(ends):
             starts = np.concatenate([[open_start], ends[:-1] + at])
-            texts, behind = text[ends - 1], np.searchsorted(marks, ends)
+            texts, behind = text[ends], np.searchsorted(marks, ends)
             lengths = np.diff(ends - behind, prepend=0)
             amounts = np.diff(texts, prepend=0)
             lengths[0] += open_tokens
