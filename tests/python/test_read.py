@@ -160,8 +160,8 @@ def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
         patch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
-        shardmill.prepare(given, tmp_path / "out", memory="900MB", workers=1)
-        assert {memory for memory, _ in seen} == {900_000_000} and len(seen) > 3
+        shardmill.prepare(given, tmp_path / "out", memory="4GB", workers=1)
+        assert {memory for memory, _ in seen} == {4_000_000_000} and len(seen) > 3
     assert budget_here() is None
 
 
