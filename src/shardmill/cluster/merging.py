@@ -17,7 +17,7 @@ from typing import Any
 
 from shardmill import arguments
 from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
-from shardmill.cluster.place import part_manifest, part_name
+from shardmill.cluster.place import part_manifest, part_name, place_of
 from shardmill.cluster.planning import PartBounds, PartPlan, find_part_plan, missing_parts, read_part_plan
 from shardmill.cluster.stored_part import RowSettings, StoredPart
 from shardmill.documents import Bounds, Position, chunks_of
@@ -74,6 +74,7 @@ def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Pro
     whole = find_part_plan(out)
     if whole is None:
         if manifest := destination.manifest():
+            place_of(out).clear()  # what a kill in the last step has left
             return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
     plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
