@@ -228,9 +228,9 @@ def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(local, hub, 
     _, files, made = local
     hub.add(REPO, {"g.parquet": files["g.parquet"], "a.jsonl": files["a.jsonl"]})
     usage = type(shutil.disk_usage(tmp_path))
-    monkeypatch.setattr("shardmill.run.preflight.shutil.disk_usage", lambda _: usage(1 << 30, 0, 6 << 20))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda _: usage(1 << 30, 0, 6 << 20))
     assert prepared(f"hf://datasets/{REPO}/g.parquet", tmp_path / "out") == made["g.parquet"]
-    monkeypatch.setattr("shardmill.run.preflight.shutil.disk_usage", lambda _: usage(1 << 30, 0, 1 << 16))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda _: usage(1 << 30, 0, 1 << 16))
     for name in ("g.parquet", "a.jsonl"):
         with pytest.raises(OutputError, match="the output would take about"):
             prepared(f"hf://datasets/{REPO}/{name}", tmp_path / name)

@@ -14,7 +14,7 @@ import pytest
 import shardmill
 from shardmill.errors import OutputError
 from shardmill.inspection import inspect
-from shardmill.run import preflight
+from shardmill.run import encoded_text
 from tests.hub import TOKEN, Fault, Hub
 from tests.inspection.material import Disk, corpus, found, true_tokens
 from tests.meter import SHARDMILL
@@ -119,11 +119,11 @@ def test_prepare_looks_at_remote_sources_too_before_it_begins(tmp_path, hub, mon
     hub.web["a.jsonl"] = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made)
     url = f"{hub.url}/web/a.jsonl"
     needed = 2 * true_tokens(made)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed - 1))
+    monkeypatch.setattr(encoded_text.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed - 1))
     with pytest.raises(OutputError, match="the output would take about"):
         shardmill.prepare(url, tmp_path / "out", val="0")
     assert not list((tmp_path / "out").glob("*.bin*"))
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed))
+    monkeypatch.setattr(encoded_text.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed))
     assert shardmill.prepare(url, tmp_path / "out", val="0").manifest["documents"] == len(made)
 
 

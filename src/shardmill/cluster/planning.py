@@ -103,7 +103,7 @@ def plan_parts(
     found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
     tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
     plan = Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen)
-    total = plan.total_bytes
+    total = plan.sources.total_bytes
     if total is None:
         raise UsageError("a stream cannot be cut into parts", hint="store it in a file first")
     kept = {name: value for name, value in given.items() if name not in ("memory", "workers", "overwrite", "recipe")}

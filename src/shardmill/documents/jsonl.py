@@ -16,7 +16,7 @@ from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import Reading
 from shardmill.documents.records import judge
 from shardmill.errors import SourceError
-from shardmill.storage import BOM, SMALL, Before, Feed, RandomAccess, Source, read_range
+from shardmill.storage import BOM, SMALL, Feed, RandomAccess, Source, read_range
 
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
@@ -46,7 +46,8 @@ class JsonLinesReader:
         if section.end is not None:
             if position >= section.end:
                 return
-            feed = Before(feed, self._enter(feed, section.end))
+            assert isinstance(feed, RandomAccess)
+            feed.size = self._enter(feed, section.end)
         if position == 0:
             head = feed.peek(0, SMALL)
             self._refuse_array(head)

@@ -15,7 +15,7 @@ from shardmill.documents.oversize import Oversize
 from shardmill.documents.reading import SPAN, Reading
 from shardmill.documents.splitting import rows_between, split_documents
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage import BOM, CONTEXT, REPLACEMENT, STREAM_BLOCK, Before, Feed, RandomAccess, Source, read_range
+from shardmill.storage import BOM, CONTEXT, REPLACEMENT, STREAM_BLOCK, Feed, RandomAccess, Source, read_range
 
 
 class TextReader:
@@ -43,7 +43,8 @@ class TextReader:
         if end is not None:
             if start.offset >= end.offset:
                 return
-            feed = Before(feed, end.offset)
+            assert isinstance(feed, RandomAccess)
+            feed.size = end.offset
         position, inside = start.offset, start.inside
         feed.drop(position)
         if position and not inside and feed.end_by(position) is not None:

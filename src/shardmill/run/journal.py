@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import BusyError, MismatchError, OutputError
-from shardmill.run.plan import differences, facts_json, read_facts, same_facts
+from shardmill.run.plan import differences, facts_json, fingerprint, read_facts
 from shardmill.run.record import NAME as RECORD
 from shardmill.storage import write_whole, writing_to
 
@@ -71,7 +71,7 @@ class Journal:
             # The plan is written before anything else, and whole: without one nothing was begun.
             return None
         saved_run = self._read()
-        if same_facts(before, facts):
+        if fingerprint(before) == fingerprint(facts):
             return saved_run
         if not saved_run.did_nothing:
             refuse(before, facts, "an unfinished run")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from shardmill.errors import SourceError
@@ -85,7 +85,7 @@ def _xz_dictionary(head: bytes) -> int:
     return 0
 
 
-def decompressed(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
+def decompressed(raw: FeedStream, compression: str, name: str) -> Generator[bytes]:
     """The text of a compressed stream in blocks; what it raises names the place among the compressed bytes."""
     return _zstd(raw, name) if compression == "zstd" else _members(raw, compression, name)
 
@@ -103,7 +103,7 @@ def _new_xz() -> Any:
 _NEW: dict[str, Callable[[], Any]] = {"gzip": _new_gzip, "bzip2": bz2.BZ2Decompressor, "xz": _new_xz}
 
 
-def _members(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
+def _members(raw: FeedStream, compression: str, name: str) -> Generator[bytes]:
     """gzip, bzip2 or xz: any number of members, one after another, and zeros as padding at the end.
 
     The standard library's file classes take anything after the first bzip2 or xz stream for the end of the data,
@@ -151,7 +151,7 @@ def _error(message: str, name: str, offset: int, hint: str | None = None) -> Sou
     return SourceError(message, place=f"{name}, near compressed byte {offset:,}", hint=hint)
 
 
-def _zstd(raw: FeedStream, name: str) -> Iterator[bytes]:
+def _zstd(raw: FeedStream, name: str) -> Generator[bytes]:
     """zstd through pyarrow: every frame, skippable ones too; it raises where a frame is cut short.
 
     Frames that ask for a window above 128 MB are refused by the library (its default limit).
