@@ -243,7 +243,7 @@ def main() -> None:
 
 def _mean(outcomes: list[Outcome]) -> Outcome:
     def mean(name: str) -> float:
-        return sum(getattr(one, name) for one in outcomes) / len(outcomes)
+        return float(sum(getattr(one, name) for one in outcomes)) / len(outcomes)
 
     return replace(outcomes[0], seconds=mean("seconds"), worked=mean("worked"))
 
