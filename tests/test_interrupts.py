@@ -143,6 +143,35 @@ except KeyboardInterrupt:
     assert done.stdout == "[]\n"
 
 
+def test_a_signal_while_any_thread_is_being_started_ends_a_run(tmp_path, source):
+    code = (
+        """
+import os, signal, threading
+start, before = threading.Thread.start, iter(range(int(os.environ["BEFORE"])))
+def interrupted(self):
+    if next(before, None) is None:
+        threading.Thread.start = start
+        open(os.environ["MARK"], "w").write(self.name)
+        os.kill(os.getpid(), signal.SIGINT)
+    start(self)
+threading.Thread.start = interrupted
+"""
+        + MAIN
+    )
+    names, mark = [], tmp_path / "mark"
+    for before in range(100):
+        mark.unlink(missing_ok=True)
+        environment = {**os.environ, "MARK": str(mark), "BEFORE": str(before)}
+        arguments = ["prepare", source, "-o", tmp_path / f"out{before}", "--workers", "2"]
+        run = _start(*arguments, code=code, env=environment)
+        _, said = run.communicate(timeout=100)
+        if not mark.exists():
+            break
+        names.append(mark.read_text())
+        assert "Traceback" not in said and run.returncode == 130, (names, said)
+    assert {"shardmill-progress", "shardmill-feeder", "shardmill-limit"} <= set(names)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_ends_a_run_that_waits_for_standard_input(tmp_path, number):
     run = _start("prepare", "-", "-o", tmp_path / "out", stdin=subprocess.PIPE)
