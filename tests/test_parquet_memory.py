@@ -81,6 +81,14 @@ REFUSED = {
     "a dictionary with a long text": (lambda: [*_words(30, 100), "x y " * 16_000_000], {}),
     "a page": (lambda: _words(11_000, 14_000), {"use_dictionary": False, "data_page_size": 1 << 30}),
     "a page with a long text": (lambda: [*_words(30, 100), "x y " * 20_000_000], {"use_dictionary": False}),
+    "a page of deltas with a long text": (
+        lambda: [*_words(30, 100), "x y " * 16_000_000],
+        {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+    ),
+    "a page of lengths with a long text": (
+        lambda: [None, *_words(30, 100), "x y " * 16_000_000],
+        {"use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"},
+    ),
     "a page of a later version": (
         lambda: _words(11_000, 14_000),
         {"use_dictionary": False, "data_page_size": 1 << 30, "data_page_version": "2.0"},
