@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Producer, Result, Run
     from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
-    from shardmill.run.plan import Plan, fingerprint
+    from shardmill.run.plan import Facts, Plan, fingerprint
     from shardmill.run.process_limit import own_process
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
@@ -46,7 +46,7 @@ __all__, __getattr__ = lazily(
         "loop": "Producer Result Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
-        "plan": "Plan fingerprint",
+        "plan": "Facts Plan fingerprint",
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",

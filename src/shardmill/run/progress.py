@@ -152,8 +152,9 @@ class Lines(_View):
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         super().begin(total, done, budget)
         self._over.clear()  # a run in parts begins twice: with its parts, and with merging them
-        self._thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: a signal may come while it is being started
 
     def end(self) -> None:
         self._over.set()
