@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +79,19 @@ def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path: Path, use_
     assert run.peak < int(enough) * MB
 
 
-REFUSED: dict[str, tuple[Callable[[], list[str]], dict[str, Any]]] = {
+REFUSED: dict[str, tuple[Callable[[], Sequence[str | None]], dict[str, Any]]] = {
     "a dictionary": (lambda: _words(11_000, 5000) * 2, {"dictionary_pagesize_limit": 1 << 30}),
     "a dictionary with a long text": (lambda: [*_words(30, 100), "x y " * 16_000_000], {}),
     "a page": (lambda: _words(11_000, 14_000), {"use_dictionary": False, "data_page_size": 1 << 30}),
     "a page with a long text": (lambda: [*_words(30, 100), "x y " * 20_000_000], {"use_dictionary": False}),
+    "a page of deltas with a long text": (
+        lambda: [*_words(30, 100), "x y " * 16_000_000],
+        {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+    ),
+    "a page of lengths with a long text": (
+        lambda: [None, *_words(30, 100), "x y " * 16_000_000],
+        {"use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"},
+    ),
     "a page of a later version": (
         lambda: _words(11_000, 14_000),
         {"use_dictionary": False, "data_page_size": 1 << 30, "data_page_version": "2.0"},

@@ -23,6 +23,7 @@ from shardmill.sources import find_sources
 from tests.corpus import contents, documents, write_jsonl
 from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL
+from tests.watching import interruptible, wait_until
 
 PATIENCE = 60  # seconds after which something hangs; what is tested takes one or two
 
@@ -87,14 +88,12 @@ def test_a_pipe_that_is_named_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 def started(tmp_path: Path, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
-    """A run that has come so far that it reads."""
+    """A run that has come so far that it begins to read."""
     run = subprocess.Popen(
-        [*SHARDMILL, "prepare", *map(str, arguments), "-o", tmp_path / "out"], stderr=subprocess.PIPE, **options
-    )
-    until = time.monotonic() + PATIENCE
-    while not (tmp_path / "out" / ".shardmill" / "plan.json").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(0.5)
+        [*SHARDMILL, "prepare", *map(str, arguments), "-o", tmp_path / "out"],
+        stderr=subprocess.PIPE, preexec_fn=interruptible, **options,
+    )  # fmt: skip
+    wait_until((tmp_path / "out" / ".shardmill" / "journal.jsonl").exists)
     return run
 
 

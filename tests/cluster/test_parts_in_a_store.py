@@ -100,3 +100,44 @@ def test_missing_and_damaged_parts_are_named(source: Path, bucket: Bucket, machi
         merge(url, memory=MEMORY)
     bucket.put(name, data)
     assert merge(url, memory=MEMORY).manifest["documents"] > 0
+
+
+@pytest.mark.parametrize("format", ["shards", "mds"])
+def test_kept_parts_are_uploaded_under_their_final_names(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+    format: str,
+) -> None:
+    options: dict[str, Any] = {**OPTIONS, "format": format, "keep_parts": True, "parts": 3}
+    plan_parts(source, tmp_path / "here", **options)
+    url = bucket.url()
+    plan_parts(source, url, **options)
+    for number in (2, 0, 1, 2):
+        make_part(tmp_path / "here", number, memory=MEMORY)
+        machines(number)
+        make_part(url, number, memory=MEMORY)
+    merge(tmp_path / "here")
+    machines("last")
+    merge(url, keep_parts=True)
+    assert bucket.contents() == contents(tmp_path / "here")
+    assert [name for name in bucket.names() if name.startswith(".parts")] == [] and bucket.uploads() == []
+
+
+def test_a_kept_shard_that_is_gone_from_the_store_is_named(
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+) -> None:
+    url = bucket.url()
+    plan_parts(source, url, parts=2, keep_parts=True, **OPTIONS)
+    for number in range(2):
+        make_part(url, number, memory=MEMORY)
+    [lost, *_] = [name for name in bucket.names() if name.startswith("train_100001")]
+    data = bucket.read(lost)
+    bucket.delete(lost)
+    with pytest.raises(OutputError, match=lost):
+        merge(url)
+    bucket.put(lost, data)
+    assert merge(url).manifest["documents"] > 0
