@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +14,10 @@ import shardmill
 
 
 @pytest.mark.parametrize("called", [True, False], ids=["generator", "callable"])
-def test_a_generator_that_is_not_read_to_its_end_is_closed_in_its_own_thread(tmp_path, called):
+def test_a_generator_that_is_not_read_to_its_end_is_closed_in_its_own_thread(tmp_path: Path, called: bool) -> None:
     threads = []
 
-    def given():
+    def given() -> Iterator[str]:
         threads.append(threading.get_ident())
         try:
             for i in range(1_000_000):
@@ -44,7 +46,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_an_interrupt_does_not_wait_for_a_generator_that_never_goes_on(tmp_path):
+def test_an_interrupt_does_not_wait_for_a_generator_that_never_goes_on(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _BLOCKED, str(tmp_path / "out")], capture_output=True, text=True, timeout=100
     )

@@ -30,7 +30,8 @@ class Output:
     """Tokens after which a file ends; 0: there is one file a split."""
 
     only: dict[str, range] | None = None
-    """Of each split the files to write, by their index; others are counted and not written. None: all are written."""
+    """Of each split the files to write, by their index; others are counted and not written. None: all are written, with
+    what a split has besides: an index, or an empty file if it has no tokens."""
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Put tokens at the end of a split. `ends`: where documents end, counted from the start of `tokens`."""
@@ -95,6 +96,7 @@ class FileOutput(Output, ABC):
         self._kind, self.folder, self.name = kind, order.folder, order.name
         self.dtype = order.dtype.newbyteorder("<")
         self.format, self.eot = kind.name, order.eot or kind.eot
+        self.first = order.first
         self._obsolete: list[PartialFile] = []
         """Closed, and needed no more when the present position is recorded: until then a crash goes on from them."""
 
