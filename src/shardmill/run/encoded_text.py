@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from shardmill.run.writer import Writer
     from shardmill.shards import Output
 
+_NO_STACK = "can't start new thread"
+"""What Python says where there is no memory for the stack of a thread, in a RuntimeError."""
+
 
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
@@ -142,8 +145,10 @@ class EncodedText(Producer):
         """`ours`: what was reached is the limit of this run, not the system's."""
         try:
             yield
-        except (MemoryError, OSError) as error:
+        except (MemoryError, OSError, RuntimeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            if isinstance(error, RuntimeError) and str(error) != _NO_STACK:
                 raise
             source = self.sources[min(writer.state.source, len(self.sources) - 1)]
             raise self.budget.exhausted(source.name, ours=ours) from error
