@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from shardmill.tokens.schemes import Scheme
 
-BYTES = CACHE + (4 << 20)
-"""What an encoder takes: its cache, which begins where a huge page does."""
+BYTES = -(-CACHE // (2 << 20)) * (2 << 20)
+"""What an encoder takes: its cache, in whole huge pages."""
 
 
 def knows(scheme: Scheme | None) -> bool:
