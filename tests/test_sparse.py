@@ -12,7 +12,7 @@ from shardmill.byte_search import numpy_occurrences, occurrences, places
 SOUGHT = ["<|endoftext|>", "\n\n", "\n", "aaa", "---", "ab", "aba", "ä", "中a", "x\n"]
 
 
-def test_places_are_those_of_flatnonzero_whatever_the_length():
+def test_places_are_those_of_flatnonzero_whatever_the_length() -> None:
     disorder = np.random.default_rng(5)
     for size in (0, 1, 7, 8, 9, 64, 1_000, 4_099):
         for share in (0.0, 0.01, 0.5, 1.0):
@@ -21,7 +21,7 @@ def test_places_are_those_of_flatnonzero_whatever_the_length():
 
 
 @pytest.mark.parametrize("sought", SOUGHT)
-def test_occurrences_are_those_that_split_takes(sought: str):
+def test_occurrences_are_those_that_split_takes(sought: str) -> None:
     disorder = random.Random(sought)
     parts = [sought, sought[:1], sought[-1:], sought[1:], "b", "\n", " word", "a", "中", "-"]
     for _ in range(2_000):

@@ -250,8 +250,8 @@ def dictionary_numbers(page: Page, stored: Iterable[Any], entries: int, leaf: Le
 
 
 def longest_text(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> int | None:
-    """Bytes of the longest text in a page of texts, which is decompressed but not decoded; None: it cannot be told."""
-    if page.kind == DATA_V2 or page.encoding not in (PLAIN, PLAIN_DICTIONARY) or page.values > _WALKED:
+    """Bytes of the longest text in a page, or a little more; the page is only decompressed. None: it cannot be told."""
+    if page.kind == DATA_V2 or page.values > _WALKED:
         return None
     stored = bytearray()
     for part in body:
@@ -259,11 +259,26 @@ def longest_text(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> int
     name = _COMPRESSORS[codec]
     raw = memoryview(pa.Codec(name).decompress(stored, page.size) if name else stored)
     at = 4 + int.from_bytes(raw[:4], "little") if page.kind == DATA and leaf.levels else 0
+    if page.encoding in (DELTA_LENGTH, DELTA_BYTES):
+        # It begins with the lengths of the texts, or of what each has in common with the one before.
+        longest = max(_deltas(bytes(raw[at : at + 8 * page.values + _FIRST_LOOK])))
+        return longest if page.encoding == DELTA_LENGTH else longest + page.size
     longest = 0
     while at < len(raw):
         length = int.from_bytes(raw[at : at + 4], "little")
         longest, at = max(longest, length), at + 4 + length
     return longest
+
+
+def _deltas(raw: bytes) -> list[int]:
+    """The numbers that are stored at the beginning of these bytes, each as its difference from the one before."""
+    _, at = _varint(raw, 0)
+    _, at = _varint(raw, at)
+    count, _ = _varint(raw, at)
+    about = _struct([(1, 5, count), (2, 5, DELTA_BINARY), (3, 5, 3), (4, 5, 3)])
+    head = _header(DATA, len(raw), len(raw), None, 5, about)
+    file = small_file([head, raw], count, Leaf(INT32, 0, 0), 0)
+    return [number for column in file.columns(count) for number in column.to_pylist()]
 
 
 def _header(kind: int, size: int, stored: int, checksum: int | None, field: int, about: bytes) -> bytes:
