@@ -48,11 +48,9 @@ class EncodedText(Producer):
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         settle_allocator()
-        separator = options.separator_bytes or b""
-        gaps = plan.tokenizer.takes(separator)
         load_libraries(plan.sources)
         # At work already, so that the budget sees what the libraries take.
-        warm = plan.tokenizer.engine(separator if gaps else b"")
+        warm = plan.tokenizer.engine()
         self.engine = plan.tokenizer.provenance(warm)
         hand_back()
         self.budget = Budget(
@@ -77,14 +75,13 @@ class EncodedText(Producer):
             eots=tuple(dict.fromkeys(output.eot for output in outputs)),
             budget=self.budget,
             spans=spans,
-            separator=separator if gaps else b"",
             limited=options.limit is not None,
             warm=[warm],
         )
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
-            gaps=gaps,
+            gaps=True,
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=val.tail or None,
