@@ -11,6 +11,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from operator import itemgetter
@@ -48,17 +49,15 @@ class Store(Protocol):
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> Bytes: ...
 
 
+@dataclass(slots=True)
 class Fetch:
     """Some bytes that were asked for."""
 
-    __slots__ = ("call", "data", "done", "error", "size")
-
-    def __init__(self, call: Callable[[], Bytes], size: int) -> None:
-        self.call: Callable[[], Bytes] | None = call
-        self.size = size
-        self.done = False
-        self.data: Bytes = b""
-        self.error: BaseException | None = None
+    call: Callable[[], Bytes] | None
+    size: int
+    done: bool = False
+    data: Bytes = b""
+    error: BaseException | None = None
 
 
 class Fetcher:
@@ -136,7 +135,17 @@ class Fetcher:
 
     def head(self, source: Source) -> Bytes:
         """The beginning of a source, or all of it if it is small; the sources after it are begun too."""
-        return self.wait(self._opened(source)[0])
+        with self.changed:
+            head, _ = self._open(source)
+            self._move_to(source)
+            after = self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD] if self.cache is None else ()
+            for number, following in enumerate(after):
+                # The footers of large parquet files are megabytes, so fewer of these.
+                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
+                    break
+                if following.remote and following.size is not None:
+                    self._open(following)
+        return self.wait(head)
 
     def tail(self, source: Source) -> Bytes:
         """The end of a source: a parquet file's footer, whole."""
@@ -166,19 +175,6 @@ class Fetcher:
         for advance in list(self.advance):
             advance()
         self.changed.notify_all()
-
-    def _opened(self, source: Source) -> tuple[Fetch, Fetch | None]:
-        with self.changed:
-            opened = self._open(source)
-            self._move_to(source)
-            after = self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD] if self.cache is None else ()
-            for number, following in enumerate(after):
-                # The footers of large parquet files are megabytes, so fewer of these.
-                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
-                    break
-                if following.remote and following.size is not None:
-                    self._open(following)
-            return opened
 
     def _move_to(self, source: Source) -> None:
         while self._next < len(self._sources) and self._sources[self._next] != source:
