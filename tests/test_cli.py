@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+import shardmill
 from shardmill.options import Options
+from shardmill.run.summary import as_text
 from tests.corpus import documents, random_words, write_jsonl
 from tests.meter import SHARDMILL, metered
 
@@ -162,3 +164,12 @@ def test_tokenizers_are_listed() -> None:
     said = metered("tokenizers").out
     for name in ("gpt2", "cl100k_base", "o200k_base"):
         assert name in said
+
+
+def test_the_summary_of_an_ordinary_run_fits_a_terminal(tmp_path: Path) -> None:
+    result = shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", documents(300)), tmp_path / "out", format="shards")
+    for split in result.manifest["splits"].values():
+        split.update(tokens=split["tokens"] * 1000, documents=split["documents"] * 1000)
+    rows = [line for line in as_text(result).splitlines() if line.split()[0] in ("train", "val")]
+    assert len(rows) == 2 and len({line.index(" tokens ") for line in rows}) == 1
+    assert max(map(len, rows)) <= 80

@@ -148,7 +148,7 @@ def test_a_run_whose_every_other_request_fails_gives_the_same_bytes(
     assert bucket.working() == [".shardmill/plan.json"]
     assert result.retries > 5
     assert as_data(result)["retries"] == result.retries
-    assert f"{result.retries:,} requests had to be made again" in as_text(result)
+    assert f"{result.retries:,} requests were retried" in as_text(result)
 
 
 def test_silence_is_waited_for_so_long_and_then_retried(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -285,4 +285,4 @@ def test_the_summary_counts_what_was_tried_again(hub: Hub, tmp_path: Path) -> No
     hub.faults.append(Fault("/cdn/", times=2, status=503))
     result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
     assert json.loads(json.dumps(as_data(result)))["retries"] == 2
-    assert "2 requests had to be made again" in as_text(result)
+    assert "2 requests were retried" in as_text(result)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from shardmill.tokens.schemes import Scheme
 
-CORE_BYTES = CACHE + (4 << 20)
-"""What an encoder of the core takes: its cache, which begins where a huge page does."""
+CORE_BYTES = -(-CACHE // (2 << 20)) * (2 << 20)
+"""What an encoder of the core takes: its cache, in whole huge pages."""
 BATCH = 1 << 17
 """Bytes of rows in one call of a tokenizer's own library, which takes a hundred times that in memory."""
 MARK = "\x02\x03"
