@@ -159,7 +159,7 @@ def test_a_document_of_three_and_a_half_shards_lies_across_four(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("separator", ["<|endoftext|>", "\\n\\n", "\\n"])
-@pytest.mark.parametrize("specials", ["text", "parse"])  # where special tokens are parsed, documents are copied out
+@pytest.mark.parametrize("specials", ["text", "parse"])
 def test_documents_that_are_left_where_they_stand_are_those_of_the_reference(
     tmp_path: Path, separator: str, specials: str
 ) -> None:

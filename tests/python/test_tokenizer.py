@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import shardmill
 from shardmill import core
 from shardmill.errors import UsageError
-from shardmill.tokens import EngineError, core_backend, load_tokenizer
+from shardmill.tokens import EngineError, backends, load_tokenizer
 from shardmill.tokens import texts as batches_of_texts
 from shardmill.tokens.texts import TextTokenizer
 from tests.corpus import HARD, documents
@@ -33,7 +33,7 @@ def gpt2(request: pytest.FixtureRequest) -> Iterator[TextTokenizer]:
         pytest.skip(f"no compiled core: {core.why_not()}")
     with pytest.MonkeyPatch.context() as patch:
         if not ENGINES[request.param]:
-            patch.setattr(core_backend, "knows", lambda scheme: False)
+            patch.setattr(backends, "core_knows", lambda scheme: False)
         yield shardmill.tokenizer("gpt2")
 
 
@@ -176,7 +176,7 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
 
 
 def test_an_engine_whose_caches_grow_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_backend, "knows", lambda scheme: False)
+    monkeypatch.setattr(backends, "core_knows", lambda scheme: False)
     monkeypatch.setattr(batches_of_texts, "_RENEWED_AFTER", 1000)
     monkeypatch.setattr(batches_of_texts, "CALL", 500)
     from shardmill.tokens.engines import Engine

@@ -72,7 +72,7 @@ def test_special_tokens_are_refused_where_they_are_an_error_and_found_where_they
 def test_both_engines_have_one_provenance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = loaded(name)
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.tokens.core_backend.knows", lambda scheme: False)
+        patch.setattr("shardmill.tokens.backends.core_knows", lambda scheme: False)
         other = loaded(name)
     assert (made.engine_name, other.engine_name) == ("core", "gigatoken")
     one, two = made.provenance(made.engine()), other.provenance(other.engine())

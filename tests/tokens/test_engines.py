@@ -18,12 +18,12 @@ from shardmill.tokens import (
     EngineError,
     Tokenizer,
     UncuttableError,
+    backends,
     engines,
-    gigatoken_backend,
     load_tokenizer,
     vocabulary,
 )
-from shardmill.tokens.gigatoken_backend import MARK
+from shardmill.tokens.backends import MARK
 from tests.tokens.hard import disorder, lists, rows, run, texts
 from tests.tokens.vocabularies import EVERY, gpt2_rules, tokenizer, write_json
 
@@ -221,12 +221,12 @@ def test_a_library_gets_many_documents_in_one_call_and_not_too_many(monkeypatch:
     """A call for each document holds the GIL between them, and workers wait for each other."""
     made = load_tokenizer(str(write_json("lower", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}})))
     calls: list[int] = []
-    init = engines.ReferenceBackend.__init__
+    init = backends.ReferenceBackend.__init__
 
-    def noted(self: engines.ReferenceBackend, encode: Callable[[Any], Any]) -> None:
+    def noted(self: backends.ReferenceBackend, encode: Callable[[Any], Any]) -> None:
         init(self, lambda texts: calls.append(sum(map(len, texts))) or encode(texts))
 
-    monkeypatch.setattr(engines.ReferenceBackend, "__init__", noted)
+    monkeypatch.setattr(backends.ReferenceBackend, "__init__", noted)
     documents = [run("words", 300, i) for i in range(2000)]
     check(made, documents)
     total = sum(map(len, documents))
@@ -255,7 +255,7 @@ class Poisoned:
         if POISON.encode() in data[offsets[0] : offsets[-1]].tobytes():
             if self._failure == "panic":
                 # Two tokens that are no merge of others: gigatoken gives a real panic on such a vocabulary.
-                gigatoken_backend.from_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {})
+                backends.from_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {})
             if self._failure == "interrupt":
                 raise KeyboardInterrupt
             if self._failure == "memory":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,20 +54,22 @@ class Content:
             n -= len(self.read(min(n, STREAM_BLOCK)))
 
 
-class Texts(Protocol):
+class Texts:
     """A column, some rows after the others."""
 
     def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Bytes of text in each of the next rows, and which of them are not null."""
+        raise NotImplementedError
 
     def text(self, first: int, last: int) -> bytes | pa.Buffer:
         """The text of some of these rows; they are asked for in order, each once."""
+        raise NotImplementedError
 
     def skip(self, first: int, last: int) -> None:
         """Pass over the text of some of these rows."""
 
 
-class PlainTexts:
+class PlainTexts(Texts):
     """Offsets and text, read side by side."""
 
     def __init__(self, offsets: Content, data: Content, kind: np.dtype[Any]) -> None:
@@ -103,7 +105,7 @@ class FixedTexts(PlainTexts):
         return np.full(count, self._width, np.int64), valid
 
 
-class ViewedTexts:
+class ViewedTexts(Texts):
     """Views: length, and either the text itself or where in which buffer it stands."""
 
     def __init__(self, contents: list[Content], rows: int) -> None:
@@ -124,9 +126,6 @@ class ViewedTexts:
 
     def text(self, first: int, last: int) -> bytes | pa.Buffer:
         return self._some.slice(first, last - first).cast(pa.large_binary()).buffers()[2] or b""
-
-    def skip(self, first: int, last: int) -> None:
-        pass
 
 
 class Piece(NamedTuple):
@@ -197,7 +196,7 @@ class Dictionary:
         return [(np.flatnonzero(where == piece), self._pieces[piece]) for piece in np.unique(where).tolist()]
 
 
-class NumberedTexts:
+class NumberedTexts(Texts):
     """Numbers of values in a dictionary."""
 
     def __init__(self, numbers: Content, kind: type[np.generic], dictionary: Dictionary) -> None:
@@ -214,6 +213,3 @@ class NumberedTexts:
 
     def text(self, first: int, last: int) -> bytes | pa.Buffer:
         return self._dictionary.text(self._numbers[first:last][self._valid[first:last]])
-
-    def skip(self, first: int, last: int) -> None:
-        pass

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, chunk_of_rows, read_rows, slices
+from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, chunk_of_rows, read_rows, slices
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Reject, Section, excerpt
 from shardmill.documents.columns import column_of, find_column
 from shardmill.documents.iterating import Items
@@ -26,7 +26,6 @@ from shardmill.storage import NamedSource, Source
 _ROWS = 1 << 15  # of an Arrow batch, looked at together: they take about 60 bytes each meanwhile
 _SHOWN = 20  # names of fields, at the most
 _DECIDED = 100  # documents after which it is known whether the field has another name
-_LONG = 1 << 21  # bytes of a text, and more, for which memory is asked
 
 
 class PythonReader(Reader):
@@ -84,7 +83,7 @@ class PythonReader(Reader):
                     if len(text) > self._reading.largest:
                         yield RowBatch(pa.nulls(0, pa.large_binary()), len(text), 1), True
                         continue
-                    memory.need("a document", most if most > _LONG else 0)
+                    memory.need("a document", most if most > LONG_TEXT else 0)
                 values.add(text, reason, item)
                 if (values.weight >= size and not values.undecided) or most > size:
                     yield values.taken(), True

@@ -108,4 +108,4 @@ def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None
     array = table.combine_chunks().to_batches()[0].column(0)
     for step in path[1:]:
         array = pc.struct_field(array, [step])
-    return array
+    return array.cast(pa.large_string())

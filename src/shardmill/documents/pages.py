@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.columns import column_of
+from shardmill.input_formats import PARQUET_MARK as MARK
 
-MARK = b"PAR1"
 # Kinds of pages, encodings and physical types have these numbers in the format.
 DATA, DICTIONARY_PAGE, DATA_V2 = 0, 2, 3
 PLAIN, PLAIN_DICTIONARY, DELTA_BINARY, DELTA_LENGTH, DELTA_BYTES, NUMBERS = 0, 2, 5, 6, 7, 8

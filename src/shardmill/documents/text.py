@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section
-from shardmill.documents.cutting import Peek, Stop, last_separator, next_stop, splits_from, thinned
+from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, splits_from, thinned
 from shardmill.documents.reading import SPAN, FormatReader, Reading
 from shardmill.documents.splitting import packed, rows_between, split_documents
 from shardmill.errors import SourceError, UsageError
@@ -21,6 +21,9 @@ from shardmill.storage import CONTEXT, REPLACEMENT, STREAM_BLOCK, Feed, RandomAc
 
 class TextReader(FormatReader):
     """Text as documents, or as pieces of one document that is larger than a chunk."""
+
+    most_rows = NO_LIMIT
+    """In a chunk, about."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading, reopen, head)
@@ -47,7 +50,7 @@ class TextReader(FormatReader):
         while True:
             room = size = max(1, size)
             if self._reading.separator is not None:
-                room = thinned(feed.peek, position, size, self._reading.separator)
+                room = thinned(feed.peek, position, size, self._reading.separator, self.most_rows)
             stop = self._stop(feed, position, room, inside)
             if stop is not None:
                 chunk = self._chunk(feed, position, inside, stop)

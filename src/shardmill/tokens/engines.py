@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,20 +12,18 @@ from shardmill.tokens.cuts import UncuttableError
 from shardmill.tokens.stitch import encode_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from shardmill.tokens.backends import Backend
     from shardmill.tokens.tokenizers import Tokenizer
 
-    EncodeBatch = Callable[[list[str]], Iterable[Sequence[int]]]
 
 CALL = 5 << 20
 """Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
 LONG = 1 << 22
 """A row beyond this is encoded in parts."""
-BATCH = 1 << 17
-"""Bytes of rows in one call of a tokenizer's own library, which takes a hundred times that in memory."""
 
 
 @dataclass
@@ -48,44 +46,6 @@ class Encoded:
         return np.diff(self.offsets) - 1
 
 
-class Backend(Protocol):
-    """A library that encodes rows; it may raise anything, PanicException too."""
-
-    def rows(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins.
-
-        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
-        """
-
-
-class ReferenceBackend:
-    """The tokenizer's own library. Its calls take many documents, so that threads seldom wait for the GIL."""
-
-    def __init__(self, encode_batch: EncodeBatch) -> None:
-        self._encode_batch = encode_batch
-
-    def rows(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins."""
-        ends = (offsets[1:] - gap).tolist()
-        begins = offsets[:-1].tolist()
-        ids = [np.empty(0, np.uint32)]
-        first = 0
-        while first < len(begins):
-            last = first + 1
-            while last < len(ends) and ends[last] - begins[first] <= BATCH:
-                last += 1
-            texts = [data[begins[i] : ends[i]].tobytes().decode() for i in range(first, last)]
-            ids += [np.array([*row, 0], np.uint32) for row in self._encode_batch(texts)]
-            first = last
-        bounds = np.zeros(len(offsets), np.int64)
-        np.cumsum([len(row) for row in ids[1:]], out=bounds[1:])
-        return np.concatenate(ids), bounds
-
-
 class EngineError(ShardmillError):
     """The text holds a special token that it must not, or neither the engine nor the reference could encode it."""
 
@@ -101,7 +61,7 @@ class Engine:
         self._fallbacks = 0
         self._whole = tokenizer.stitching.step if tokenizer.stitching and tokenizer.stitching.little else LONG
         """A row beyond this goes in parts where the reference may have to encode it."""
-        self.renew()
+        self._primary = tokenizer.backend(tokenizer.engine_name)
 
     def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
         """The tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8.
@@ -122,7 +82,7 @@ class Engine:
         """Give back what the caches hold; also while a text in pieces is being encoded."""
         self._primary = self._tokenizer.backend(self._tokenizer.engine_name)
 
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[NDArray[Any]]:
+    def encode_pieces(self, pieces: Iterable[bytes | memoryview]) -> Iterator[NDArray[Any]]:
         """The tokens of one text that comes in pieces, cut anywhere between characters, in a few megabytes of memory.
 
         UncuttableError if no safe places are known for this tokenizer.
@@ -165,7 +125,7 @@ class Engine:
         if self._tokenizer.stitching is None or len(text) <= self._whole:
             return []
         try:
-            return list(self.encode_pieces(_views(text)))
+            return list(self.encode_pieces([text.data]))
         except UncuttableError:
             return []
 
@@ -249,17 +209,6 @@ class _Rows(NamedTuple):
 
     def some(self, start: int, stop: int) -> _Rows:
         return self._replace(offsets=self.offsets[start : stop + 1])
-
-
-def _views(text: NDArray[np.uint8]) -> Iterator[bytes]:
-    """A long row a megabyte at a time, cut between characters."""
-    begin = 0
-    while begin < len(text):
-        end = min(begin + (1 << 20), len(text))
-        while end < len(text) and text[end] & 0xC0 == 0x80:
-            end -= 1
-        yield text[begin:end].tobytes()
-        begin = end
 
 
 class _Result:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shardmill.core import Model, merge_rows
 from shardmill.errors import UsageError
 from shardmill.extras import needs
-from shardmill.tokens import core_backend, schemes
+from shardmill.tokens import backends, schemes
 from shardmill.tokens.sentencepiece_files import spelled
 from shardmill.tokens.tokenizers import Reference, Tokenizer
 
@@ -61,7 +61,7 @@ class JsonTokenizer(Tokenizer):
             and not normal_form
             and all(token.get("special") for token in self._added)
             and specials != "parse"
-            and core_backend.knows(self.scheme),
+            and backends.core_knows(self.scheme),
             gigatoken=self._byte_level,
         )
         parsed = [token for token in self._added if specials != "text" or not token.get("special")]

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.storage import writing_temporary_files
-from shardmill.tokens import vocabulary
-from shardmill.tokens.core_backend import knows
+from shardmill.tokens import backends, vocabulary
 from shardmill.tokens.json_files import JsonTokenizer
 from shardmill.tokens.rank_files import RankTokenizer
 from shardmill.tokens.schemes import SCHEMES, Scheme, by_pattern
@@ -63,6 +62,7 @@ PUBLISHED = {
 }
 """As tiktoken defines them. p50k_base is GPT-2's and 24 tokens more, so it is here too."""
 
+_ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 BUILT_IN = ("gpt2", "r50k_base", "p50k_base")
 
 
@@ -83,7 +83,7 @@ def list_tokenizers() -> list[ListedTokenizer]:
         ListedTokenizer(
             name,
             known.vocab_size,
-            "core" if knows(SCHEMES[known.scheme]) else "gigatoken",
+            "core" if backends.core_knows(SCHEMES[known.scheme]) else "gigatoken",
             "in this package" if name in BUILT_IN else "tiktoken's cache or the network",
             name in BUILT_IN or _cached(name),
         )
@@ -129,7 +129,7 @@ def _ranks_of(name: str) -> bytes:
         return vocabulary.p50k_ranks() if name == "p50k_base" else vocabulary.gpt2_ranks()
     from tiktoken.load import read_file_cached
 
-    url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
+    url = _ADDRESS.format(name)
     try:
         text: bytes = read_file_cached(url, PUBLISHED[name].sha256)
     except (OSError, ValueError) as error:
@@ -147,8 +147,8 @@ def _cached(name: str) -> bool:
     if folder is None:
         with writing_temporary_files():
             folder = os.path.join(tempfile.gettempdir(), "data-gym-cache")
-    url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
-    return bool(folder) and os.path.exists(os.path.join(folder, hashlib.sha1(url.encode()).hexdigest()))
+    address = hashlib.sha1(_ADDRESS.format(name).encode()).hexdigest()
+    return bool(folder) and os.path.exists(os.path.join(folder, address))
 
 
 def _from_folder(folder: Path, pattern: str | None, specials: str) -> Tokenizer:

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardmill.core import Model, parse_ranks
 from shardmill.errors import UsageError
-from shardmill.tokens import core_backend, gigatoken_backend, vocabulary
+from shardmill.tokens import backends, vocabulary
 from shardmill.tokens.schemes import Scheme
 from shardmill.tokens.tokenizers import Reference, Tokenizer
 
@@ -31,7 +31,7 @@ class RankTokenizer(Tokenizer):
     ) -> None:
         """UsageError where tiktoken refuses the vocabulary or the pattern."""
         super().__init__(name, text, specials, place)
-        self._published = published
+        self._text, self._published = text, published
         if isinstance(scheme, Scheme):
             self.scheme, self.pattern, self._regex = scheme, scheme.name, scheme.patterns[0]
         else:
@@ -48,7 +48,7 @@ class RankTokenizer(Tokenizer):
             list(special_tokens),
             [self._regex],
             published,
-            core=core_backend.knows(self.scheme) and not self._parsed,
+            core=backends.core_knows(self.scheme) and not self._parsed,
             # It refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
             gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self._parsed.values()),
         )
@@ -100,4 +100,4 @@ class RankTokenizer(Tokenizer):
 
     def _gigatoken(self, more: dict[str, int]) -> Any:
         assert self.scheme is not None
-        return gigatoken_backend.from_ranks(self._dense, self.scheme.gigatoken, {**self._parsed, **more})
+        return backends.from_ranks(self._dense, self.scheme.gigatoken, {**self._parsed, **more})

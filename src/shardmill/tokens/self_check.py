@@ -16,7 +16,7 @@ from shardmill import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardmill.tokens.engines import Backend
+    from shardmill.tokens.backends import Backend
     from shardmill.tokens.unicode_mismatch import Characters
 
 TESTED = {"gigatoken": "0.10.", "tiktoken": "0.14.", "tokenizers": "0.23."}

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.tokens import core_backend, self_check
+from shardmill.tokens import backends, self_check
 from shardmill.tokens.cuts import Cut
-from shardmill.tokens.engines import Backend, Engine, ReferenceBackend
-from shardmill.tokens.gigatoken_backend import GigatokenBackend
+from shardmill.tokens.engines import Engine
 from shardmill.tokens.stitch import Stitching
 from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
@@ -57,7 +56,7 @@ class Tokenizer(ABC):
 
     def __init__(self, name: str, text: bytes, specials: str, place: str) -> None:
         """`text`: the file that holds its vocabulary or rules; `place`: where that is, for errors."""
-        self.name, self._text, self.specials, self._place = name, text, specials, place
+        self.name, self.specials, self._place = name, specials, place
         self.sha256 = hashlib.sha256(text).hexdigest()
         self._building = threading.Lock()
 
@@ -73,7 +72,7 @@ class Tokenizer(ABC):
     @property
     def engine_bytes(self) -> int | None:
         """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
-        return core_backend.BYTES if self.engine_name == "core" else None
+        return backends.CORE_BYTES if self.engine_name == "core" else None
 
     def describe(self) -> dict[str, Any]:
         """What can change the tokens, for the fingerprint and the manifest."""
@@ -145,15 +144,15 @@ class Tokenizer(ABC):
         """Bytes of each token, by id."""
         return np.array([len(token) for token in self.vocabulary], np.int64)
 
-    def backend(self, name: str) -> Backend:
+    def backend(self, name: str) -> backends.Backend:
         """What encodes under this name, with empty caches."""
         if name == "core":
             with self._building:
                 model = self._model
-            return core_backend.CoreBackend(model, self.dtype)
+            return backends.CoreBackend(model, self.dtype)
         if name == "gigatoken":
-            return GigatokenBackend(self._gigatoken, self.largest_id + 1)
-        return ReferenceBackend(self.encode_batch)
+            return backends.GigatokenBackend(self._gigatoken, self.largest_id + 1)
+        return backends.ReferenceBackend(self.encode_batch)
 
     @cached_property
     def _model(self) -> Model:
