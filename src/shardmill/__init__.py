@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import convert as convert
-    from shardmill.dataset import open_dataset as open  # noqa: F401 - not in `__all__`, see below
+    from shardmill.dataset import open_dataset
     from shardmill.inspection import inspect as inspect
     from shardmill.reporting import card as card
     from shardmill.reporting import report as report
     from shardmill.run import Result, prepare, read
     from shardmill.storage import NamedSource
     from shardmill.tokens import text_tokenizer as tokenizer
+
+    open = open_dataset  # an import under another name would be private to type checkers
 
 __version__ = "0.2.0"
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.

@@ -116,9 +116,12 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     "-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL, that all machines see"
 )
 @click.option("--parts", type=int, metavar="N", help="how many  [default: of about 4 GB each]")
+@click.option(
+    "--keep-parts", is_flag=True, help="keep the shards of the parts as they are, of unequal size; nothing is merged"
+)
 @_options
 @click.option("--json", "as_json", is_flag=True, help="print the parts as JSON on standard output")
-def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, **given: Any) -> None:
+def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool, as_json: bool, **given: Any) -> None:
     """Cut the work of a `prepare` into parts of about equal size.
 
     Then `shardmill prepare --plan DIR --part K` makes part K, on any machine and in any order, and `shardmill merge
@@ -129,7 +132,7 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, *
 
     _tell_shadowed(sources, as_json)
     options = {name: value for name, value in given.items() if value not in (None, ())}
-    made = plan_parts(list(sources), out, parts=parts, **options)
+    made = plan_parts(list(sources), out, parts=parts, keep_parts=keep_parts, **options)
     report = look(list(sources), out, **options)
     _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
@@ -137,6 +140,7 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, *
 @shardmill.command(short_help="merge the parts into one dataset")
 @click.argument("out", metavar="DIR")
 @partial(_options, only=("memory",))
+@click.option("--keep-parts", is_flag=True, help="for a plan that was made with it: its parts are kept in any case")
 @click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
 def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:

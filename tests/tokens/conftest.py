@@ -8,5 +8,5 @@ from shardmill.tokens import core_backend
 
 
 @pytest.fixture(autouse=True)
-def engine_of_a_library(monkeypatch):
+def engine_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core_backend, "knows", lambda scheme: False)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from shardmill.run.main import open_outputs as open_outputs
     from shardmill.run.main import output_orders as output_orders
     from shardmill.run.main import prepare as prepare
+    from shardmill.run.plan import Facts as Facts
     from shardmill.run.plan import Plan as Plan
     from shardmill.run.plan import fingerprint as fingerprint
     from shardmill.run.process_limit import own_process as own_process
@@ -76,7 +77,7 @@ __all__, __getattr__ = lazily(
         "loop": "Producer Result Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
-        "plan": "Plan fingerprint",
+        "plan": "Facts Plan fingerprint",
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",

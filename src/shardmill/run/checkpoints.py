@@ -61,13 +61,8 @@ class Checkpoints:
         OutputError when files of another making are in the way.
         """
         saved = saved_run.state if saved_run else None
-        there = self._destination.names()
-        if saved_run is None and (foreign := [name for output in self._outputs for name in output.foreign(there)]):
-            raise OutputError(
-                f"files of another making are in the way: {', '.join(foreign[:3])}",
-                place=str(self._destination.shown),
-                hint="choose another folder, or replace them with `--overwrite`",
-            )
+        if saved_run is None:
+            self._destination.check_foreign(self._outputs)
         if saved_run and saved:
             self.files = [(i, split, Written(**entry)) for i, split, entry in saved_run.files]
         self._destination.begin(facts, [written for _, _, written in self.files], self._outputs)

@@ -38,11 +38,11 @@ class SavedRun(NamedTuple):
     @property
     def did_nothing(self) -> bool:
         """It came to an orderly end before its first document: a wrong option, say. One that was killed is not."""
-        if self.state is None or self.files:
+        state = self.state
+        if state is None or self.files:
             return False
-        return not any(
-            (self.state["source"], self.state["merge"], *self.state["position"], *self.state["totals"].values())
-        )
+        # 0.1.0 knew nothing of merges.
+        return not any((state["source"], state.get("merge"), *state["position"], *state["totals"].values()))
 
 
 class Journal:

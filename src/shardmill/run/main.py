@@ -85,10 +85,10 @@ def output_orders(plan: Plan) -> list[dict[str, Any]]:
     return [{"format": format, **order} for format in options.format]
 
 
-def open_outputs(plan: Plan, out: Path) -> list[Output]:
-    """An output for each format that is asked for."""
+def open_outputs(plan: Plan, out: Path, **more: Any) -> list[Output]:
+    """An output for each format that is asked for; `more`: what is ordered in another way than usual."""
     tokenizer = plan.tokenizer
-    outputs = [open_output(folder=out, **order) for order in output_orders(plan)]
+    outputs = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):
         raise UsageError(f"the tokenizer `{tokenizer.name}` has no end-of-text token", hint="add `--eot none`")
     return outputs

@@ -147,8 +147,8 @@ def same_facts(before: Facts, now: Facts) -> bool:
 def differences(before: Facts, now: Facts) -> list[str]:
     """What differs between two plans' facts, in words; the first few."""
     found = []
-    for name, value in now["options"].items():
-        was = before["options"].get(name)
+    for name in {**now["options"], **before["options"]}:
+        was, value = before["options"].get(name), now["options"].get(name)
         if was != value:
             found.append(f"--{name.replace('_', '-')} was {_said(was)} and is now {_said(value)}")
     if before["tokenizer"] != now["tokenizer"]:

@@ -140,8 +140,9 @@ class Lines(Progress):
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         self._meter = _Meter(total, done, budget, self.trouble)
         self._over.clear()  # a run in parts begins twice: with its parts, and with merging them
-        self._thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: a signal may come while it is being started
 
     def update(self, done: Done) -> None:
         self._meter.update(done)

@@ -70,7 +70,8 @@ class RowsOutput(Output):
             self._lengths = lengths
             return
         self._files = [
-            PartialFile(self._folder / name, keep) for name, keep in zip((TOKENS, ROWS), lengths, strict=True)
+            PartialFile(self._folder / name, keep, hashed=False)
+            for name, keep in zip((TOKENS, ROWS), lengths, strict=True)
         ]
         self._blocks = [CheckedWriter(file) for file in self._files]
 

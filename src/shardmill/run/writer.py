@@ -200,7 +200,6 @@ class Writer:
             for output in self._outputs:
                 output.finish(self._producer.splits)
         self.checkpoints.keep(now=True)
-        self.checkpoints.keep(now=True)  # once more: what only the position before needed goes now
         self.checkpoints.beside = [self._sources]
         if self.state.rejects_bytes:
             written = self._rejects.finish(0)
