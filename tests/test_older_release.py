@@ -10,11 +10,13 @@ import json
 import os
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shardmill
 from shardmill.errors import MismatchError
+from shardmill.run import Result
 from tests.corpus import contents
 
 BEGUN = Path(__file__).with_name("begun_by_0_1_0.tar.xz")
@@ -22,7 +24,7 @@ FORMATS = ("nanogpt", "shards", "npy", "llmc", "megatron", "datatrove", "mds")
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with the sources and what 0.1.0 left: names of sources are as they were given."""
     monkeypatch.chdir(tmp_path)
     write_sources(tmp_path)
@@ -43,14 +45,14 @@ def write_sources(folder: Path) -> None:
         os.utime(folder / name, ns=(1_700_000_000_000_000_000,) * 2)  # a source's version
 
 
-def prepare(out, format="nanogpt", **options):
+def prepare(out: str | Path, format: str = "nanogpt", **options: Any) -> Result:
     return shardmill.prepare(
         ["a.jsonl", "b.jsonl"], out, format=format, **{"val": "0.1", "shard_tokens": 1500, "max_bad": "any", **options}
     )
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_run_that_0_1_0_has_begun_is_resumed_with_the_same_bytes(format, folder):
+def test_a_run_that_0_1_0_has_begun_is_resumed_with_the_same_bytes(format: str, folder: Path) -> None:
     assert len((folder / format / ".shardmill" / "journal.jsonl").read_text().splitlines()) >= 1
     assert prepare(format, format).resumed
     assert not prepare("new", format).resumed
@@ -63,21 +65,21 @@ def test_a_run_that_0_1_0_has_begun_is_resumed_with_the_same_bytes(format, folde
     assert resumed == new
 
 
-def test_a_run_that_0_1_0_has_begun_with_other_options_is_refused_by_their_names(folder):
+def test_a_run_that_0_1_0_has_begun_with_other_options_is_refused_by_their_names(folder: Path) -> None:
     before = contents(folder / "nanogpt")
     with pytest.raises(MismatchError, match=r"another plan: --val was `0\.1` and is now `0\.2`"):
         prepare("nanogpt", val="0.2")
     assert contents(folder / "nanogpt") == before
 
 
-def test_a_dataset_that_0_1_0_has_made_is_complete(folder):
+def test_a_dataset_that_0_1_0_has_made_is_complete(folder: Path) -> None:
     before = contents(folder / "whole")
     assert prepare("whole").already
     assert contents(folder / "whole") == before
     assert prepare("new").manifest["splits"] == json.loads(before["manifest.json"])["splits"]
 
 
-def test_a_state_of_a_release_yet_to_come_is_refused(folder):
+def test_a_state_of_a_release_yet_to_come_is_refused(folder: Path) -> None:
     journal = folder / "nanogpt" / ".shardmill" / "journal.jsonl"
     last = json.loads(journal.read_text().splitlines()[-1])
     last["state"]["something new"] = 1
