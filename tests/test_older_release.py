@@ -45,7 +45,7 @@ def write_sources(folder: Path) -> None:
         os.utime(folder / name, ns=(1_700_000_000_000_000_000,) * 2)  # a source's version
 
 
-def prepare(out: str | Path, format: str = "nanogpt", **options: Any) -> Result:
+def prepare(out: str, format: str = "nanogpt", **options: Any) -> Result:
     return shardmill.prepare(
         ["a.jsonl", "b.jsonl"], out, format=format, **{"val": "0.1", "shard_tokens": 1500, "max_bad": "any", **options}
     )

@@ -79,6 +79,34 @@ def test_with_all_estimates_switched_off_the_limit_holds(
     assert "the data takes more than 400 MB of memory" in run.err and "Traceback" not in run.err
 
 
+NO_ROOM = """
+import resource, sys
+from shardmill.run import pipeline, process_limit
+process_limit._TICK = 1000
+run = pipeline.Pipeline.run
+
+def without_room(self, *given):
+    resource.setrlimit(resource.RLIMIT_DATA, (1, resource.RLIM_INFINITY))
+    yield from run(self, *given)
+
+pipeline.Pipeline.run = without_room
+from shardmill.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_no_memory_for_the_stack_of_a_thread_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("some words")
+    monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ROOM])
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB")
+    assert run.code == 1
+    assert "the data takes more than 400 MB of memory" in run.err and "--memory" in run.err
+    assert "Traceback" not in run.err
+
+
 def test_a_program_that_calls_prepare_finds_its_limits_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_text("some words")

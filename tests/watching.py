@@ -23,13 +23,13 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Where the chunks begin that are read from now on, as they come."""
     from shardmill.documents import formats
 
-    read, starts = formats._SourceReader.read, []
+    read, starts = formats.SourceReader.read, []
 
     def watched(self: Any, chunk: Any) -> Any:
         starts.append(chunk.start)
         return read(self, chunk)
 
-    monkeypatch.setattr(formats._SourceReader, "read", watched)
+    monkeypatch.setattr(formats.SourceReader, "read", watched)
     return starts
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 
@@ -83,9 +84,8 @@ def test_gigatoken_agrees_where_it_knows_the_characters(scheme: str) -> None:
     table = ranks(scheme)
     lines = sorted(table.items(), key=itemgetter(1))
     text = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in lines)
-    backend = gigatoken_backend.of_ranks(
-        vocabulary.without_gaps(text, table), SCHEMES[scheme].gigatoken, {}, max(table.values()) + 1
-    )
+    make = partial(gigatoken_backend.from_ranks, vocabulary.without_gaps(text, table), SCHEMES[scheme].gigatoken)
+    backend = gigatoken_backend.GigatokenBackend(make, max(table.values()) + 1)
     texts = [text for text in disorder("gigatoken", 3000) if not ODD.intersection(text)]
     data, offsets = rows(texts)
     theirs, bounds = backend.rows(data, offsets, 0)

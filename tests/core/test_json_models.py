@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardmill.core import encoding as core
-from shardmill.tokens.json_files import _token_bytes
+from shardmill.tokens.json_files import token_bytes
 from shardmill.tokens.schemes import SCHEMES
 from tests.core.models import both, needs_core
 from tests.tokens.hard import disorder, run
@@ -26,7 +26,7 @@ def compare(rules: dict[str, Any], scheme: str, texts: list[str]) -> None:
     pairs: list[Any] = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
     library = tokenizers.Tokenizer.from_str(json.dumps(rules))
     want = [library.encode(text, add_special_tokens=False).ids for text in texts]
-    tokens = _token_bytes(vocab, [], max(vocab.values()))
+    tokens = token_bytes(vocab, (), max(vocab.values()))
     whole = rules["model"]["ignore_merges"]
     both(core.Model(tokens, scheme, core.merge_rows(vocab, pairs), whole_first=whole), texts, want)
 

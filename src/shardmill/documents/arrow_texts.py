@@ -54,18 +54,6 @@ class Content:
             n -= len(self.read(min(n, STREAM_BLOCK)))
 
 
-class Bits:
-    """The bits that say which rows are not null."""
-
-    def __init__(self, content: Content) -> None:
-        self._content = content
-
-    def read(self, count: int) -> NDArray[np.bool_]:
-        """Of the next rows; a multiple of eight, but for the last."""
-        raw = np.frombuffer(self._content.read((count + 7) // 8), np.uint8)
-        return np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
-
-
 class Texts(Protocol):
     """A column, some rows after the others."""
 
@@ -77,19 +65,6 @@ class Texts(Protocol):
 
     def skip(self, first: int, last: int) -> None:
         """Pass over the text of some of these rows."""
-
-
-class NoTexts:
-    """Nothing but nulls."""
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return b""
-
-    def skip(self, first: int, last: int) -> None:
-        pass
 
 
 class PlainTexts:
@@ -117,20 +92,15 @@ class PlainTexts:
         self._data.skip(int(self._ends[last] - self._ends[first]))
 
 
-class FixedTexts:
+class FixedTexts(PlainTexts):
     """Texts of the same length."""
 
     def __init__(self, data: Content, width: int) -> None:
         self._data, self._width = data, width
 
     def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        self._ends = self._width * np.arange(count + 1)
         return np.full(count, self._width, np.int64), valid
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return self._data.read((last - first) * self._width)
-
-    def skip(self, first: int, last: int) -> None:
-        self._data.skip((last - first) * self._width)
 
 
 class ViewedTexts:

@@ -1,4 +1,4 @@
-"""An Arrow column of any string-like type as documents, and its bad rows as rejects."""
+"""Arrow columns of any string-like type: where the text is, and how long it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import Documents, Reject, excerpt
 from shardmill.errors import SourceError
 
 _RESERVED = 16 << 20  # bytes that Arrow may set aside at once for the values of a dictionary
@@ -122,28 +121,6 @@ def as_binary(array: pa.Array) -> pa.Array:
     if pt.is_integer(array.type):  # parquet stores a column of nothing but nulls as numbers
         return pa.nulls(len(array), pa.large_binary())
     return array.cast(pa.large_binary())
-
-
-def documents_of(array: pa.Array, field: str, records: NDArray[np.int64] | None = None) -> Documents:
-    """The good rows as documents; nulls and rows that are not UTF-8 are rejects. `records` numbers the rows."""
-    count = len(array)
-    numbers = np.arange(count) if records is None else records
-    array = as_binary(array)
-    keep = np.ones(count, bool)
-    rejects: list[Reject] = []
-    if array.null_count:
-        keep = valid_rows(array)
-        reason = f"field `{field}` is null"
-        rejects = [Reject(number, -1, reason, "") for number in numbers[~keep].tolist()]
-    if invalid := list(invalid_rows(array)):
-        keep[invalid] = False
-        rejects += [Reject(int(numbers[row]), -1, "invalid UTF-8", excerpt(array[row].as_py())) for row in invalid]
-        rejects.sort(key=lambda reject: reject.record)
-    if rejects:
-        array = array.take(numbers_array(np.flatnonzero(keep)))
-    data, offsets = layout(array)
-    kept = numbers[keep] if rejects else records
-    return Documents(data, offsets, kept, lines=count, rejects=rejects)
 
 
 def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 
 from shardmill import core
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Reject, Section, excerpt
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Reject, Section, excerpt
 from shardmill.documents.cutting import last_separator, next_stop, thinned
-from shardmill.documents.oversize import Oversize
-from shardmill.documents.reading import Reading
+from shardmill.documents.reading import FormatReader, Reading
 from shardmill.documents.records import judge
 from shardmill.errors import SourceError
-from shardmill.storage import BOM, SMALL, Before, Feed, RandomAccess, Source, read_range
+from shardmill.storage import SMALL, Before, Feed, RandomAccess, Source, read_range
 
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
@@ -28,18 +27,12 @@ LINES = 1 << 16
 _WHITE = b" \t\r\n"
 
 
-class JsonLinesReader:
+class JsonLinesReader(FormatReader):
     """Each line is judged on its own: what stands beside it never matters."""
 
-    unit = "line"
-
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        self._index = index
-        self._source = source
-        self._reading = reading
-        self._field = reading.text_field
-        self._path = tuple(reading.text_field.split("."))
-        self._text_start = len(BOM) if head.startswith(BOM) else 0
+        super().__init__(index, source, reading, reopen, head)
+        self._path = tuple(self._field.split("."))
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         position = start.offset or self._enter(feed, section.begin)
@@ -176,12 +169,6 @@ class JsonLinesReader:
         # The other rows are empty, so that each of those that are left ends where the next begins.
         records = np.flatnonzero(taken)
         return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
-
-    def parts(self, feed: Feed) -> Sequence[Part]:
-        return ()
-
-    def place(self, record: int, byte: int) -> str:
-        return f"line {record + 1:,}"
 
 
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -61,15 +61,17 @@ class Budget:
         token_bytes: int = 2,
         *,
         engine_bytes: int | None = None,
+        engines: int = 0,
         library_bytes: int = 0,
         remote: bool = False,
         beside: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `engine_bytes`: what an engine takes that never grows. `library_bytes`: what the tokenizer's library takes for
-        each byte of text besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out,
-        whatever the chunks are.
+        `engine_bytes`: what an engine takes that never grows. `engines`: how many of the workers' are there already, so
+        that they are not counted twice. `library_bytes`: what the tokenizer's library takes for each byte of text
+        besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out, whatever the chunks
+        are.
         """
         self._closed = False
         self._held = 0
@@ -85,7 +87,7 @@ class Budget:
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
         self._sampled, self._before = resident(), most_resident()
-        self._base = base = self._sampled + beside
+        self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
         cpus = usable_cpus()
         self._most_workers = self.workers = workers or cpus

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from shardmill.run.writer import Writer
     from shardmill.shards import Output
 
+_NO_STACK = "can't start new thread"
+"""What Python says where there is no memory for the stack of a thread, in a RuntimeError."""
+# What Arrow's allocator keeps of what was freed: without it, files with pages of 5 MB failed near the least memory.
+_KEPT_BY_ARROW = 22_000_000
+
 
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
@@ -43,11 +48,9 @@ class EncodedText(Producer):
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         settle_allocator()
-        separator = options.separator_bytes or b""
-        gaps = plan.tokenizer.takes(separator)
         load_libraries(plan.sources)
         # At work already, so that the budget sees what the libraries take.
-        warm = plan.tokenizer.engine(separator if gaps else b"")
+        warm = plan.tokenizer.engine()
         self.engine = plan.tokenizer.provenance(warm)
         hand_back()
         self.budget = Budget(
@@ -56,9 +59,10 @@ class EncodedText(Producer):
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
             engine_bytes=plan.tokenizer.engine_bytes,
+            engines=1,
             library_bytes=plan.tokenizer.library_bytes,
             remote=plan.sources.remote,
-            beside=room,
+            beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
         )
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
@@ -71,14 +75,13 @@ class EncodedText(Producer):
             eots=tuple(dict.fromkeys(output.eot for output in outputs)),
             budget=self.budget,
             spans=spans,
-            separator=separator if gaps else b"",
             limited=options.limit is not None,
             warm=[warm],
         )
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
-            gaps=gaps,
+            gaps=True,
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=val.tail or None,
@@ -142,8 +145,10 @@ class EncodedText(Producer):
         """`ours`: what was reached is the limit of this run, not the system's."""
         try:
             yield
-        except (MemoryError, OSError) as error:
+        except (MemoryError, OSError, RuntimeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            if isinstance(error, RuntimeError) and str(error) != _NO_STACK:
                 raise
             source = self.sources[min(writer.state.source, len(self.sources) - 1)]
             raise self.budget.exhausted(source.name, ours=ours) from error

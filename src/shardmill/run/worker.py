@@ -96,8 +96,6 @@ class WorkerSettings:
     budget: Budget
     spans: bool = False
     """Text without a separator is dealt in spans."""
-    separator: bytes = b""
-    """What stands between documents that are handed on as they stand; nothing: they are not."""
     limited: bool = False
     """Results may have to be made again for fewer documents, so they keep what they were made from."""
     warm: list[Engine] = field(default_factory=list)
@@ -107,7 +105,7 @@ class WorkerSettings:
         try:
             return self.warm.pop()
         except IndexError:
-            return self.tokenizer.engine(self.separator)
+            return self.tokenizer.engine()
 
 
 class Worker:

@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill import core
-from shardmill.core import CACHE, SCHEMES, Encoder, Model, merge_rows, room
+from shardmill.core import CACHE, SCHEMES, Encoder, Model, room
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from numpy.typing import NDArray
 
     from shardmill.tokens.schemes import Scheme
 
-BYTES = CACHE + (4 << 20)
-"""What an encoder takes: its cache, which begins where a huge page does."""
+BYTES = -(-CACHE // (2 << 20)) * (2 << 20)
+"""What an encoder takes: its cache, in whole huge pages."""
 
 
 def knows(scheme: Scheme | None) -> bool:
@@ -43,10 +41,3 @@ class CoreBackend:
         bounds = np.zeros(len(offsets), np.int64)
         np.cumsum(counts, out=bounds[1:])
         return ids.copy(), bounds
-
-
-def merges_of(rules: Mapping[str, Any], vocab: Mapping[str, int]) -> NDArray[np.uint32]:
-    """The merges of a tokenizer.json, which lists them as texts or as pairs."""
-    pairs: Sequence[Any] = rules["model"]["merges"]
-    split = (pair.split(" ") if isinstance(pair, str) else pair for pair in pairs)
-    return merge_rows(vocab, ((left, right) for left, right in split))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,73 +23,42 @@ class GigatokenBackend:
 
     # Its thread pool is slower than one tokenizer in each of our threads: 130-270 MB/s against 390-550 with two. Its
     # way to take many rows leads through awkward arrays and costs a call 0.7 ms with the GIL held; one text costs 4 µs.
-    def __init__(self, make: Callable[[dict[str, int]], Any], mark_id: int, separator: bytes = b"") -> None:
-        """`make` gives a tokenizer that also finds these special tokens; from `mark_id` on, no token has that id.
-
-        `separator`: what stands in the gaps between rows, when there are any.
-        """
-        self._make = make
-        self._mark_id = mark_id
-        self._marked = make({MARK: mark_id} | ({separator.decode(): mark_id + 1} if separator else {}))
-        self._plain: Any = None
+    def __init__(self, make: Callable[[dict[str, int]], Any], mark_id: int) -> None:
+        """`make` gives a tokenizer that also finds these special tokens; from `mark_id` on, no token has that id."""
+        self._tokenizer, self._mark_id = make({MARK: mark_id}), mark_id
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
         """The ids of all rows, one more after each that means nothing, and where each row begins.
 
-        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
+        ValueError where a row holds the mark itself, which is text then.
         """
         count = len(offsets) - 1
         if count > 1 and not gap:
             text, expected = _joined(data, offsets), count
         else:
-            last = min(int(offsets[-1]), len(data))
-            text = _bytes(data, int(offsets[0]), last)
-            expected = count if gap and last == offsets[-1] else count - 1
-        ids = _ids(self._marked, text)
+            text, expected = data[offsets[0] : offsets[-1] - gap].tobytes(), count - 1
+            if count > 1:  # what stands in the gaps stands nowhere else
+                text = text.replace(data[offsets[1] - gap : offsets[1]].tobytes(), MARK.encode())
+        ids = self._ids(text)
         marks = places(ids >= self._mark_id)
         if len(marks) != expected:
-            return self._one_by_one(data, offsets, gap)
+            raise ValueError("a row holds the mark that stands between rows")
         ids[marks] = 0
         bounds = np.full(count + 1, len(ids) + 1, np.int64)
         bounds[0] = 0
         np.add(marks, 1, out=bounds[1 : expected + 1])
         return ids, bounds
 
-    def _one_by_one(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The same for rows that hold the mark or the separator themselves, which must stay text."""
-        if self._plain is None:
-            self._plain = self._make({})
-        ends = offsets.tolist()
-        place = np.zeros(1, np.uint32)
-        parts: list[NDArray[np.uint32]] = []
-        bounds = np.zeros(len(offsets), np.int64)
-        for row, (begin, end) in enumerate(itertools.pairwise(ends)):
-            ids = _ids(self._plain, data[begin : end - gap].tobytes())
-            parts += [ids, place]
-            bounds[row + 1] = bounds[row] + len(ids) + 1
-        return np.concatenate(parts), bounds
+    def _ids(self, text: bytes) -> NDArray[np.uint32]:
+        # A matrix of one row is never padded; and this is the call that gives an array and lets the GIL go. With a list
+        # in place of a BytesSource it would import awkward, a quarter of a second.
+        from gigatoken import BytesSource
 
-
-def _ids(tokenizer: Any, text: bytes) -> NDArray[np.uint32]:
-    # A matrix of one row is never padded; and this is the call that gives an array and lets the GIL go. With a list in
-    # place of a BytesSource it would import awkward, a quarter of a second.
-    from gigatoken import BytesSource
-
-    matrix, _ = tokenizer.encode_batch_padded(BytesSource(text), 0, parallel=False)
-    ids: NDArray[np.uint32] = matrix[0]
-    return ids
-
-
-def _bytes(data: NDArray[np.uint8], first: int, last: int) -> bytes:
-    """A part of the data; if it is all of the bytes that a file gave, these themselves."""
-    whole: object = data.base
-    if isinstance(whole, bytes) and len(whole) == len(data) == last - first:
-        return whole
-    return data[first:last].tobytes()
+        matrix, _ = self._tokenizer.encode_batch_padded(BytesSource(text), 0, parallel=False)
+        ids: NDArray[np.uint32] = matrix[0]
+        return ids
 
 
 def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
@@ -105,25 +73,10 @@ def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
     return joined
 
 
-def of_ranks(
-    ranks: bytes, scheme: str, specials: dict[str, int], mark_id: int, separator: bytes = b""
-) -> GigatokenBackend:
-    """From a rank file's text, with the special tokens that it shall find in texts."""
+def from_ranks(ranks: bytes, scheme: str, special_tokens: dict[str, int]) -> Any:
+    """A tokenizer from a rank file's text, with the special tokens that it shall find in texts."""
     from gigatoken import Tokenizer
 
-    def make(more: dict[str, int]) -> Any:
-        # gigatoken wants a path, and has read it when it returns; a file for each call needs no clearing at exit.
-        with as_file(ranks) as path:
-            return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens={**specials, **more})
-
-    return GigatokenBackend(make, mark_id, separator)
-
-
-def of_json(rules: Callable[[dict[str, int]], bytes], mark_id: int) -> GigatokenBackend:
-    """From the text of a tokenizer.json, given the special tokens that it shall have besides.
-
-    gigatoken raises what it likes if it does not know these rules.
-    """
-    from gigatoken import Tokenizer
-
-    return GigatokenBackend(lambda more: Tokenizer.from_json(rules(more)), mark_id)
+    # It wants a path, and has read it when it returns; a file for each call needs no clearing at exit.
+    with as_file(ranks) as path:
+        return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens=special_tokens)
