@@ -15,6 +15,7 @@ from shardmill.errors import BudgetError
 from shardmill.run import budget
 from shardmill.run.budget import MB, Budget
 from shardmill.run.machine import usable_memory
+from shardmill.storage.fetching import CONNECTIONS, Fetcher
 from tests.corpus import random_words
 from tests.meter import metered
 
@@ -66,6 +67,19 @@ def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_ther
     assert budget.default_memory(6) == 2024 * MB
     monkeypatch.setattr(budget, "usable_memory", lambda: 1200 * MB)
     assert budget.default_memory(6) == 600 * MB
+
+
+@pytest.mark.parametrize(("memory", "ahead"), [(400, 8), (512, 22), (848, 64), (4000, 64)])
+def test_of_remote_sources_so_much_may_be_on_its_way_at_once(
+    memory: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With 200 ms for an answer, 22 MB are what two workers encode at 512 MB.
+    monkeypatch.setattr(budget, "resident", lambda: 90 * MB)
+    monkeypatch.setattr(budget, "most_resident", lambda: 90 * MB)
+    window = Budget(memory * MB, 2, engine_bytes=10 * MB, remote=True).ahead
+    assert window == ahead * MB
+    fetcher = Fetcher(window=window)
+    assert fetcher.piece * CONNECTIONS > 0.9 * fetcher.free
 
 
 def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(
