@@ -156,6 +156,8 @@ def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     from shardmill.run import choose_progress
 
     interrupts.end_orderly(_RESUMABLE)
+    if quiet:
+        logging.getLogger("shardmill").setLevel(logging.ERROR)
     options = {name: value for name, value in given.items() if value is not None}
     result = run(out, progress=choose_progress(quiet or as_json), **options)
     _tell(result, as_json, quiet)

@@ -116,12 +116,13 @@ def test_a_missing_part_is_named(parts, number):
     assert not (parts / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("name", ["tokens.bin", "rows.bin", "manifest.json"])
+@pytest.mark.parametrize("name", ["tokens.bin", "tokens.bin.sums", "rows.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["shorter", "changed"])
 def test_a_damaged_part_is_named_and_can_be_made_again(sources, parts, tmp_path, name, how):
     path = parts / ".parts" / "00002" / name
     data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    at = -2 if name.endswith(".sums") else -9
+    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     with pytest.raises(ShardmillError, match="part 2") as caught:
         merge(parts, memory=MEMORY)
     assert isinstance(caught.value, (OutputError, MismatchError)) and "--part 2" in caught.value.hint
@@ -152,7 +153,7 @@ def test_a_second_copy_that_comes_late_changes_nothing(sources, parts, tmp_path,
     plan_parts(sources / "a.jsonl", out, parts=4, val=0.1)
     publish = FolderPlace.publish
 
-    def asleep(self, number, folder, manifest):
+    def asleep(self, number, folder, manifest, **more):
         for other in range(4):
             shutil.copytree(parts / ".parts" / f"{other:05}", out / ".parts" / f"{other:05}")
         if merged:

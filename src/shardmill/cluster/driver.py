@@ -110,7 +110,8 @@ def prepare_in_parts(
     driver = Driver(sizes, partial(missing_parts, plan), runs, progress)
     try:
         driver.run()
-        result = merge_by(partial(make_pieces, runs), out, memory, progress)
+        runs.open()
+        result = merge_by(partial(make_pieces, runs), runs.room(), out, memory, progress)
     finally:
         runs.close()
     most = max(driver.peak_memory, result.peak_memory)

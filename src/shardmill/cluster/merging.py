@@ -7,6 +7,7 @@ written in one go, and so is a dataset with `--limit`. With `--keep-parts` nothi
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -44,6 +45,9 @@ from shardmill.run import (
 )
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Written, writing_temporary_files
+from shardmill.units import show_bytes
+
+_log = logging.getLogger(__name__)
 
 MakePieces = Callable[[PartPlan, Layout, Progress], None]
 """Makes all pieces that are missing, and removes parts that were used up."""
@@ -75,11 +79,12 @@ def merge(
             place=out,
             hint="merge them without it, or use another folder, and `shardmill plan --keep-parts`",
         )
-    return merge_by(partial(make_pieces, ThreadExecutor(out, memory, workers)), out, memory, progress or Progress())
+    threads = ThreadExecutor(out, memory, workers)
+    return merge_by(partial(make_pieces, threads), threads.room(), out, memory, progress or Progress())
 
 
-def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Progress) -> Result:
-    """The same, with pieces that are made in another way."""
+def merge_by(make: MakePieces, at_once: int, out: str, memory: int | str | None, progress: Progress) -> Result:
+    """The same, with pieces that are made in another way, so many at a time."""
     settle_allocator()
     destination = open_destination(out)
     whole = find_part_plan(out)
@@ -90,7 +95,7 @@ def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Pro
         whole = read_part_plan(out)
     plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
     outputs = open_outputs(plan, destination.folder)
-    parts = MergedParts(whole, plan, outputs, lambda layout: make(whole, layout, progress))
+    parts = MergedParts(whole, plan, outputs, lambda layout: make(whole, layout, progress), at_once)
     result = Run(parts, destination, outputs, progress).go()
     whole.place.clear()
     return result
@@ -99,10 +104,12 @@ def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Pro
 class MergedParts(Producer):
     """The rows of all parts in order."""
 
-    def __init__(self, whole: PartPlan, plan: Plan, outputs: list[Output], make: Callable[[Layout], None]) -> None:
-        """UsageError where parts are missing, MismatchError for one of another plan."""
+    def __init__(
+        self, whole: PartPlan, plan: Plan, outputs: list[Output], make: Callable[[Layout], None], at_once: int
+    ) -> None:
+        """UsageError where parts are missing, MismatchError for one of another plan. `at_once`: pieces being made."""
         val, options = Val.parse(plan.options.val), plan.options
-        self._whole, self._plan, self._outputs, self._make = whole, plan, outputs, make
+        self._whole, self._plan, self._outputs, self._make, self._pieces_at_once = whole, plan, outputs, make, at_once
         self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
@@ -121,15 +128,19 @@ class MergedParts(Producer):
             output.only = {}
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
-        """Parts give back what they take as they are used up; some wait for others, with which they are removed."""
+        """Parts are removed as they are used up; those that files are just being written from are still there."""
         if self._whole.keep:
             return
         splits = [manifest["splits"]["train"] for manifest in self._manifests]
         tokens = sum(split["tokens"] + split["documents"] for split in splits)
         stored = [sum(file["bytes"] for file in split["files"]) for split in splits]
-        waiting = 2 * max(stored) + min(_USED, sum(stored))
+        used = self._pieces_at_once * PIECE_BYTES if self._in_pieces else _USED
+        waiting = min(2 * max(stored) + used, sum(stored))
         need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
-        destination.check_free(need + waiting - sum(stored))
+        more = max(0, need + waiting - sum(stored))
+        _log.warning("note: up to %s of disk are needed besides the parts, which are removed as they are used up",
+                     show_bytes(more))  # fmt: skip
+        destination.check_free(more)
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:

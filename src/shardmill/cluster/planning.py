@@ -23,7 +23,7 @@ from shardmill.run import Facts, Plan, dataset_files, fingerprint, open_destinat
 from shardmill.shards import SPLITS, Output, format_named
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, Sources, compression_of, format_of, writing_temporary_files
-from shardmill.tokens import load_tokenizer
+from shardmill.tokens import Tokenizer, load_tokenizer
 
 PART_BYTES = 4 << 30
 """Bytes of the sources in a part, by default; `docs/scale.md` says why."""
@@ -72,10 +72,12 @@ class PartPlan:
     def place(self) -> Place:
         return place_of(self.out)
 
-    def load(self, part: PartBounds | None, settings: Mapping[str, Any]) -> tuple[Plan, Bounds]:
+    def load(
+        self, part: PartBounds | None, settings: Mapping[str, Any], tokenizer: Tokenizer | None = None
+    ) -> tuple[Plan, Bounds]:
         """The plan with the sources of a part, and what of these is in it; None: with all.
 
-        `settings`: options of `prepare` that do not change the bytes.
+        `settings`: options of `prepare` that do not change the bytes. `tokenizer`: that of the plan, if it is loaded.
         """
         bounds = part or PartBounds(-1, 0, 0, self.sources, 0, self.bytes, 0)
         wanted = bounds.last + (bounds.end > 0) - bounds.first
@@ -83,8 +85,7 @@ class PartPlan:
         if len(sources) != wanted:
             raise OutputError("the list of sources is damaged", place=f"{self.out}: {_SOURCES}")
         options = Options.of({**self.options, **settings})
-        tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
-        plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
+        plan = Plan(sources, tokenizer or _tokenizer(options), options)
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
     def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
@@ -159,8 +160,12 @@ def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
     found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
-    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
-    return Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen), given
+    return Plan(found, _tokenizer(chosen), chosen), given
+
+
+def _tokenizer(options: Options) -> Tokenizer:
+    loaded = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+    return loaded.with_delimiter(options.delimiter)
 
 
 def _count(plan: Plan, parts: int | None) -> int:
@@ -289,7 +294,7 @@ def _read_sources(place: Place, start: int, end: int, count: int) -> Iterator[So
     """So many sources from a place in the list on."""
     held = b""
     while count > 0 and (start < end or held):
-        block = place.section(_SOURCES, start, min(end, start + (1 << 20))) if start < end else b""
+        block = place.section(_SOURCES, start, min(end, start + (1 << 20))).tobytes() if start < end else b""
         start += len(block)
         *lines, held = (held + block).split(b"\n")
         for line in lines[:count]:

@@ -3,7 +3,7 @@
 tokens.bin   the tokens of each row, and one more whose value does not matter
 rows.bin     for each row its tokens, the bytes of its text, and flags: val, opens, closes
 
-Both are in blocks with checksums, since a merge enters them anywhere (checked_blocks.py).
+Each has the checksums of its blocks beside it, since a merge enters it anywhere (checked_blocks.py).
 
 So the merge can place EOT, choose shards and count as the run on one machine would have done.
 """
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.run.checked_blocks import CheckedWriter
+from shardmill.run.checked_blocks import CheckedFile
 from shardmill.run.rows import STORED, Rows, Stream
 from shardmill.shards import Output
-from shardmill.storage import PartialFile, Written
+from shardmill.storage import Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,17 +52,16 @@ class RowsOutput(Output):
 
     def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
         self._folder, self.dtype = folder, dtype.newbyteorder("<")
-        self._files: list[PartialFile] = []
-        self._blocks: list[CheckedWriter] = []
-        self._in_hand: list[PartialFile] = []
+        self._files: list[CheckedFile] = []
+        self._in_hand: list[CheckedFile] = []
         self._lengths = [0, 0]
         self._finished = False
 
     def append_rows(self, stream: Stream) -> None:
         """Rows with their tokens, all in one split."""
         [tokens] = stream.tokens.values()
-        self._blocks[0].append(tokens.astype(self.dtype, copy=False))
-        self._blocks[1].append(packed(stream.rows))
+        self._files[0].append(tokens.astype(self.dtype, copy=False))
+        self._files[1].append(packed(stream.rows))
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         lengths = position.get("train") or [0, 0]
@@ -70,29 +69,27 @@ class RowsOutput(Output):
             self._lengths = lengths
             return
         self._files = [
-            PartialFile(self._folder / name, keep, hashed=False)
-            for name, keep in zip((TOKENS, ROWS), lengths, strict=True)
+            CheckedFile(self._folder / name, keep) for name, keep in zip((TOKENS, ROWS), lengths, strict=True)
         ]
-        self._blocks = [CheckedWriter(file) for file in self._files]
 
     def position(self) -> dict[str, list[int]]:
         return {"train": [file.length for file in self._files] or self._lengths}
 
     def finish(self, wanted: tuple[str, ...]) -> None:
-        for blocks in self._blocks:
-            blocks.end()
+        for file in self._files:
+            file.end()
         self._finished = True
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
-        files, lengths, finished = self._files, [file.length for file in self._files], self._finished
+        files, finished = self._files, self._finished
         if finished and files:  # they get their names once
-            self._files, self._lengths, self._in_hand = [], lengths, files
+            self._files, self._lengths, self._in_hand = [], [file.length for file in files], files
 
         def settle() -> list[tuple[str, Written]]:
             if finished and files:
-                return [("train", files[0].finish(0)), ("train", files[1].finish(0, role="index"))]
-            for file, length in zip(files, lengths, strict=True):
-                file.settle(length)
+                return [("train", written) for file in files for written in file.finish()]
+            for file in files:
+                file.settle()
             return []
 
         return settle
