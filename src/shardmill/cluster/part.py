@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from shardmill import arguments
+from shardmill.cluster.dividing import PartBounds
 from shardmill.cluster.place import part_manifest, part_name
-from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
+from shardmill.cluster.planning import PartPlan, read_part_plan
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import BusyError, UsageError
 from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, RowsOutput, Run, Worker, Writer
