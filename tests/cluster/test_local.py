@@ -34,6 +34,7 @@ interrupts.PATIENCE = 100.0
 from shardmill.__main__ import main
 main()
 """
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def expected(tmp_path: Path, source: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def command(tmp_path: Path, source: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def command(tmp_path: Path, source: Path) -> Iterator[Start]:
     """Starts the command, with parts that take seconds."""
     environment, started = slow_parts(tmp_path / "slow", 0.15), []
 
@@ -87,9 +88,7 @@ def test_parts_in_processes_give_the_bytes_of_one_run(
         prepare_in_parts(source, tmp_path / "out", overwrite=True, **OPTIONS)
 
 
-def test_killed_and_frozen_processes_change_nothing(
-    tmp_path: Path, command: Callable[..., subprocess.Popen[str]], expected: dict[str, bytes]
-) -> None:
+def test_killed_and_frozen_processes_change_nothing(tmp_path: Path, command: Start, expected: dict[str, bytes]) -> None:
     run = command()
     wait_until(lambda: len(part_processes(run.pid)) == 2)
     first, second = part_processes(run.pid).values()
@@ -102,7 +101,7 @@ def test_killed_and_frozen_processes_change_nothing(
 
 
 def test_when_the_driver_is_killed_its_parts_end_and_the_same_command_goes_on(
-    tmp_path: Path, command: Callable[..., subprocess.Popen[str]], expected: dict[str, bytes]
+    tmp_path: Path, command: Start, expected: dict[str, bytes]
 ) -> None:
     run = command()
     wait_until(lambda: len(part_processes(run.pid)) == 2)
@@ -121,7 +120,7 @@ def test_when_the_driver_is_killed_its_parts_end_and_the_same_command_goes_on(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_and_the_same_command_goes_on(
-    tmp_path: Path, command: Callable[..., subprocess.Popen[str]], expected: dict[str, bytes], number: int
+    tmp_path: Path, command: Start, expected: dict[str, bytes], number: int
 ) -> None:
     run = command()
     wait_until(lambda: len(part_processes(run.pid)) == 2)

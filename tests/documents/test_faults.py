@@ -25,10 +25,12 @@ from tests.hub_answers import etag_of
 from tests.meter import SHARDMILL
 
 LINES = jsonl(documents(30000))
+Expected = tuple[dict[str, bytes], dict[str, Any]]
+"""Files, and what is made of each."""
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], dict[str, Any]]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
     """What a run makes of each file on disk."""
     folder = tmp_path_factory.mktemp("local")
     (folder / "x.jsonl").write_bytes(LINES)
@@ -53,7 +55,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
 def test_what_passes_is_tried_again_and_the_data_is_exact(
-    fault: str, name: str, expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+    fault: str, name: str, expected: Expected, hub: Hub, tmp_path: Path
 ) -> None:
     files, made = expected
     hub.add(REPO, files)
@@ -82,7 +84,7 @@ def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(
 
 
 def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(
-    expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+    expected: Expected, hub: Hub, tmp_path: Path
 ) -> None:
     files, made = expected
     hub.add(REPO, files)
@@ -203,9 +205,7 @@ def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub: Hub, tmp_
 
 
 @pytest.mark.parametrize("told", ["bytes 1-2/3", "bytes 7-9/*", "bytes banana", "bytes */*", "nonsense"])
-def test_a_range_that_was_not_asked_for_is_retried(
-    told: str, expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
-) -> None:
+def test_a_range_that_was_not_asked_for_is_retried(told: str, expected: Expected, hub: Hub, tmp_path: Path) -> None:
     hub.web["x.jsonl"] = LINES
     hub.faults.append(Fault("/web/", skip=2, times=2, headers={"Content-Range": told}))
     if told.endswith("/3"):  # that is another file's size
@@ -216,9 +216,7 @@ def test_a_range_that_was_not_asked_for_is_retried(
     assert hub.faults[0].times < 2, "the fault was never met"
 
 
-def test_a_proxy_that_calls_a_version_weak_does_not_end_a_run(
-    expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
-) -> None:
+def test_a_proxy_that_calls_a_version_weak_does_not_end_a_run(expected: Expected, hub: Hub, tmp_path: Path) -> None:
     hub.web["x.jsonl"] = LINES
     weak = f'W/"{etag_of(LINES)}"'
     hub.faults.append(Fault("/web/", skip=2, times=1000, headers={"ETag": weak}))

@@ -17,9 +17,12 @@ from tests.corpus import documents
 from tests.documents.away import REPO, every_format, jsonl, made_of, parquet, prepared
 from tests.hub import Fault, Hub
 
+Local = tuple[Path, dict[str, bytes], dict[str, Any]]
+"""A folder, its files, and what is made of each."""
+
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], dict[str, Any]]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Local:
     """Every format on disk, and what is made of each alone."""
     folder = tmp_path_factory.mktemp("local")
     files = every_format(folder / "data")
@@ -34,7 +37,7 @@ NAMES = "a.jsonl b.txt c.jsonl.gz d.txt.zst e.jsonl.bz2 f.txt.xz g.parquet h.csv
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("place", ["hub", "web"])
 def test_a_remote_file_gives_the_same_bytes_as_the_file_on_disk(
-    name: str, place: str, local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+    name: str, place: str, local: Local, hub: Hub, tmp_path: Path
 ) -> None:
     _, files, made = local
     hub.add(REPO, {f"data/{name}": files[name]})
@@ -43,9 +46,7 @@ def test_a_remote_file_gives_the_same_bytes_as_the_file_on_disk(
     assert prepared(source, tmp_path / "out") == made[name]
 
 
-def test_a_remote_folder_gives_the_same_bytes_as_the_folder_on_disk(
-    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
-) -> None:
+def test_a_remote_folder_gives_the_same_bytes_as_the_folder_on_disk(local: Local, hub: Hub, tmp_path: Path) -> None:
     folder, _, made = local
     hub.add(REPO, folder)
     assert prepared(f"hf://datasets/{REPO}", tmp_path / "out") == made["all"]
@@ -179,18 +180,14 @@ def test_another_revision_than_the_one_in_progress_is_refused(hub: Hub, tmp_path
     prepared(f"hf://datasets/{REPO}@v2/x.jsonl", tmp_path / "out", overwrite=True)
 
 
-def test_val_tail_works_on_a_remote_text(
-    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
-) -> None:
+def test_val_tail_works_on_a_remote_text(local: Local, hub: Hub, tmp_path: Path) -> None:
     folder, files, _ = local
     hub.web["b.txt"] = files["b.txt"]
     expected = prepared(folder / "b.txt", tmp_path / "local", val="tail:0.1")
     assert prepared(f"{hub.url}/web/b.txt", tmp_path / "out", val="tail:0.1") == expected
 
 
-def test_a_limit_ends_a_remote_run_early(
-    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
-) -> None:
+def test_a_limit_ends_a_remote_run_early(local: Local, hub: Hub, tmp_path: Path) -> None:
     folder, files, _ = local
     hub.add(REPO, {"g.parquet": files["g.parquet"], "h.parquet": files["g.parquet"]})
     expected = prepared(folder / "g.parquet", tmp_path / "local", limit="1000")
@@ -228,9 +225,7 @@ def test_a_name_that_is_not_in_the_dataset_is_an_error(name: str, hub: Hub) -> N
         find_sources([f"hf://datasets/{REPO}/{name}"])
 
 
-def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(
-    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
-) -> None:
+def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(local: Local, hub: Hub, tmp_path: Path) -> None:
     folder, _, made = local
     hub.add(REPO, folder)
     hub.latency = 0.03
@@ -239,7 +234,7 @@ def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(
 
 
 def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(
-    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local: Local, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, files, made = local
     hub.add(REPO, {"g.parquet": files["g.parquet"], "a.jsonl": files["a.jsonl"]})
