@@ -10,7 +10,7 @@ import heapq
 import itertools
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks import results
@@ -55,7 +55,13 @@ class _Running:
 class SimulatedExecutor(Executor):
     """Events in the order of their time; `clock` is now."""
 
-    def __init__(self, cluster: Cluster, sizes: dict[int, int], seed: int = 0, seconds: list[float] | None = None):
+    def __init__(
+        self,
+        cluster: Cluster,
+        sizes: dict[int, int],
+        seed: int = 0,
+        seconds: Sequence[float] | Mapping[int, float] | None = None,
+    ):
         """`seconds`: what each part takes, where that is known."""
         super().__init__("", None, None)
         self._cluster, self._sizes, self._seconds = cluster, sizes, seconds
@@ -251,7 +257,7 @@ def main() -> None:
 
 def _mean(outcomes: list[Outcome]) -> Outcome:
     def mean(name: str) -> float:
-        return sum(getattr(one, name) for one in outcomes) / len(outcomes)
+        return float(sum(getattr(one, name) for one in outcomes)) / len(outcomes)
 
     return replace(outcomes[0], seconds=mean("seconds"), worked=mean("worked"))
 

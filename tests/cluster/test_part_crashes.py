@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.corpus import documents, write_jsonl
@@ -12,17 +14,19 @@ from tests.crashing import crash_parts
 @pytest.mark.parametrize(
     ("every", "power", "format", "keep"),
     [
-        (40, False, "shards", False),
-        (60, False, "mds", True),
-        pytest.param(1, False, "shards", False, marks=pytest.mark.slow),
-        pytest.param(3, True, "shards", False, marks=pytest.mark.slow),
-        pytest.param(5, False, "megatron", False, marks=pytest.mark.slow),
-        pytest.param(5, False, "mds", False, marks=pytest.mark.slow),
-        pytest.param(2, False, "shards", True, marks=pytest.mark.slow),
-        pytest.param(3, True, "mds", True, marks=pytest.mark.slow),
+        (40, 0.0, "shards", False),
+        (60, 0.0, "mds", True),
+        pytest.param(1, 0.0, "shards", False, marks=pytest.mark.slow),
+        pytest.param(3, 1.0, "shards", False, marks=pytest.mark.slow),
+        pytest.param(5, 0.0, "megatron", False, marks=pytest.mark.slow),
+        pytest.param(5, 0.0, "mds", False, marks=pytest.mark.slow),
+        pytest.param(2, 0.0, "shards", True, marks=pytest.mark.slow),
+        pytest.param(3, 1.0, "mds", True, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_any_step_they_come_to_the_same_bytes(tmp_path, every, power, format, keep):
+def test_killed_at_any_step_they_come_to_the_same_bytes(
+    tmp_path: Path, every: int, power: float, format: str, keep: bool
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(60, seed=9))
     kept = {"keep_parts": True} if keep else {}
     kills = crash_parts(source, tmp_path / "out", 2, every=every, power=power, format=format, val=0.1,

@@ -153,11 +153,11 @@ def _tokenizer(options: Options) -> Tokenizer:
 
 def _count(plan: Plan, parts: int | None) -> int:
     """How many parts there should be."""
-    if plan.total_bytes is None:
+    if plan.sources.total_bytes is None:
         raise UsageError("a stream cannot be cut into parts", hint="store it in a file first")
     if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
         raise UsageError(f"`parts` is {parts:,}, and a plan has at most {_MOST_PARTS:,}")
-    return parts or max(1, round(plan.total_bytes / PART_BYTES))
+    return parts or max(1, round(plan.sources.total_bytes / PART_BYTES))
 
 
 def _check_kept(plan: Plan) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _EVERY = 0.5
 _PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
-State = Callable[[], dict[str, Any]]
-
 
 class Checkpoints:
     """The outputs of a run and the journal that speaks of them. One thread uses it.
@@ -41,7 +39,7 @@ class Checkpoints:
         journal: Journal,
         outputs: Sequence[Output],
         thread: Executor,
-        state: State,
+        state: Callable[[], dict[str, Any]],
     ) -> None:
         """`state` gives all that a later run needs to go on from here, but for the outputs' positions."""
         self._destination, self._journal, self._outputs = destination, journal, outputs

@@ -22,8 +22,6 @@ from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.tokens import load_tokenizer
 
-__all__ = ["Result", "prepare"]
-
 
 def prepare(
     sources: Any,
