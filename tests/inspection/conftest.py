@@ -7,7 +7,7 @@ import os
 import pytest
 
 from shardmill.documents import delimited
-from shardmill.sampling import looking
+from shardmill.sampling import places
 from shardmill.storage import compressed
 from shardmill.storage import feeds as storage
 
@@ -15,12 +15,21 @@ from shardmill.storage import feeds as storage
 @pytest.fixture
 def few_places(monkeypatch):
     """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
-    monkeypatch.setattr(looking, "UNIT", 1 << 15)
+    monkeypatch.setattr(places, "UNIT", 1 << 15)
+    monkeypatch.setattr(places, "STREAM", 1)
     block = storage.STREAM_BLOCK >> 4
     for module in (storage, compressed):
         monkeypatch.setattr(module, "STREAM_BLOCK", block)
     monkeypatch.setattr(delimited, "BLOCK", delimited.BLOCK >> 4)
     monkeypatch.setattr(compressed, "INPUT_BLOCK", compressed.INPUT_BLOCK >> 4)
+    zstd = compressed._zstd
+
+    def in_small_blocks(raw, name):
+        read = raw.read
+        raw.read = lambda n: read(min(n, compressed.INPUT_BLOCK))  # pyarrow asks for 64 KiB
+        return zstd(raw, name)
+
+    monkeypatch.setattr(compressed, "_zstd", in_small_blocks)
 
 
 @pytest.fixture
