@@ -96,7 +96,7 @@ pictures: .venv/docs
 lowest: .venv/made pyproject.toml
 	@python="$$(for p in $(PYTHON) python3.10 python3.11 python3.12 python3; do "$$p" -c '' 2>/dev/null && echo "$$p" && break; done)"; \
 	rm -rf .venv/lowest; "$$python" -m venv .venv/lowest
-	sed -n '/^dependencies/,/^]/s/.*"\([a-z]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > .venv/lowest/lowest.txt
+	sed -n '/^dependencies/,/^]/s/.*"\([a-z.]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > .venv/lowest/lowest.txt
 	.venv/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/lowest/lowest.txt --editable '.[test]'
 	.venv/lowest/bin/python -m pytest -n auto --dist worksteal -m 'not slow'
 

@@ -16,7 +16,7 @@ from typing import Any
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 except ImportError:  # run as a program
-    BuildHookInterface = object  # type: ignore[assignment,misc]
+    BuildHookInterface = object
 
 CORE = Path(__file__).parent / "src" / "shardmill" / "core"
 LIBRARY = CORE / "_core.so"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,16 +97,17 @@ COLUMNS = {
 
 def cpu(result: Mapping[str, Any], step: str, container: str = "", workers: int = 0) -> float:
     """CPU seconds of the cheapest repeat."""
-    return min(_row(result, step, container, workers)["cpu"])
+    return float(min(_row(result, step, container, workers)["cpu"]))
 
 
 def seconds(result: Mapping[str, Any], step: str, container: str = "", workers: int = 0) -> float:
     """Seconds of the fastest repeat."""
-    return min(_row(result, step, container, workers)["seconds"])
+    return float(min(_row(result, step, container, workers)["seconds"]))
 
 
 def _row(result: Mapping[str, Any], step: str, container: str, workers: int) -> Mapping[str, Any]:
-    (row,) = [r for r in result["rows"] if (r["step"], r["container"], r["workers"]) == (step, container, workers)]
+    rows: list[Mapping[str, Any]] = result["rows"]
+    (row,) = [r for r in rows if (r["step"], r["container"], r["workers"]) == (step, container, workers)]
     return row
 
 
@@ -120,11 +121,11 @@ def least_seconds(steps: Mapping[Need, float], workers: int, cores: int) -> floa
 
     All cores share all of it, the workers share theirs, and what has one thread cannot be faster than that.
     """
-    threads: Counter[str] = Counter()
+    threads: defaultdict[str, float] = defaultdict(float)
     for need, spent in steps.items():
         threads[need.thread] += spent
     alone = [spent for thread, spent in threads.items() if thread != "worker"]
-    return max(threads.total() / cores, threads["worker"] / workers, *alone)
+    return max(sum(threads.values()) / cores, threads["worker"] / workers, *alone)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -69,19 +69,19 @@ class _Count:
 
 
 @contextmanager
-def _plain(path: Path) -> Iterator[IO[bytes]]:
+def _plain(path: Path) -> Iterator[BufferedIOBase]:
     with path.open("wb") as file:
         yield file
 
 
 @contextmanager
-def _gzip(path: Path) -> Iterator[IO[bytes]]:
+def _gzip(path: Path) -> Iterator[BufferedIOBase]:
     with gzip.open(path, "wb", compresslevel=4) as file:
         yield file
 
 
 @contextmanager
-def _zstd(path: Path) -> Iterator[IO[bytes]]:
+def _zstd(path: Path) -> Iterator[BufferedIOBase]:
     with pa.output_stream(path, compression="zstd") as file:
         yield file
 

@@ -126,12 +126,12 @@ def _english() -> Iterator[str]:
     while True:
         lengths = np.maximum(rng.lognormal(5.8, 1.0, 1000).astype(int), 5)
         drawn = rng.choice(len(words), size=int(lengths.sum()), p=share / share.sum())
-        text = [words[i] for i in drawn.tolist()]
-        for i in rng.integers(0, len(text), len(text) // 80).tolist():
-            text[i] = _new_word(rng)
+        chosen = [words[i] for i in drawn.tolist()]
+        for i in rng.integers(0, len(chosen), len(chosen) // 80).tolist():
+            chosen[i] = _new_word(rng)
         ends = np.cumsum(lengths).tolist()
         for start, end in zip([0, *ends], ends, strict=False):
-            yield _sentences(text[start:end])
+            yield _sentences(chosen[start:end])
 
 
 def _new_word(rng: np.random.Generator) -> str:

@@ -31,8 +31,8 @@ class Oracle:
         if eot == "joined":
             return self.joined
         mark = np.array([EOT], dtype=np.uint16)
-        placed = {"after": lambda t: (t, mark), "before": lambda t: (mark, t), "none": lambda t: (t,)}[eot]
-        return np.concatenate([part for tokens in self.documents for part in placed(tokens)])
+        before, after = [mark] * (eot == "before"), [mark] * (eot == "after")
+        return np.concatenate([part for tokens in self.documents for part in (*before, tokens, *after)])
 
     def judge(self, out: Path, eot: str) -> str:
         """`equal`, `equal, in another order`, or what is wrong."""

@@ -62,7 +62,7 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_unit: str, y_un
 
 
 def _ceiling(value: float) -> float:
-    step = 10 ** math.floor(math.log10(value))
+    step = 10.0 ** math.floor(math.log10(value))
     return next(step * k for k in (1, 2, 4, 5, 8, 10) if step * k >= value)
 
 

@@ -66,7 +66,7 @@ def _build(corpus: Corpus, tokens: int) -> Path:
     files = [file for file in train["files"] if not file.get("role")]
     for file in manifest["splits"]["val"]["files"]:
         os.link(small / file["name"], folder / file["name"])
-    many = []
+    many: list[dict[str, Any]] = []
     while sum(file["tokens"] for file in many) < tokens:
         file = files[len(many) % len(files)]
         many.append({**file, "name": f"many_{len(many):06}.bin"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from shardmill.cluster import driver
@@ -53,7 +53,13 @@ class _Running:
 class SimulatedExecutor(Executor):
     """Events in the order of their time; `clock` is now."""
 
-    def __init__(self, cluster: Cluster, sizes: dict[int, int], seed: int = 0, seconds: list[float] | None = None):
+    def __init__(
+        self,
+        cluster: Cluster,
+        sizes: dict[int, int],
+        seed: int = 0,
+        seconds: Sequence[float] | Mapping[int, float] | None = None,
+    ):
         """`seconds`: what each part takes, where that is known."""
         super().__init__("", None, None)
         self._cluster, self._sizes, self._seconds = cluster, sizes, seconds
@@ -243,7 +249,7 @@ def main() -> None:
 
 def _mean(outcomes: list[Outcome]) -> Outcome:
     def mean(name: str) -> float:
-        return sum(getattr(one, name) for one in outcomes) / len(outcomes)
+        return float(sum(getattr(one, name) for one in outcomes)) / len(outcomes)
 
     return replace(outcomes[0], seconds=mean("seconds"), worked=mean("worked"))
 

@@ -183,7 +183,7 @@ def narrow(tokens: str) -> dict[str, Clock]:
 def write(tokens: str, folder: str) -> dict[str, Clock]:
     """The token file to the page cache, and then to the disk."""
     clock, sync, size = Clock(), Clock(), 2 * int(tokens)
-    block = memoryview(np.arange(IDS, dtype=np.uint32).astype(np.uint16)).cast("B")
+    block = np.arange(IDS, dtype=np.uint32).astype(np.uint16).data.cast("B")
     path = Path(folder) / "tokens.bin"
     with path.open("xb", buffering=0) as file:
         with clock:
@@ -199,7 +199,7 @@ def write(tokens: str, folder: str) -> dict[str, Clock]:
 def digest(tokens: str) -> dict[str, Clock]:
     """SHA-256 of as many bytes as the token file has."""
     clock, found, size = Clock(), hashlib.sha256(), 2 * int(tokens)
-    block = memoryview(np.arange(1 << 19, dtype=np.uint32).astype(np.uint16)).cast("B")
+    block = np.arange(1 << 19, dtype=np.uint32).astype(np.uint16).data.cast("B")
     with clock:
         while clock.did < size:
             some = block[: size - clock.did]

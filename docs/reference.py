@@ -101,7 +101,7 @@ def commands() -> str:
                 records = [parameter.get_help_record(inner) for parameter in command.get_params(inner)]
             lines += ["", f"## shardmill {name}", "", "```text", usage, "```", "", _paragraphs(command.help or "")]
             lines += ["", "| option | |", "|---|---|"]
-            lines += [f"| `{_cell(record[0])}` | {_cell(record[1])} |" for record in records if record]
+            lines += [f"| `{_cell(flags)}` | {_cell(words)} |" for flags, words in filter(None, records) if words]
     return "\n".join(lines) + "\n"
 
 

@@ -47,6 +47,7 @@ SECTIONS = {
     "Promises": ["docs/promises.md", "docs/failures.md"],
     "Design": [
         "DESIGN.md",
+        "docs/speed.md",
         "docs/core.md",
         "docs/bounds.md",
         "docs/growth.md",

@@ -37,4 +37,4 @@ def prepare(out: str, folder: str, tasks: int = 2) -> None:
 
 
 if __name__ == "__main__":
-    prepare(*sys.argv[1:])
+    prepare(sys.argv[1], sys.argv[2])

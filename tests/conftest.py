@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,11 +17,11 @@ settings.load_profile("steady")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def no_network():
+def no_network() -> Iterator[None]:
     """A connection to anywhere but this machine fails at once, so that no test comes to depend on one."""
     connect = socket.socket.connect
 
-    def local_only(self, address):
+    def local_only(self: socket.socket, address: Any) -> None:
         if self.family == socket.AF_UNIX or str(address[0]) in ("127.0.0.1", "::1", "localhost"):
             return connect(self, address)
         raise OSError(f"tests may not connect to {address}")
@@ -30,7 +32,7 @@ def no_network():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def own_home(tmp_path_factory):
+def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing is read from or left in the caches of whoever runs the tests."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
@@ -40,14 +42,14 @@ def own_home(tmp_path_factory):
 
 
 @pytest.fixture
-def hub():
+def hub() -> Iterator[Hub]:
     """A Hugging Face hub on this machine, without any dataset."""
     with Hub() as made:
         yield made
 
 
 @pytest.fixture
-def small_chunks(monkeypatch):
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 64 KiB, so that a small source has many."""
     monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
     monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def random_words(size: int, seed: int = 0) -> bytes:
     return text.tobytes()
 
 
-def write_jsonl(path: Path, texts: list[str]) -> Path:
+def write_jsonl(path: Path, texts: Iterable[object]) -> Path:
     path.write_text("".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)))
     return path
 

@@ -27,16 +27,16 @@ DIFFERENT = ("nanogpt", "llmc", "megatron", "mds")
 
 
 def crash_everywhere(
-    source: Path, out: Path, *, every: int = 1, power: bool = False, torn: bool = False, **options: Any
+    source: Path, out: Path, *, every: int = 1, power: float = 0.0, **options: Any
 ) -> list[dict[str, str]]:
     """Kill a run at each `every`-th step; resume it, killed again on the way, with other settings, to its end.
 
     Asserts that all ends have the same bytes as a run that nobody disturbed. Gives the hashes of what each kill left.
-    `power`: what was not synced is lost as well. `torn`: half of the journal's last line, though that was synced.
+    `power`: the share of what was not synced that is lost as well.
     """
     with _Helper() as helper:
         whole = out.with_name(out.name + "-whole")
-        assert helper.run(source, whole, 0, False, **options) == 0
+        assert helper.run(source, whole, 0, 0.0, **options) == 0
         expected = contents(whole)
         left = []
         for step in range(1, _STEPS, every):
@@ -47,11 +47,9 @@ def crash_everywhere(
                 break
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
             left.append({name: hashlib.sha256(data).hexdigest() for name, data in contents(out).items()})
-            if torn:
-                _tear(out / ".shardmill" / "journal.jsonl")
             # A second death on the way, with one worker and other chunks, and then a third run that ends.
             helper.run(source, out, 1 + step % 7, power, workers=1, chunk=1 << 17, **options)
-            assert helper.run(source, out, 0, False, workers=3, memory="700MB", **options) == 0
+            assert helper.run(source, out, 0, 0.0, workers=3, memory="700MB", **options) == 0
             assert contents(out) == expected, f"other bytes after a death at step {step}"
         else:
             raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
@@ -66,31 +64,32 @@ def crash_everywhere_in_store(
     Kills are between any two requests, and within uploads. Gives how many there were.
     """
     with _Helper() as helper:
-        assert helper.run(source, machines / "whole", 0, False, **options) == 0
+        assert helper.run(source, machines / "whole", 0, 0.0, **options) == 0
         expected = contents(machines / "whole")
         for step in range(1, _STEPS, every):
             url, prefix = bucket.url(f"step{step}"), f"step{step}/"
-            code = helper.run(source, url, step, False, chunk, machines / f"{step}a", workers=2, **options)
+            code = helper.run(source, url, step, 0.0, chunk, machines / f"{step}a", workers=2, **options)
             if code == 0:
                 assert step > 1, "not one step was counted"
                 return step // every
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
-            helper.run(source, url, 4 + step % 7, False, 2 * chunk, machines / f"{step}b", workers=1, **options)
+            helper.run(source, url, 4 + step % 7, 0.0, 2 * chunk, machines / f"{step}b", workers=1, **options)
             last = {"workers": 3, "memory": "1GB", **options}
-            assert helper.run(source, url, 0, False, chunk, machines / f"{step}c", **last) == 0
+            assert helper.run(source, url, 0, 0.0, chunk, machines / f"{step}c", **last) == 0
             assert bucket.contents(prefix) == expected, f"other bytes after a death at step {step}"
             assert [name for name in bucket.names(prefix) if name[0] == "."] == [".shardmill/plan.json"]
             assert bucket.uploads() == []
         raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
 
 
-def crash_parts(source: Path, out: Path, parts: int, *, every: int = 1, power: bool = False, **options: Any) -> int:
+def crash_parts(source: Path, out: Path, parts: int, *, every: int = 1, power: float = 0.0, **options: Any) -> int:
     """Kill plan, parts and merge at each `every`-th step, and again soon after; then let them come to their end.
 
-    Asserts that all ends have the bytes of one run; gives how many times it was killed.
+    Asserts that all ends have the bytes of one run, or with `keep_parts` of one that nobody disturbed; gives how many
+    times it was killed.
     """
     with _Helper() as helper:
-        assert helper.run(source, out / "alone", 0, False, **options) == 0
+        assert helper.run(source, out / "alone", 0, 0.0, parts=parts * options.get("keep_parts", 0), **options) == 0
         expected = contents(out / "alone")
         for step in range(1, _STEPS * every, every):
             folder = out / str(step)
@@ -99,7 +98,7 @@ def crash_parts(source: Path, out: Path, parts: int, *, every: int = 1, power: b
                 return step // every
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
             helper.run(source, folder, 3 + step % 11, power, parts=parts, **options)
-            assert helper.run(source, folder, 0, False, parts=parts, **options) == 0, f"no end after step {step}"
+            assert helper.run(source, folder, 0, 0.0, parts=parts, **options) == 0, f"no end after step {step}"
             assert contents(folder) == expected, f"other bytes after a death at step {step}"
             assert not (folder / ".parts").exists()
             shutil.rmtree(folder)
@@ -123,7 +122,7 @@ class _Helper:
         source: Path,
         out: Path | str,
         step: int,
-        power: bool,
+        power: float,
         chunk: int = 1 << 16,
         cache: Path | None = None,
         parts: int = 0,
@@ -167,7 +166,7 @@ def _serve() -> None:
 
 
 def _die_at_a_step(
-    source: str, out: str, step: int, power: bool, chunk: int, cache: str | None, parts: int, options: dict[str, Any]
+    source: str, out: str, step: int, power: float, chunk: int, cache: str | None, parts: int, options: dict[str, Any]
 ) -> None:
     import shardmill
     from shardmill.run import budget, checkpoints, store_destination
@@ -186,7 +185,7 @@ def _die_at_a_step(
         def count() -> None:
             if next(steps, None) is None:
                 if power:
-                    _lose(Path(out), synced)
+                    _lose(Path(out), synced, power)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         if cache:
@@ -276,16 +275,11 @@ def _count_requests(store: Any, count: Any) -> None:
     store._counted = counted_blocks
 
 
-def _tear(journal: Path) -> None:
-    """Cut the last line in half."""
-    if journal.exists() and (lines := journal.read_bytes().splitlines(keepends=True)):
-        journal.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
-
-
-def _lose(out: Path, synced: dict[str, int]) -> None:
-    """What a power failure takes: everything in a file that was not synced."""
+def _lose(out: Path, synced: dict[str, int], share: float) -> None:
+    """What a power failure takes: of what was not synced in each file, the last `share`."""
     for path in _files(out):
-        os.truncate(path, min(path.stat().st_size, synced.get(str(path), 0)))
+        size = path.stat().st_size
+        os.truncate(path, size - int(share * max(0, size - synced.get(str(path), 0))))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def with_eot(document: np.ndarray, eot: str, mark: int = EOT) -> np.ndarray:
     return np.concatenate({"after": [document, end], "before": [end, document], "none": [document]}[eot])
 
 
-def make_dataset(format: str, folder: Path, documents: dict[str, list[np.ndarray]], **more) -> Path:
+def make_dataset(format: str, folder: Path, documents: dict[str, list[np.ndarray]], **more: Any) -> Path:
     """Write the files and a manifest; gives the folder."""
     run = Driven(format, folder, tokenizer="gpt2", **more)
     output = run.output

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import IO, Any
 
 import psutil
 
@@ -23,12 +24,12 @@ class Metered:
     err: str
 
 
-def metered(*arguments: object, stdin: object = None) -> Metered:
+def metered(*arguments: object, stdin: int | IO[Any] | None = None) -> Metered:
     """Run `shardmill` with these arguments in a process of its own, and watch its memory."""
     return metered_command([*SHARDMILL, *map(str, arguments)], stdin)
 
 
-def metered_command(command: list[str], stdin: object = None) -> Metered:
+def metered_command(command: list[str], stdin: int | IO[Any] | None = None) -> Metered:
     """The same with any command."""
     started = time.monotonic()
     with subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -22,7 +22,7 @@ import pytest
 from tests.corpus import random_words
 
 MB = 1_000_000
-WORDS = {"separator": "\n", "val": 0.1, "format": "shards", "shard_tokens": 400_000}
+WORDS: dict[str, Any] = {"separator": "\n", "val": 0.1, "format": "shards", "shard_tokens": 400_000}
 """Options for `words`, under which a few shards come of them."""
 KEY, SECRET = "AKIDEXAMPLE", "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY"
 
@@ -224,14 +224,14 @@ def _exactly(sock: socket.socket, size: int, take: Callable[[bytes], Any]) -> No
 
 
 @pytest.fixture
-def words(tmp_path):
+def words(tmp_path: Path) -> Path:
     source = tmp_path / "words.txt"
     source.write_bytes(random_words(4 * MB, seed=5))
     return source
 
 
 @pytest.fixture
-def often(monkeypatch):
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and pushes after every small chunk."""
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     monkeypatch.setattr("shardmill.run.store_destination._EVERY", 0.0)
@@ -239,5 +239,5 @@ def often(monkeypatch):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHARDMILL_TRIES", "3")

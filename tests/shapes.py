@@ -16,6 +16,7 @@ import lzma
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -192,7 +193,7 @@ def _text(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
         yield "".join((text or "") + SEPARATOR for text in batch.column("text").to_pylist()).encode()
 
 
-def _packed(lines: Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]], opened: Callable[..., object]) -> Container:
+def _packed(lines: Callable[[Iterable[pa.RecordBatch]], Iterator[bytes]], opened: Callable[..., Any]) -> Container:
     def write(path: Path, batches: Iterable[pa.RecordBatch]) -> None:
         with opened(path, "wb") as file:
             for block in lines(batches):

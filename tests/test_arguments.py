@@ -8,7 +8,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -53,14 +55,14 @@ RIGHT = {
 
 
 @pytest.fixture
-def source(tmp_path, monkeypatch):
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return write_jsonl(tmp_path / "a.jsonl", documents(20))
 
 
 @pytest.mark.parametrize("option", [option.name for option in dataclasses.fields(Options)])
-def test_an_option_of_a_wrong_kind_is_refused_by_its_name_before_anything_is_written(source, option):
+def test_an_option_of_a_wrong_kind_is_refused_by_its_name_before_anything_is_written(source: Path, option: str) -> None:
     default = getattr(Options, option)
     for name, value in VALUES.items():
         if name in RIGHT.get(option, ()) or (value is None and default is None):
@@ -81,9 +83,9 @@ WRONG_PATHS = set(VALUES) - ANY_TEXT - {"Path"} | {"digits"}
 
 
 @pytest.mark.parametrize("value", sorted(WRONG_PATHS))
-def test_a_source_or_an_output_of_a_wrong_kind_is_refused_before_anything_is_written(source, value):
-    wrong = VALUES[value]
-    calls = [
+def test_a_source_or_an_output_of_a_wrong_kind_is_refused_before_anything_is_written(source: Path, value: str) -> None:
+    wrong: Any = VALUES[value]
+    calls: list[Callable[[], object]] = [
         lambda: shardmill.prepare(wrong, "out"),
         lambda: shardmill.prepare([source, wrong], "out"),
         lambda: shardmill.prepare(source, wrong),
@@ -100,7 +102,7 @@ def test_a_source_or_an_output_of_a_wrong_kind_is_refused_before_anything_is_wri
 
 
 @pytest.fixture(scope="module")
-def dataset(tmp_path_factory):
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("arguments")
     shardmill.prepare(write_jsonl(folder / "a.jsonl", documents(200)), folder / "data")
     return folder / "data"
@@ -110,11 +112,11 @@ CONVERTED = ("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "over
 
 
 @pytest.mark.parametrize("option", CONVERTED)
-def test_convert_refuses_what_prepare_refuses(dataset, tmp_path, option):
+def test_convert_refuses_what_prepare_refuses(dataset: Path, tmp_path: Path, option: str) -> None:
     for name, value in VALUES.items():
         if name not in RIGHT.get(option, ()) and not (value is None and getattr(Options, option, None) is None):
             with pytest.raises(UsageError):
-                shardmill.convert(dataset, tmp_path / "out", **{option: value})
+                shardmill.convert(dataset, tmp_path / "out", **{option: cast(Any, value)})
             assert list(tmp_path.iterdir()) == [], name
 
 
@@ -126,10 +128,10 @@ def test_convert_refuses_what_prepare_refuses(dataset, tmp_path, option):
         ("documents", {"True", "False"}), ("tensors", {"False"}),
     ],
 )  # fmt: skip
-def test_batches_refuse_what_is_of_a_wrong_kind(dataset, argument, right):
+def test_batches_refuse_what_is_of_a_wrong_kind(dataset: Path, argument: str, right: set[str] | set[Any]) -> None:
     train = shardmill.open(dataset)["train"]
     for name, value in VALUES.items():
-        given = {"batch": 2, "block": 4, argument: value}
+        given: dict[str, Any] = {"batch": 2, "block": 4, argument: value}
         if name in right:
             train.batches(**given)
         elif argument != "tensors" or value is not True:  # that one needs torch
@@ -139,11 +141,11 @@ def test_batches_refuse_what_is_of_a_wrong_kind(dataset, argument, right):
 
 @pytest.mark.parametrize(("argument", "right"), [("sample", {"0", "2", "numpy"}), ("source", {"True", "False"}),
                                                  ("folder", set())])  # fmt: skip
-def test_verify_refuses_what_is_of_a_wrong_kind(dataset, argument, right):
+def test_verify_refuses_what_is_of_a_wrong_kind(dataset: Path, argument: str, right: set[str] | set[Any]) -> None:
     from shardmill.dataset import verify
 
     for name, value in VALUES.items():
-        given = {"folder": dataset, argument: value}
+        given: dict[str, Any] = {"folder": dataset, argument: value}
         if name in right:
             assert not verify(**given).damage
         else:
@@ -151,12 +153,15 @@ def test_verify_refuses_what_is_of_a_wrong_kind(dataset, argument, right):
                 verify(**given)
 
 
-def test_right_values_of_other_kinds_make_the_same_dataset(source):
-    plain = {"tokenizer": "gpt2", "format": ("shards",), "val": "0.25", "seed": 3, "shard_tokens": 1000, "limit": 10,
-             "max_bad": "0.001", "memory": "6GB", "workers": 1}  # fmt: skip
-    other = {"tokenizer": "gpt2", "format": ["shards", "shards"], "val": np.float64(0.25), "seed": np.uint8(3),
-             "shard_tokens": 1e3, "limit": np.int32(10), "max_bad": np.float64(0.001), "memory": 6e9,
-             "workers": np.int16(1)}  # fmt: skip
+def test_right_values_of_other_kinds_make_the_same_dataset(source: Path) -> None:
+    plain: dict[str, Any] = {
+        "tokenizer": "gpt2", "format": ("shards",), "val": "0.25", "seed": 3, "shard_tokens": 1000, "limit": 10,
+        "max_bad": "0.001", "memory": "6GB", "workers": 1,
+    }  # fmt: skip
+    other: dict[str, Any] = {
+        "tokenizer": "gpt2", "format": ["shards", "shards"], "val": np.float64(0.25), "seed": np.uint8(3),
+        "shard_tokens": 1e3, "limit": np.int32(10), "max_bad": np.float64(0.001), "memory": 6e9, "workers": np.int16(1),
+    }  # fmt: skip
     shardmill.prepare(str(source), "plain", **plain)
     shardmill.prepare([Path(source)], Path("other"), **other)
     assert (Path("plain") / "manifest.json").read_bytes() == (Path("other") / "manifest.json").read_bytes()
@@ -176,7 +181,7 @@ def test_right_values_of_other_kinds_make_the_same_dataset(source):
         ("shard_tokens", [1_000_000, "1M", "1,000k", 1e6]),
     ],
 )
-def test_what_means_the_same_has_the_same_fingerprint(source, option, ways):
+def test_what_means_the_same_has_the_same_fingerprint(source: Path, option: str, ways: list[Any]) -> None:
     found = {}
     for way in ways:
         shardmill.prepare(source, "out", overwrite=True, **{option: way})
@@ -185,7 +190,7 @@ def test_what_means_the_same_has_the_same_fingerprint(source, option, ways):
 
 
 @pytest.mark.parametrize("size", ["6GB", "6000 MB", "6.5gb", "6_000M", "6.0GB", "6,000,000,000", 6_000_000_000])
-def test_memory_may_be_written_in_many_ways(source, size):
+def test_memory_may_be_written_in_many_ways(source: Path, size: str | int) -> None:
     shardmill.prepare(source, "out", memory=size, val=0)
     check("out", twin(source))
 
@@ -203,7 +208,9 @@ def test_memory_may_be_written_in_many_ways(source, size):
         ["--out", ""], ["--format", ""],
     ],
 )  # fmt: skip
-def test_the_command_refuses_a_wrong_value_before_anything_is_written(source, capsys, arguments):
+def test_the_command_refuses_a_wrong_value_before_anything_is_written(
+    source: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
     from shardmill.cli import main
 
     with pytest.raises(SystemExit) as end:
@@ -228,7 +235,9 @@ HUGE = "9" * 26
         (2, ["prepare", "{source}", "-o", "out", "--workers", HUGE]),
     ],
 )  # fmt: skip
-def test_a_number_beyond_all_reason_is_no_traceback(source, dataset, capsys, code, arguments):
+def test_a_number_beyond_all_reason_is_no_traceback(
+    source: Path, dataset: Path, capsys: pytest.CaptureFixture[str], code: int, arguments: list[str]
+) -> None:
     from shardmill.cli import main
 
     with pytest.raises(SystemExit) as end:
@@ -243,18 +252,21 @@ SECRETS = ["s3://KEY:SEC/RET@bucket/x", "https://me:SEC@127.0.0.1:1/x?RET", "htt
 
 @pytest.mark.parametrize("written", SECRETS)
 @pytest.mark.parametrize("argument", ["sources", "out", *(option.name for option in dataclasses.fields(Options))])
-def test_no_error_shows_the_secret_of_a_url_whichever_argument_it_was_given_in(source, monkeypatch, argument, written):
+def test_no_error_shows_the_secret_of_a_url_whichever_argument_it_was_given_in(
+    source: Path, monkeypatch: pytest.MonkeyPatch, argument: str, written: str
+) -> None:
     monkeypatch.setenv("SHARDMILL_TRIES", "1")
+    given: dict[str, Any] = {"sources": source, "out": "out", argument: written}
     if argument in ("separator", "cache"):  # these take any text
-        shardmill.prepare(**{"sources": source, "out": "out", argument: written})
+        shardmill.prepare(**given)
         return
     with pytest.raises(shardmill.ShardmillError) as error:
-        shardmill.prepare(**{"sources": source, "out": "out", argument: written})
+        shardmill.prepare(**given)
     assert "SEC" not in str(error.value)
     assert "RET" not in str(error.value)
 
 
-def test_an_empty_name_for_the_output_is_not_this_folder(source):
+def test_an_empty_name_for_the_output_is_not_this_folder(source: Path) -> None:
     run = metered("prepare", source, "-o", "")
     assert run.code == 2
     assert "`out` is an empty text" in run.err

@@ -17,15 +17,15 @@ STEPS = {
 }
 
 
-def test_the_cores_share_all_steps():
+def test_the_cores_share_all_steps() -> None:
     assert least_seconds(STEPS, workers=2, cores=2) == 3.0
 
 
-def test_one_worker_does_its_own_steps_alone_and_the_rest_runs_beside_it():
+def test_one_worker_does_its_own_steps_alone_and_the_rest_runs_beside_it() -> None:
     assert least_seconds(STEPS, workers=1, cores=2) == 4.0
 
 
-def test_a_stream_cannot_be_faster_than_its_one_thread():
+def test_a_stream_cannot_be_faster_than_its_one_thread() -> None:
     stream = {Need("read", "jsonl.gz", "feeder"): 1.0, Need("decompress", "jsonl.gz", "feeder"): 6.0}
     assert least_seconds({**STEPS, **stream}, workers=8, cores=8) == 7.0
 
@@ -54,7 +54,7 @@ def result(*, workers: int = 2) -> dict:
     }
 
 
-def test_the_bound_is_what_the_steps_leave_of_the_bars_speed():
+def test_the_bound_is_what_the_steps_leave_of_the_bars_speed() -> None:
     found = bound(result(), "jsonl")
     # Engines made 0.5, engines 4.5; and read, validate, parse, narrow, write, sync, hash.
     assert found.needed == 0.5 + 4.5 + 7 * 0.25
@@ -64,18 +64,18 @@ def test_the_bound_is_what_the_steps_leave_of_the_bars_speed():
     assert (found.share_of_cpu, found.share_of_time, found.busy) == (6 / 8, 3.5 / 5, 0.8)
 
 
-def test_what_a_compressed_file_needs_more_is_its_decompression():
+def test_what_a_compressed_file_needs_more_is_its_decompression() -> None:
     assert bound(result(), "jsonl.gz").needed - bound(result(), "jsonl").needed == 0.25
 
 
-def test_the_gain_of_workers_is_bounded_by_what_runs_beside_one_of_them():
+def test_the_gain_of_workers_is_bounded_by_what_runs_beside_one_of_them() -> None:
     found = gain(result(), "text")
     one = 0.25 + 4.25 + 4 * 0.25  # read, find, validate, narrow; writing, syncing and hashing run beside it
     assert found.by_steps == one / (bound(result(), "text").needed / 2)
     assert (found.by_cpu, found.reached) == (10 / (8 / 2), 2.0)
 
 
-def test_the_table_has_a_row_for_each_container_and_each_step():
+def test_the_table_has_a_row_for_each_container_and_each_step() -> None:
     lines = table(result()).splitlines()
     assert "| JSON Lines | 6.75 s | 0.89 | 8.00 s | 0.75 | 5.00 s | 100 | 0.70 | 80% | 1.25 s |" in lines
     assert "| JSON Lines | 0.50 | 0.25 | – | 0.25 | 0.25 | 4.50 | 0.25 | 0.50 | 0.25 | 6.75 |" in lines
@@ -84,18 +84,20 @@ def test_the_table_has_a_row_for_each_container_and_each_step():
     assert "### 2 workers against one" in lines
 
 
-def test_with_one_worker_there_is_no_gain_to_tell():
+def test_with_one_worker_there_is_no_gain_to_tell() -> None:
     assert "against one" not in table(result(workers=1))
 
 
-def test_the_page_names_the_command_and_links_to_the_result_and_shows_no_folder_of_this_machine(tmp_path):
+def test_the_page_names_the_command_and_links_to_the_result_and_shows_no_folder_of_this_machine(tmp_path: Path) -> None:
     kept, where = tmp_path / "benchmarks" / "results" / "r.json", tmp_path / "docs" / "bounds.md"
     text = page(result(), kept, Path("/somewhere/web.jsonl"), where)
     assert "`python -m benchmarks bounds web.jsonl` ([result](../benchmarks/results/r.json))" in text
     assert "somewhere" not in text
 
 
-def test_every_step_that_a_container_needs_is_measured_and_goes_over_all_of_the_text(tmp_path, monkeypatch):
+def test_every_step_that_a_container_needs_is_measured_and_goes_over_all_of_the_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("resource")
     from benchmarks import bounds, steps
     from benchmarks.containers import SUFFIXES, WRITERS, Text

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,16 +14,18 @@ import shardmill
 from shardmill.errors import BudgetError
 from shardmill.run import budget
 from shardmill.run.budget import MB, Budget
+from shardmill.run.machine import usable_memory
+from shardmill.storage.fetching import CONNECTIONS, Fetcher
 from tests.corpus import random_words
 from tests.meter import metered
 
 
-def test_a_lease_waits_until_there_is_room_and_is_granted_when_nothing_is_held():
+def test_a_lease_waits_until_there_is_room_and_is_granted_when_nothing_is_held() -> None:
     room = Budget(8000 * MB, 1)
     assert room.lease(room.capacity + 1), "the only lease is granted whatever its size, or nothing would ever move"
     granted = threading.Event()
 
-    def ask():
+    def ask() -> None:
         room.lease(10)
         granted.set()
 
@@ -32,7 +36,7 @@ def test_a_lease_waits_until_there_is_room_and_is_granted_when_nothing_is_held()
     assert granted.wait(100)
 
 
-def test_closing_the_budget_ends_every_wait():
+def test_closing_the_budget_ends_every_wait() -> None:
     room = Budget(8000 * MB, 1)
     room.lease(room.capacity)
     answers = []
@@ -43,7 +47,7 @@ def test_closing_the_budget_ends_every_wait():
     assert answers == [False]
 
 
-def test_too_little_memory_is_refused_with_the_least_that_works(tmp_path):
+def test_too_little_memory_is_refused_with_the_least_that_works(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(3 * MB))
     refused = metered("prepare", source, "-o", tmp_path / "out", "--memory", "100MB", "--separator", r"\n")
@@ -55,7 +59,9 @@ def test_too_little_memory_is_refused_with_the_least_that_works(tmp_path):
     assert run.peak < float(least.removesuffix("MB")) * MB
 
 
-def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_there_is(monkeypatch):
+def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(budget, "usable_memory", lambda: 64_000 * MB)
     assert budget.default_memory(1) == budget.default_memory(2) == 1000 * MB
     assert budget.default_memory(6) == 2024 * MB
@@ -63,14 +69,29 @@ def test_the_default_is_a_gigabyte_for_two_workers_and_at_most_half_of_what_ther
     assert budget.default_memory(6) == 600 * MB
 
 
-def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("memory", "ahead"), [(400, 8), (512, 22), (848, 64), (4000, 64)])
+def test_of_remote_sources_so_much_may_be_on_its_way_at_once(
+    memory: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # With 200 ms for an answer, 22 MB are what two workers encode at 512 MB.
+    monkeypatch.setattr(budget, "resident", lambda: 90 * MB)
+    monkeypatch.setattr(budget, "most_resident", lambda: 90 * MB)
+    window = Budget(memory * MB, 2, engine_bytes=10 * MB, remote=True).ahead
+    assert window == ahead * MB
+    fetcher = Fetcher(window=window)
+    assert fetcher.piece * CONNECTIONS > 0.9 * fetcher.free
+
+
+def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from shardmill.storage import files
 
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(8 * MB))
     append = files.PartialFile.append
 
-    def slow(self, data):
+    def slow(self: Any, data: Any) -> None:
         time.sleep(memoryview(data).nbytes / (5 * MB))
         append(self, data)
 
@@ -78,7 +99,7 @@ def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkey
     held = []
     lease = Budget.lease
 
-    def watched(self, amount):
+    def watched(self: Budget, amount: int) -> bool:
         granted = lease(self, amount)
         held.append((self._held, self.capacity))
         return granted
@@ -91,7 +112,7 @@ def test_a_slow_disk_holds_up_the_readers_and_memory_stays_flat(tmp_path, monkey
 
 
 @pytest.mark.parametrize("line", [b"\n", b"a\n", b"0\n"])
-def test_documents_of_no_size_and_tiny_rejects_stay_within_the_memory_too(tmp_path, line):
+def test_documents_of_no_size_and_tiny_rejects_stay_within_the_memory_too(tmp_path: Path, line: bytes) -> None:
     source = tmp_path / ("a.jsonl" if line == b"0\n" else "a.txt")
     source.write_bytes(b'{"text": "first"}\n' + line * (300_000 if line == b"0\n" else 6_000_000))
     options = ["--separator", r"\n", "--max-bad", "any", "--val", "0.1"]
@@ -103,25 +124,27 @@ def test_documents_of_no_size_and_tiny_rejects_stay_within_the_memory_too(tmp_pa
 @pytest.mark.parametrize("remote", [False, True])
 @pytest.mark.parametrize(("vocabulary", "width"), [(50257, 2), (200_019, 4)])
 @pytest.mark.parametrize("workers", [None, 1, 3, 16])
-def test_any_memory_from_the_named_one_on_has_room_for_the_record(workers, vocabulary, width, remote):
+def test_any_memory_from_the_named_one_on_has_room_for_the_record(
+    workers: int | None, vocabulary: int, width: int, remote: bool
+) -> None:
     for record in (1 * MB, 11 * MB, 90 * MB, 3000 * MB):
         small = Budget(4000 * MB, workers, vocabulary, width, remote=remote)
         said = small.too_small("too large", record, "a.jsonl, line 3")
         assert said.place == "a.jsonl, line 3"
-        enough = int(re.search(r"--memory (\d+)MB`", said.hint)[1]) * MB
+        enough = int(re.search(r"--memory (\d+)MB`", said.hint or "")[1]) * MB
         for memory in (enough, enough + 7 * MB, enough * 3 // 2, enough * 4):
             assert Budget(memory, workers, vocabulary, width, remote=remote).largest >= record
-        assert ("this machine allows" in said.hint) == (enough > budget.usable_memory())
+        assert ("this machine allows" in said.hint) == (enough > usable_memory())
 
 
-def test_an_impossible_budget_says_so_from_python_too():
+def test_an_impossible_budget_says_so_from_python_too() -> None:
     with pytest.raises(BudgetError, match="does not suffice"):
         Budget(10 * MB, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 1000, 4000])
-def test_peak_memory_does_not_grow_with_the_size_of_the_input(tmp_path, size):
+def test_peak_memory_does_not_grow_with_the_size_of_the_input(tmp_path: Path, size: int) -> None:
     source = tmp_path / "a.txt"
     with open(source, "wb") as file:
         file.writelines(random_words(20 * MB, seed=i) for i in range(size // 20))
@@ -131,11 +154,13 @@ def test_peak_memory_does_not_grow_with_the_size_of_the_input(tmp_path, size):
 
 
 @pytest.mark.parametrize(("after", "crowded"), [(280, False), (295, True), (310, True)])
-def test_an_engine_is_replaced_only_if_handing_back_unused_memory_frees_too_little(monkeypatch, after, crowded):
+def test_an_engine_is_replaced_only_if_handing_back_unused_memory_frees_too_little(
+    monkeypatch: pytest.MonkeyPatch, after: int, crowded: bool
+) -> None:
     held = [200 * MB]
     asked = []
 
-    def hand_back():
+    def hand_back() -> None:
         asked.append(held[-1])
         held.append(after * MB)
 
@@ -150,13 +175,13 @@ def test_an_engine_is_replaced_only_if_handing_back_unused_memory_frees_too_litt
     assert room.peak == max(305, after) * MB
 
 
-def test_a_step_of_the_feeder_waits_for_leases_and_the_chunk_that_comes_of_it_is_never_refused_its_lease():
+def test_a_step_of_the_feeder_waits_for_leases_and_the_chunk_that_comes_of_it_is_never_refused_its_lease() -> None:
     room = Budget(8000 * MB, 1)
     full = room.lease_for(room.chunk_bytes)
     room.lease(full)
     done = threading.Event()
 
-    def feed():
+    def feed() -> None:
         with room.hold(room.largest_step, "a page", "a.parquet"):
             assert room.lease(full), "what the feeder holds itself must not keep its own chunk waiting"
             done.set()
@@ -171,21 +196,21 @@ def test_a_step_of_the_feeder_waits_for_leases_and_the_chunk_that_comes_of_it_is
 
 
 @pytest.mark.parametrize("workers", [None, 1, 3, 16])
-def test_any_memory_from_the_named_one_on_has_room_for_the_step(workers):
+def test_any_memory_from_the_named_one_on_has_room_for_the_step(workers: int | None) -> None:
     small = Budget(8000 * MB, workers)
     for amount in (9000 * MB, 20_000 * MB):
         with pytest.raises(BudgetError, match="a page takes") as said, small.hold(amount, "a page", "a.parquet, row 3"):
             pass
-        enough = int(re.search(r"--memory (\d+)MB`", said.value.hint)[1]) * MB
+        enough = int(re.search(r"--memory (\d+)MB`", said.value.hint or "")[1]) * MB
         for memory in (enough, enough + 7 * MB, enough * 3 // 2, enough * 4):
             assert Budget(memory, workers).largest_step >= amount
 
 
-def test_a_step_within_a_step_does_not_wait_for_itself():
+def test_a_step_within_a_step_does_not_wait_for_itself() -> None:
     room = Budget(8000 * MB, 1)
     entered = threading.Event()
 
-    def feed():
+    def feed() -> None:
         with room.hold(room.largest_step // 2, "a dictionary", "a"), room.hold(room.largest_step // 4, "a page", "a"):
             entered.set()
 
@@ -197,3 +222,13 @@ def test_a_step_within_a_step_does_not_wait_for_itself():
         room.hold(room.largest_step // 4, "a page", "a"),
     ):
         pass
+
+
+def test_an_engine_that_is_there_already_is_not_counted_twice() -> None:
+    wanted: dict[str, Any] = {"engine_bytes": 20 * MB}
+    with pytest.raises(BudgetError) as none:
+        Budget(10 * MB, 1, **wanted)
+    with pytest.raises(BudgetError) as one:
+        Budget(10 * MB, 1, **wanted, engines=1)
+    least, less = (int(re.search(r"--memory (\d+)MB", str(caught.value.hint))[1]) for caught in (none, one))
+    assert 20 <= least - less <= 30  # 20 of 0.86, and what the process has grown by meanwhile

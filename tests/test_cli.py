@@ -10,15 +10,18 @@ import re
 import select
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import shardmill
 from shardmill.options import Options
+from shardmill.run.summary import as_text
 from tests.corpus import documents, random_words, write_jsonl
 from tests.meter import SHARDMILL, metered
 
 
-def test_help_shows_every_option_once_with_its_default():
+def test_help_shows_every_option_once_with_its_default() -> None:
     said = metered("prepare", "--help").out
     for option in dataclasses.fields(Options):
         assert said.count(option.metadata["flags"][-1] + " ") >= 1, option.name
@@ -26,7 +29,7 @@ def test_help_shows_every_option_once_with_its_default():
     assert "[default: 0.0005]" in said
 
 
-def test_the_summary_says_what_was_made_on_standard_error(tmp_path):
+def test_the_summary_says_what_was_made_on_standard_error(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [*documents(200), ""])
     run = metered("prepare", source, "-o", tmp_path / "out", "--val", "0.2")
     assert run.code == 0
@@ -35,7 +38,7 @@ def test_the_summary_says_what_was_made_on_standard_error(tmp_path):
         assert word in run.err, word
 
 
-def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
+def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     run = metered("prepare", source, "-o", tmp_path / "out", "--json")
     data = json.loads(run.out)
@@ -46,13 +49,13 @@ def test_json_goes_to_standard_output_and_nothing_else_does(tmp_path):
     assert again["already"] is True
 
 
-def test_quiet_says_nothing(tmp_path):
+def test_quiet_says_nothing(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(20))
     run = metered("prepare", source, "-o", tmp_path / "out", "-q")
     assert (run.code, run.out, run.err) == (0, "", "")
 
 
-def test_without_a_terminal_a_plain_line_comes_every_few_seconds(tmp_path):
+def test_without_a_terminal_a_plain_line_comes_every_few_seconds(tmp_path: Path) -> None:
     # A result is taken only when another line has been printed, so that there are several, however fast the machine is.
     code = """
 import sys, threading
@@ -80,7 +83,7 @@ main(sys.argv[1:])
     assert re.search(r"\d+%  .* of 20 MB · [\d,]+ documents · .* tokens · .*/s · .*tokens/s · memory .* of ", lines[-1])
 
 
-def test_on_a_terminal_there_is_a_bar(tmp_path):
+def test_on_a_terminal_there_is_a_bar(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(10_000_000))
     parent, child = pty.openpty()
@@ -119,7 +122,7 @@ def test_on_a_terminal_there_is_a_bar(tmp_path):
         (["nonsense"], 2, "nonsense"),
     ],
 )
-def test_what_is_wrong_is_said_without_a_traceback(tmp_path, arguments, code, said):
+def test_what_is_wrong_is_said_without_a_traceback(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
     import gzip
 
     good = write_jsonl(tmp_path / "good.jsonl", documents(30))
@@ -137,7 +140,7 @@ def test_what_is_wrong_is_said_without_a_traceback(tmp_path, arguments, code, sa
     assert len([line for line in run.err.splitlines() if line.startswith("  ")]) <= 3
 
 
-def test_a_permission_that_is_missing_is_said(tmp_path):
+def test_a_permission_that_is_missing_is_said(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
         probe = subprocess.run([*user, sys.executable, "-c", "import shardmill"], capture_output=True, check=False)
@@ -157,7 +160,16 @@ def test_a_permission_that_is_missing_is_said(tmp_path):
     assert "ermission" in run.stderr
 
 
-def test_tokenizers_are_listed():
+def test_tokenizers_are_listed() -> None:
     said = metered("tokenizers").out
     for name in ("gpt2", "cl100k_base", "o200k_base"):
         assert name in said
+
+
+def test_the_summary_of_an_ordinary_run_fits_a_terminal(tmp_path: Path) -> None:
+    result = shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", documents(300)), tmp_path / "out", format="shards")
+    for split in result.manifest["splits"].values():
+        split.update(tokens=split["tokens"] * 1000, documents=split["documents"] * 1000)
+    rows = [line for line in as_text(result).splitlines() if line.split()[0] in ("train", "val")]
+    assert len(rows) == 2 and len({line.index(" tokens ") for line in rows}) == 1
+    assert max(map(len, rows)) <= 80

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -37,7 +38,7 @@ complete -C "{line}"
 
 
 @pytest.fixture(scope="module")
-def shells(tmp_path_factory):
+def shells(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the command `shardmill`, of this tree, and some names to complete."""
     folder = tmp_path_factory.mktemp("shells")
     program = folder / "shardmill"
@@ -46,7 +47,7 @@ def shells(tmp_path_factory):
     return folder
 
 
-def complete(shell, shells, line):
+def complete(shell: str, shells: Path, line: str) -> set[str]:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     words = [*line.split(" ")]
@@ -60,14 +61,14 @@ def complete(shell, shells, line):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_commands_options_and_values_are_completed(shell, shells):
+def test_commands_options_and_values_are_completed(shell: str, shells: Path) -> None:
     assert {"prepare", "plan"} & complete(shell, shells, "shardmill p") == {"plan", "prepare"}
     assert {"--separator", "--seed"} <= complete(shell, shells, "shardmill prepare --se")
     assert {"nanogpt", "npy"} <= complete(shell, shells, "shardmill prepare -f n")
     assert "gpt2" in complete(shell, shells, "shardmill prepare -t gp")
 
 
-def test_every_shell_gets_a_script_and_any_other_is_refused_with_the_ones_there_are():
+def test_every_shell_gets_a_script_and_any_other_is_refused_with_the_ones_there_are() -> None:
     for shell in ("bash", "zsh", "fish"):
         done = CliRunner().invoke(command, ["completion", shell])
         assert done.exit_code == 0 and "_SHARDMILL_COMPLETE" in done.stdout

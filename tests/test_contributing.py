@@ -105,12 +105,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardmill.documents.jsonl import JsonLinesReader
+from shardmill.documents.chunks import Chunk, Documents
+from shardmill.documents.reading import FormatReader
+from shardmill.storage import read_range
 
 
-class ParagraphsReader(JsonLinesReader):
-    unit = "line"
-
+class ParagraphsReader(FormatReader):
     def chunks(self, feed, start, size, *section):
         position = start.offset
         while feed.end_by(position) is None:
@@ -129,21 +129,12 @@ class ParagraphsReader(JsonLinesReader):
         texts = [part for part in raw.split(b"\\n.\\n") if part]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         return Documents(np.frombuffer(b"".join(texts), np.uint8), ends, lines=raw.count(b"\\n"))
-
-    def parts(self, feed):
-        return ()
 '''
 
 
 def test_an_input_format_is_one_file_and_one_line(tmp_path: Path) -> None:
     copy = copied(tmp_path)
-    needs = {"Chunk": "documents/chunks.py", "Documents": "documents/chunks.py"}
-    toy = PARAGRAPHS.replace(
-        "import JsonLinesReader\n",
-        "import JsonLinesReader, read_range\n"
-        + "".join(f"from shardmill.{path[:-3].replace('/', '.')} import {name}\n" for name, path in needs.items()),
-    )
-    (copy / "documents" / "paragraphs.py").write_text(toy)
+    (copy / "documents" / "paragraphs.py").write_text(PARAGRAPHS)
     edit(
         copy / "input_formats.py",
         '    "csv": InputFormat(',

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,18 +25,18 @@ DOCUMENTS = random_documents(1, count=80)
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that documents straddle blocks in every way."""
     monkeypatch.setattr(conversion, "_BLOCK", 61)
     monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A dataset by format and EOT, made when it is first asked for."""
     folder, made = tmp_path_factory.mktemp("prepared"), {}
 
-    def get(format, eot=None):
+    def get(format: str, eot: str | None = None) -> Path:
         if (format, eot) not in made:
             made[format, eot] = make_dataset(format, folder / f"{format}-{eot}", DOCUMENTS, eot=eot)
         return made[format, eot]
@@ -41,7 +44,7 @@ def prepared(tmp_path_factory):
     return get
 
 
-def files(folder):
+def files(folder: Path) -> dict[str, bytes]:
     """What the outputs have written: all but manifest and working files."""
     return {n: d for n, d in contents(folder).items() if n != "manifest.json" and not n.startswith(".shardmill")}
 
@@ -49,7 +52,9 @@ def files(folder):
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("start", FORMATS)
-def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(start, to, eot, prepared, tmp_path):
+def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(
+    start: str, to: str, eot: str, prepared: Callable[..., Path], tmp_path: Path
+) -> None:
     source, expected = prepared(start), prepared(to, eot)
     result = shardmill.convert(source, tmp_path / "out", format=to, eot=eot, shard_tokens=500, name="web")
     assert files(tmp_path / "out") == files(expected)
@@ -63,7 +68,7 @@ def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(star
     assert np.array_equal(data["train"][:], shardmill.open(expected)["train"][:])
 
 
-def test_several_formats_at_once_and_the_way_back(tmp_path):
+def test_several_formats_at_once_and_the_way_back(tmp_path: Path) -> None:
     source = make_dataset("nanogpt", tmp_path / "source", DOCUMENTS)
     shardmill.convert(source, tmp_path / "out", format=TOGETHER, shard_tokens=700, name="web")
     for format in TOGETHER:
@@ -75,7 +80,7 @@ def test_several_formats_at_once_and_the_way_back(tmp_path):
 
 
 @pytest.mark.parametrize("tail", ["merge", "drop"])
-def test_tails_are_merged_or_dropped_and_counted(tail, tmp_path):
+def test_tails_are_merged_or_dropped_and_counted(tail: str, tmp_path: Path) -> None:
     source = make_dataset("nanogpt", tmp_path / "source", DOCUMENTS)
     manifest = shardmill.convert(source, tmp_path / "out", format="llmc", shard_tokens=500, tail=tail).manifest
     for name, split in manifest["splits"].items():
@@ -88,7 +93,9 @@ def test_tails_are_merged_or_dropped_and_counted(tail, tmp_path):
 
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
-def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(to, how, tmp_path, monkeypatch):
+def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(
+    to: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     straight = shardmill.convert(source, tmp_path / "straight", format=to, shard_tokens=500, name="web")
     random, kills = np.random.default_rng(0), 0
@@ -103,7 +110,7 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(to, how, tmp_
         # Which leaves no time to record anything.
         monkeypatch.setattr(checkpoints.Checkpoints, "stop", lambda self, why, kept: None)
 
-    def dying(self, *args):
+    def dying(self: Any, *args: Any) -> None:
         nonlocal kills
         append(self, *args)
         if random.random() < 0.08 and kills < 15:
@@ -124,12 +131,12 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(to, how, tmp_
     }
 
 
-def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path, monkeypatch):
+def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     shardmill.convert(source, tmp_path / "straight", format="shards", shard_tokens=500)
     finish, calls = PartialFile.finish, 0
 
-    def failing(self, *args, **more):
+    def failing(self: Any, *args: Any, **more: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls in (3, 9):
@@ -145,7 +152,9 @@ def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path, monkeypatch)
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 
 
-def test_a_conversion_that_another_release_began_is_refused_and_can_be_started_anew(tmp_path, monkeypatch):
+def test_a_conversion_that_another_release_began_is_refused_and_can_be_started_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -165,7 +174,7 @@ def test_a_conversion_that_another_release_began_is_refused_and_can_be_started_a
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 
 
-def test_run_again_it_says_that_it_is_done_and_refuses_what_differs(tmp_path):
+def test_run_again_it_says_that_it_is_done_and_refuses_what_differs(tmp_path: Path) -> None:
     source = make_dataset("nanogpt", tmp_path / "source", DOCUMENTS)
     shardmill.convert(source, tmp_path / "out", format="npy")
     before = contents(tmp_path / "out")
@@ -178,7 +187,7 @@ def test_run_again_it_says_that_it_is_done_and_refuses_what_differs(tmp_path):
     assert all(name.endswith(".bin") for name in files(tmp_path / "out"))
 
 
-def test_files_in_the_way_and_its_own_folder_are_refused(tmp_path):
+def test_files_in_the_way_and_its_own_folder_are_refused(tmp_path: Path) -> None:
     source = make_dataset("nanogpt", tmp_path / "source", DOCUMENTS)
     with pytest.raises(UsageError, match="own folder"):
         shardmill.convert(source, source, format="npy")
@@ -189,18 +198,20 @@ def test_files_in_the_way_and_its_own_folder_are_refused(tmp_path):
     assert (tmp_path / "out" / "train.bin").read_bytes() == b"precious"
 
 
-def test_a_dataset_that_is_not_finished_is_refused(tmp_path):
+def test_a_dataset_that_is_not_finished_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".shardmill").mkdir()
     with pytest.raises(UsageError, match="not a dataset"):
         shardmill.convert(tmp_path, tmp_path / "out")
 
 
-def test_what_convert_writes_is_what_prepare_would_have_written(tmp_path, monkeypatch):
+def test_what_convert_writes_is_what_prepare_would_have_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(conversion, "_BLOCK", 5000)
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["grain", "mill", "flour", "water"], random.integers(1, 400))) for _ in range(300)]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    options = {"format": TOGETHER, "shard_tokens": 3000, "name": "web"}
+    options: dict[str, Any] = {"format": TOGETHER, "shard_tokens": 3000, "name": "web"}
     shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "all", val=0.2, **options)
     shardmill.prepare(tmp_path / "web.jsonl", tmp_path / "one", val=0.2)
     result = shardmill.convert(tmp_path / "one", tmp_path / "converted", **options)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
 import shardmill
 from shardmill.dataset import conversion, verify
-from shardmill.errors import DamageError, MismatchError, UsageError
+from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
 from shardmill.shards import TokenFile, TokenFiles, format_named
@@ -27,18 +31,18 @@ from tests.shards.driving import contents
 
 
 @pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that documents straddle blocks in every way."""
     monkeypatch.setattr(conversion, "_BLOCK", 61)
     monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
 
 
-def files(folder):
+def files(folder: Path) -> dict[str, bytes]:
     """What the outputs have written: all but manifest and working files."""
     return {n: d for n, d in contents(folder).items() if n != "manifest.json" and not n.startswith(".shardmill")}
 
 
-def converted(folder, out, **more):
+def converted(folder: Path, out: Path, **more: Any) -> tuple[list[int], dict[str, int]]:
     """The tokens of val and train, one after the other, and the documents of each split."""
     manifest = shardmill.convert(folder, out, **more).manifest
     data = shardmill.open(out)
@@ -49,7 +53,9 @@ def converted(folder, out, **more):
 @pytest.mark.parametrize("to", ["nanogpt", "npy", "megatron"])
 @pytest.mark.parametrize("kind", WRITERS)
 @pytest.mark.parametrize("at", range(1, 14))
-def test_a_stream_that_was_cut_inside_a_document_gets_no_token_more_and_no_document_more(at, kind, to, tmp_path):
+def test_a_stream_that_was_cut_inside_a_document_gets_no_token_more_and_no_document_more(
+    at: int, kind: str, to: str, tmp_path: Path
+) -> None:
     documents = [np.arange(n, dtype=np.uint16) + 10 * n for n in (3, 1, 4, 2)]
     write, eot = WRITERS[kind]
     (tmp_path / "theirs").mkdir()
@@ -66,7 +72,7 @@ def test_a_stream_that_was_cut_inside_a_document_gets_no_token_more_and_no_docum
 @pytest.mark.parametrize(
     ("start", "to"), [("npy", "nanogpt"), ("nanogpt", "npy"), ("megatron", "npy"), ("mds", "llmc")]
 )
-def test_a_dataset_whose_val_is_the_first_tokens_gets_no_token_more(start, to, tmp_path):
+def test_a_dataset_whose_val_is_the_first_tokens_gets_no_token_more(start: str, to: str, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", [f"some words and {i} more of them " * (1 + i % 7) for i in range(40)])
     one, other = (
         shardmill.prepare(tmp_path / "a.jsonl", tmp_path / format, format=format, val="first:500").manifest
@@ -81,7 +87,7 @@ def test_a_dataset_whose_val_is_the_first_tokens_gets_no_token_more(start, to, t
 
 
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
-def test_the_user_can_say_where_eot_stands_in_files_of_other_tools(eot, tmp_path):
+def test_the_user_can_say_where_eot_stands_in_files_of_other_tools(eot: str, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     stream = np.array([EOT, 1, 2, EOT, 3, EOT], np.uint16)
     stream.tofile(tmp_path / "theirs" / "train.bin")
@@ -102,7 +108,7 @@ def test_the_user_can_say_where_eot_stands_in_files_of_other_tools(eot, tmp_path
 
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("make", [foreign_nanogpt, foreign_npy, foreign_llmc, foreign_megatron])
-def test_files_that_other_tools_have_made_are_taken(make, to, tmp_path):
+def test_files_that_other_tools_have_made_are_taken(make: Callable[..., Any], to: str, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     make(tmp_path / "theirs")
     result = shardmill.convert(tmp_path / "theirs", tmp_path / "out", format=to, shard_tokens=500, name="web")
@@ -112,7 +118,7 @@ def test_files_that_other_tools_have_made_are_taken(make, to, tmp_path):
     }
 
 
-def test_a_single_file_is_taken_as_train(tmp_path):
+def test_a_single_file_is_taken_as_train(tmp_path: Path) -> None:
     foreign_nanogpt(tmp_path)
     result = shardmill.convert(tmp_path / "train.bin", tmp_path / "out", format="megatron")
     assert list(result.manifest["splits"]) == ["train"]
@@ -124,18 +130,19 @@ def test_a_single_file_is_taken_as_train(tmp_path):
     [("train", "train"), ("medieval_train_000001", "train"), ("train_web_val_000000", "val"), ("x_valid_y", "val"),
      ("fineweb", "train"), ("my-validation_text_document", "val")],
 )  # fmt: skip
-def test_the_split_of_a_file_is_the_last_word_of_its_name_that_says_so(name, split, tmp_path):
+def test_the_split_of_a_file_is_the_last_word_of_its_name_that_says_so(name: str, split: str, tmp_path: Path) -> None:
     with_eot(np.arange(50, dtype=np.uint16), "after").tofile(tmp_path / f"{name}.bin")
     result = shardmill.convert(tmp_path / f"{name}.bin", tmp_path / "out", format="nanogpt")
     assert list(result.manifest["splits"]) == [split]
 
 
-def test_megatron_documents_of_several_sequences_or_none_are_found(tmp_path):
+def test_megatron_documents_of_several_sequences_or_none_are_found(tmp_path: Path) -> None:
     sequences = [np.full(n, n, np.int32) for n in (3, 4, 5, 6)]
     write_megatron(tmp_path / "x_text_document", sequences, [0, 2, 2, 3, 4])
     path = tmp_path / "x_text_document.bin"
     tokens = TokenFiles([TokenFile(path, 18)], np.dtype("<i4"))
     index = format_named("megatron").index(tokens)
+    assert index is not None
     assert [index.bounds(i) for i in range(len(index))] == [(0, 7), (7, 7), (7, 12), (12, 18)]
     for start in range(18):
         for stop in range(start + 1, 19):
@@ -143,8 +150,8 @@ def test_megatron_documents_of_several_sequences_or_none_are_found(tmp_path):
             assert index.ends(start, stop, np.empty(0)).tolist() == expected
 
 
-def test_what_is_damaged_or_unknown_is_said(tmp_path):
-    def refused(kind, words, **more):
+def test_what_is_damaged_or_unknown_is_said(tmp_path: Path) -> None:
+    def refused(kind: type[ShardmillError], words: str, **more: Any) -> ShardmillError:
         with pytest.raises(kind, match=words) as error:
             shardmill.convert(theirs, tmp_path / "out", **more)
         assert not (tmp_path / "out" / "manifest.json").exists()

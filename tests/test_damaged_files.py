@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +22,7 @@ DOCUMENTS = random_documents(5, count=12, longest=30)
 HEAD = 48  # bytes that are damaged at every place; of what follows only some
 
 
-def harmed(data, random):
+def harmed(data: bytes, random: np.random.Generator) -> Iterator[bytes]:
     """The file cut at every length, and with bytes flipped at every place of its head."""
     lengths = {*range(min(len(data), HEAD)), *random.integers(0, len(data) + 1, 8).tolist(), len(data) - 1}
     yield from (data[:length] for length in sorted(lengths) if 0 <= length < len(data))
@@ -29,7 +32,7 @@ def harmed(data, random):
             yield data[:place] + bytes([data[place] ^ flip]) + data[place + 1 :]
 
 
-def read_all(folder):
+def read_all(folder: Path) -> None:
     """Everything that reads, as far as the damage lets it come."""
     data = shardmill.open(folder)
     for split in data:
@@ -38,7 +41,7 @@ def read_all(folder):
         _ = [documents[i] for i in range(len(documents))], list(documents)
 
 
-def told(use, *given, **more):
+def told(use: Callable[..., object], *given: Any, **more: Any) -> bool:
     """Whether a call ends in an error; only an expected one, which says where."""
     error = None
     try:
@@ -50,7 +53,7 @@ def told(use, *given, **more):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_damaged_file_of_a_dataset_is_an_error_with_its_place(format, tmp_path):
+def test_a_damaged_file_of_a_dataset_is_an_error_with_its_place(format: str, tmp_path: Path) -> None:
     folder = make_dataset(format, tmp_path / "out", DOCUMENTS, shard_tokens=200)
     manifest, random = json.loads((folder / "manifest.json").read_text()), np.random.default_rng(0)
     entries = manifest["splits"]["train"]["files"]
@@ -68,7 +71,7 @@ def test_a_damaged_file_of_a_dataset_is_an_error_with_its_place(format, tmp_path
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_damage_that_the_manifest_gives_away_is_found_by_verify(format, tmp_path):
+def test_damage_that_the_manifest_gives_away_is_found_by_verify(format: str, tmp_path: Path) -> None:
     folder = make_dataset(format, tmp_path / "out", DOCUMENTS, shard_tokens=200)
     random = np.random.default_rng(0)
     for entry in json.loads((folder / "manifest.json").read_text())["splits"]["train"]["files"][:3]:
@@ -80,7 +83,7 @@ def test_damage_that_the_manifest_gives_away_is_found_by_verify(format, tmp_path
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FOREIGN if "cut" not in kind])
-def test_a_damaged_file_of_another_tool_is_converted_or_refused(kind, tmp_path):
+def test_a_damaged_file_of_another_tool_is_converted_or_refused(kind: str, tmp_path: Path) -> None:
     theirs, random = tmp_path / "theirs", np.random.default_rng(0)
     theirs.mkdir()
     FOREIGN[kind](theirs)
@@ -94,7 +97,7 @@ def test_a_damaged_file_of_another_tool_is_converted_or_refused(kind, tmp_path):
     assert refused
 
 
-def test_a_megatron_index_of_five_bytes_is_not_whole(tmp_path):
+def test_a_megatron_index_of_five_bytes_is_not_whole(tmp_path: Path) -> None:
     FOREIGN["megatron"](tmp_path)
     index = next(tmp_path.glob("*.idx"))
     index.write_bytes(index.read_bytes()[:5])
@@ -108,7 +111,7 @@ NAMES = ["../secret.bin", "/etc/passwd", "a/../../secret.bin", "", ".", "x\0y"]
 
 @pytest.mark.parametrize("where", ["files", "also", "rejects"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_manifest_that_names_files_elsewhere_is_refused(name, where, tmp_path):
+def test_a_manifest_that_names_files_elsewhere_is_refused(name: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "secret.bin").write_bytes(b"1234")
     folder = make_dataset("nanogpt", tmp_path / "out", DOCUMENTS)
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -128,7 +131,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(name, where, tmp_path)
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a right there that not everybody has")
 @pytest.mark.parametrize("format", FORMATS)
-def test_links_are_followed_since_caches_and_full_disks_have_them(format, tmp_path):
+def test_links_are_followed_since_caches_and_full_disks_have_them(format: str, tmp_path: Path) -> None:
     folder = make_dataset(format, tmp_path / "out", DOCUMENTS)
     name = json.loads((folder / "manifest.json").read_text())["splits"]["train"]["files"][0]["name"]
     (folder / name).rename(folder / "kept")
@@ -143,18 +146,21 @@ def test_links_are_followed_since_caches_and_full_disks_have_them(format, tmp_pa
     assert not verify(folder, sample=0).damage
 
 
-def values(tree, path=()):
+def values(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every value in a manifest."""
     yield path
     for key, inner in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
         yield from values(inner, (*path, key))
 
 
-def test_a_manifest_with_anything_missing_or_of_another_type_is_refused_or_does_no_harm(tmp_path):
+CHANGES: tuple[Any, ...] = (None, "x", -1, 1 << 70, [], {}, True, "gone")
+
+
+def test_a_manifest_with_anything_missing_or_of_another_type_is_refused_or_does_no_harm(tmp_path: Path) -> None:
     folder = make_dataset("shards", tmp_path / "out", DOCUMENTS, shard_tokens=200)
     whole = (folder / "manifest.json").read_text()
     for path in list(values(json.loads(whole)))[1:]:
-        for change in (None, "x", -1, 1 << 70, [], {}, True, "gone"):
+        for change in CHANGES:
             manifest = json.loads(whole)
             inner = manifest
             for key in path[:-1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,12 +13,12 @@ import pytest
 import shardmill
 from shardmill.run.budget import Budget
 from tests.corpus import documents, write_jsonl
-from tests.reference import check, dealt, gpt2, twin
+from tests.reference import Twin, check, dealt, gpt2, twin
 
 EOT = 50256
 
 
-def test_duplicates_fall_on_one_side_and_the_split_stays_when_data_is_added(tmp_path):
+def test_duplicates_fall_on_one_side_and_the_split_stays_when_data_is_added(tmp_path: Path) -> None:
     texts = [t for t in documents(400, seed=9) if t]
     write_jsonl(tmp_path / "a.jsonl", texts)
     write_jsonl(tmp_path / "b.jsonl", documents(200, seed=10) + texts[::-1])
@@ -30,7 +31,7 @@ def test_duplicates_fall_on_one_side_and_the_split_stays_when_data_is_added(tmp_
     assert 0.2 < len(one["val"]) / len(texts) < 0.4
 
 
-def test_another_seed_gives_another_split(tmp_path):
+def test_another_seed_gives_another_split(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(300))
     for seed in (0, 1):
         shardmill.prepare(source, tmp_path / f"{seed}", val=0.5, seed=seed)
@@ -38,7 +39,7 @@ def test_another_seed_gives_another_split(tmp_path):
 
 
 @pytest.mark.parametrize("separator", [None, "\n\n"])
-def test_the_first_tokens_are_val_when_that_is_wanted(tmp_path, separator):
+def test_the_first_tokens_are_val_when_that_is_wanted(tmp_path: Path, separator: str | None) -> None:
     source = tmp_path / "a.txt"
     source.write_text("\n\n".join(t for t in documents(500) if t))
     shardmill.prepare(source, tmp_path / "out", val="first:10k", separator=separator)
@@ -47,7 +48,7 @@ def test_the_first_tokens_are_val_when_that_is_wanted(tmp_path, separator):
     assert np.array_equal(np.fromfile(tmp_path / "out" / "train.bin", np.uint16), whole[10_000:])
 
 
-def test_the_tail_of_each_text_file_is_val_when_that_is_wanted(tmp_path):
+def test_the_tail_of_each_text_file_is_val_when_that_is_wanted(tmp_path: Path) -> None:
     sources = []
     for i in (1, 2):
         sources.append(tmp_path / f"{i}.txt")
@@ -68,20 +69,22 @@ def test_the_tail_of_each_text_file_is_val_when_that_is_wanted(tmp_path):
     )  # a run of 5,000 letters has no place to cut
 
 
-def test_the_bytes_of_documents_that_cannot_be_encoded_are_not_counted_whatever_the_chunks_are(tmp_path, monkeypatch):
+def test_the_bytes_of_documents_that_cannot_be_encoded_are_not_counted_whatever_the_chunks_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [f"words of document {i} " * 40 for i in range(600)]
     good = [text for i, text in enumerate(texts) if i % 2]
     source = write_jsonl(tmp_path / "a.jsonl", [text if text in good else text + "<|endoftext|>" for text in texts])
     for chunk in (1 << 16, 1 << 17):
         monkeypatch.setattr("shardmill.run.budget.SMALLEST", chunk)
         monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
-        options = {"val": 0.3, "specials": "error", "max_bad": "any"}
+        options: dict[str, Any] = {"val": 0.3, "specials": "error", "max_bad": "any"}
         manifest = shardmill.prepare(source, tmp_path / f"{chunk}", **options).manifest
         assert (manifest["documents"], manifest["rejected"]) == (300, 300)
         assert sum(split["bytes"] for split in manifest["splits"].values()) == sum(map(len, good))
 
 
-def test_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(tmp_path):
+def test_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_text(" ".join(documents(8000)))
     shardmill.prepare(source, tmp_path / "out", val=0.4, workers=2)
@@ -102,7 +105,7 @@ def _dealt(out: Path) -> dict[str, list[bytes]]:
     return splits
 
 
-def _parts(stream, eot):
+def _parts(stream: np.ndarray, eot: str) -> list[np.ndarray]:
     """The documents of a stream, without their end-of-text tokens."""
     ends = np.flatnonzero(stream == EOT)
     assert len(ends) and ends[-1 if eot == "after" else 0] == (len(stream) - 1 if eot == "after" else 0)
@@ -112,7 +115,9 @@ def _parts(stream, eot):
 @pytest.mark.parametrize("eot", ["after", "before"])
 @pytest.mark.parametrize("files", [1, 2, 5])
 @pytest.mark.parametrize("settings", [{"workers": 1}, {"workers": 2, "chunk": 1 << 16}])
-def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(tmp_path, monkeypatch, eot, files, settings):
+def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eot: str, files: int, settings: dict[str, int]
+) -> None:
     if chunk := settings.get("chunk"):
         monkeypatch.setattr("shardmill.run.budget.SMALLEST", chunk)
         monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
@@ -139,12 +144,12 @@ def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(tmp_path, m
         assert np.array_equal(np.fromfile(tmp_path / "bare" / f"{split}.bin", np.uint16), np.concatenate(parts))
 
 
-def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path, monkeypatch):
+def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
     monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
 
     class Small(Budget):
-        def __init__(self, *arguments, **more):
+        def __init__(self, *arguments: Any, **more: Any) -> None:
             super().__init__(*arguments, **more)
             self.largest = 1 << 17
 
@@ -161,7 +166,9 @@ def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path, monkeypatch):
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
 @pytest.mark.parametrize("val", ["0", "0.4", "first:2k", "tail:0.3"])
 @pytest.mark.parametrize("kind", ["text", "separated", "jsonl", "parquet"])
-def test_documents_and_what_stands_between_them_are_exact_over_several_files(tmp_path, kind, val, eot):
+def test_documents_and_what_stands_between_them_are_exact_over_several_files(
+    tmp_path: Path, kind: str, val: str, eot: str
+) -> None:
     if val.startswith("tail") and kind not in ("text", "separated"):
         with pytest.raises(shardmill.ShardmillError, match="text"):
             _prepare_several(tmp_path, kind, val, eot)
@@ -181,7 +188,7 @@ def test_documents_and_what_stands_between_them_are_exact_over_several_files(tmp
         assert len(val_tokens) > 0 or val == "0"
 
 
-def _prepare_several(folder, kind, val, eot):
+def _prepare_several(folder: Path, kind: str, val: str, eot: str) -> Twin:
     texts = [[text[:2000] for text in documents(12, seed) if text.strip()] for seed in range(9)]
     sources = folder / "sources"
     sources.mkdir()
@@ -192,6 +199,6 @@ def _prepare_several(folder, kind, val, eot):
             pq.write_table(pa.table({"text": some}), sources / f"{i}.parquet")
         else:
             (sources / f"{i}.txt").write_text("\x1e".join(some), newline="")
-    options = {"separator": "\x1e"} if kind == "separated" else {}
+    options: dict[str, Any] = {"separator": "\x1e"} if kind == "separated" else {}
     shardmill.prepare(sources, folder / "out", val=val, eot=eot, **options)
     return twin(sources, **options)

@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples" / "README.md"])
 
 
-def test_every_option_is_documented_as_the_program_knows_it():
+def test_every_option_is_documented_as_the_program_knows_it() -> None:
     page = (ROOT / "docs" / "options.md").read_text()
     assert options_table() in page, "put this into docs/options.md:\n" + options_table()
 
 
-def test_every_output_format_is_documented():
+def test_every_output_format_is_documented() -> None:
     outputs, readme = (ROOT / "docs" / "outputs.md").read_text(), (ROOT / "README.md").read_text()
     for name in FORMATS:
         assert f"| `{name}` |" in outputs
@@ -32,13 +32,13 @@ def test_every_output_format_is_documented():
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_prose_is_wrapped(page):
+def test_prose_is_wrapped(page: Path) -> None:
     """Lines of more than 100 columns are tables, or hold something that cannot be wrapped."""
     code, long = False, []
     for line in page.read_text(encoding="utf-8").splitlines():
@@ -48,7 +48,7 @@ def test_prose_is_wrapped(page):
     assert long == []
 
 
-def test_the_tests_that_prove_the_promises_exist():
+def test_the_tests_that_prove_the_promises_exist() -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "promises.md").read_text())
     assert len(named) > 20
     for file, name in named:
@@ -56,7 +56,7 @@ def test_the_tests_that_prove_the_promises_exist():
         assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, f"{file}::{name}"
 
 
-def test_the_promises_are_those_of_the_readme():
+def test_the_promises_are_those_of_the_readme() -> None:
     readme, page = (ROOT / "README.md").read_text(), (ROOT / "docs" / "promises.md").read_text()
     promises = re.findall(r"^\d\. \*\*(\w+)\*\*: (.*?)(?=^\d\. |^$)", readme, re.MULTILINE | re.DOTALL)
     assert [name for name, _ in promises] == re.findall("^## (.+)$", page, re.MULTILINE)
@@ -64,11 +64,11 @@ def test_the_promises_are_those_of_the_readme():
         assert f"{' '.join(promise.split())[1:]}*" in " ".join(page.split())
 
 
-def test_every_key_of_a_manifest_is_described():
+def test_every_key_of_a_manifest_is_described() -> None:
     assert set(manifest_keys(json.loads(example_manifest()))) == set(MANIFEST_KEYS)
 
 
-def test_every_page_is_in_the_menu():
+def test_every_page_is_in_the_menu() -> None:
     listed = {source for section in SECTIONS.values() for source in section}
     assert {page.relative_to(ROOT).as_posix() for page in PAGES} - listed == set()
     names = [page_name(source) for source in listed]
@@ -85,11 +85,11 @@ def test_every_page_is_in_the_menu():
         ("```\na\n- b\n```", "```\na\n- b\n```"),
     ],
 )
-def test_lists_and_tables_are_the_same_for_both_readers_of_markdown(written, read):
+def test_lists_and_tables_are_the_same_for_both_readers_of_markdown(written: str, read: str) -> None:
     assert "\n".join(as_python_markdown(written)) == read
 
 
-def test_the_site_is_built_and_no_page_of_it_needs_the_network(tmp_path):
+def test_the_site_is_built_and_no_page_of_it_needs_the_network(tmp_path: Path) -> None:
     out = tmp_path / "site"
     done = subprocess.run([sys.executable, ROOT / "docs" / "site.py", out], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -170,20 +170,22 @@ def checked(command: str) -> bool:
 
 
 @pytest.mark.parametrize("page", RUN, ids=named)
-def test_what_a_page_tells_to_do_works(page, tmp_path, material, servers):
+def test_what_a_page_tells_to_do_works(page: Path, tmp_path: Path, material: Path, servers: dict[str, str]) -> None:
     run_page(page, tmp_path / "here", material, servers, ("",))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", SLOW, ids=named)
-def test_what_a_page_tells_to_do_works_to_its_end(page, tmp_path, material, servers):
+def test_what_a_page_tells_to_do_works_to_its_end(
+    page: Path, tmp_path: Path, material: Path, servers: dict[str, str]
+) -> None:
     pytest.importorskip("torch")  # what is slow is training
     run_page(page, tmp_path / "here", material, servers, ("", "slow"))
 
 
 @pytest.mark.parametrize("block", LEFT, ids=lambda block: named(block.page))
-def test_a_block_that_is_not_run_has_a_reason(block):
+def test_a_block_that_is_not_run_has_a_reason(block: Block) -> None:
     assert block.reason
     pytest.skip(f"{block.page.name}: {block.reason}")
 
@@ -196,7 +198,7 @@ def inline_commands() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(inline_commands())))
-def test_a_command_within_a_sentence_has_words_that_there_are(page, command):
+def test_a_command_within_a_sentence_has_words_that_there_are(page: str, command: str) -> None:
     words = [word.strip("'\"") for word in command.split()[1:] if word not in ("SOURCE…", "…")]
     with click.Context(cli.shardmill) as context:
         known = cli.shardmill.get_command(context, words[0])

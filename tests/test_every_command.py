@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from tests.foreign import FOREIGN
 from tests.shards.readers import read_stream
 from tests.test_golden_bytes import TOKENIZERS, _tokenizer
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     "fraction": {"val": 0.3},
     "first": {"val": "first:2500"},
     "none": {"val": 0},
@@ -26,7 +28,7 @@ SHAPES = {
     "bare": {"val": 0.3, "eot": "none"},
     "before": {"val": 0.3, "eot": "before"},
 }
-CELLS = [(format, "gpt2", shape) for format in FORMATS for shape in SHAPES]
+CELLS: list[Any] = [(format, "gpt2", shape) for format in FORMATS for shape in SHAPES]
 # A tokenizer of another kind takes a second to load, and every command loads it.
 QUICK = list(zip(FORMATS[1:], TOKENIZERS[1:], strict=False))
 CELLS += [
@@ -39,18 +41,18 @@ NEXT = dict(zip(FORMATS, FORMATS[1:] + FORMATS[:1], strict=True))
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("source") / "a.jsonl", documents(60))
 
 
-def said(*words):
+def said(*words: object) -> str:
     """What a command prints; it must not fail."""
     done = CliRunner().invoke(command, [str(word) for word in words])
     assert done.exit_code == 0, (done.output, done.exception)
     return done.stdout
 
 
-def look_at(folder, sample=20):
+def look_at(folder: Path, sample: int = 20) -> dict[tuple[str, str], np.ndarray]:
     """All commands that read a dataset; gives its tokens by split."""
     manifest = json.loads((folder / "manifest.json").read_text())
     report = json.loads(said("verify", folder, "--sample", sample, "--json"))
@@ -74,8 +76,16 @@ def look_at(folder, sample=20):
 
 
 @pytest.mark.parametrize(("format", "tokenizer", "shape"), CELLS)
-def test_what_prepare_makes_can_be_read_verified_shown_and_converted(format, tokenizer, shape, source, tmp_path):
-    options = {"tokenizer": _tokenizer(tokenizer), "format": format, "shard_tokens": 1500, "name": "x", **SHAPES[shape]}
+def test_what_prepare_makes_can_be_read_verified_shown_and_converted(
+    format: str, tokenizer: str, shape: str, source: Path, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {
+        "tokenizer": _tokenizer(tokenizer),
+        "format": format,
+        "shard_tokens": 1500,
+        "name": "x",
+        **SHAPES[shape],
+    }
     shardmill.prepare(source, tmp_path / "made", workers=1, **options)
     made = look_at(tmp_path / "made")
     eot = json.loads((tmp_path / "made" / "manifest.json").read_text())["eot"]
@@ -94,7 +104,7 @@ def test_what_prepare_makes_can_be_read_verified_shown_and_converted(format, tok
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_inspect_expects_what_prepare_then_writes(format, source, tmp_path):
+def test_inspect_expects_what_prepare_then_writes(format: str, source: Path, tmp_path: Path) -> None:
     expected = json.loads(said("inspect", source, "-o", tmp_path / "out", "-f", format, "--json"))
     manifest = shardmill.prepare(source, tmp_path / "out", format=format, val=0.3, workers=1).manifest
     written = sum(file["bytes"] for split in manifest["splits"].values() for file in split["files"])
@@ -102,7 +112,7 @@ def test_inspect_expects_what_prepare_then_writes(format, source, tmp_path):
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
-def test_files_of_other_tools_can_be_converted_and_then_everything_else(kind, tmp_path):
+def test_files_of_other_tools_can_be_converted_and_then_everything_else(kind: str, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir()
     FOREIGN[kind](tmp_path / "theirs")
     shardmill.convert(tmp_path / "theirs", tmp_path / "ours", format=TOGETHER, shard_tokens=500, name="x")

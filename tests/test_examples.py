@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,15 +19,16 @@ from tests.datasets import EOT
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
-def example(name: str):
+def example(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("examples")
     random = np.random.default_rng(0)
     words = ["tokens", "shards", "of", "the", "mill", "turn", "grain", "into", "flour", "and", "text"]
@@ -39,7 +41,7 @@ def prepared(tmp_path_factory):
     return folder / "data"
 
 
-def test_nanogpts_way(prepared):
+def test_nanogpts_way(prepared: Path) -> None:
     x, y = example("read_nanogpt").batch(str(prepared))
     whole = shardmill.open(prepared)["train"][:].tolist()
     assert x.shape == y.shape == (4, 64) and (x[:, 1:] == y[:, :-1]).all()
@@ -47,20 +49,20 @@ def test_nanogpts_way(prepared):
     assert all(" ".join(map(str, row)) in text for row in x.tolist())
 
 
-def test_build_nanogpts_way(prepared):
+def test_build_nanogpts_way(prepared: Path) -> None:
     pairs = list(example("read_build_nanogpt").batches(str(prepared)))
     first = shardmill.open(prepared, "npy")["train"][: 4 * 64 + 1]
     assert np.array_equal(pairs[0][0].ravel(), first[:-1]) and np.array_equal(pairs[0][1].ravel(), first[1:])
     assert len(pairs) > 10
 
 
-def test_llmcs_way(prepared):
+def test_llmcs_way(prepared: Path) -> None:
     parts = example("read_llmc").tokens(str(prepared))
     assert len(parts) > 2
     assert np.array_equal(np.concatenate(parts), shardmill.open(prepared, "llmc")["train"][:])
 
 
-def test_modded_nanogpts_way(prepared):
+def test_modded_nanogpts_way(prepared: Path) -> None:
     documents = example("read_modded_nanogpt").documents(str(prepared))
     known = {bytes(d) for d in shardmill.open(prepared, "llmc")["train"].documents}
     assert all(document[0] == EOT for document in documents)
@@ -68,7 +70,7 @@ def test_modded_nanogpts_way(prepared):
     assert sum(whole) > 0.9 * len(known)  # all but those that a shard's end cuts
 
 
-def test_megatrons_way(prepared):
+def test_megatrons_way(prepared: Path) -> None:
     prefix = str(prepared / "mill-train_text_document")
     data = shardmill.open(prepared, "megatron")["train"]
     for i in (0, 5, len(data.documents) - 1):
@@ -76,7 +78,7 @@ def test_megatrons_way(prepared):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_tiny_gpt_learns_from_the_dataset(prepared, capsys):
+def test_a_tiny_gpt_learns_from_the_dataset(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     losses = example("tiny_gpt").train(str(prepared), 20)
     assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 1
@@ -84,7 +86,7 @@ def test_a_tiny_gpt_learns_from_the_dataset(prepared, capsys):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torchs_loader_gives_the_batches_and_goes_on(prepared):
+def test_torchs_loader_gives_the_batches_and_goes_on(prepared: Path) -> None:
     pytest.importorskip("torch")
     steps = example("torch_loader").steps
     expected = [x.tolist() for x, _ in shardmill.open(prepared)["train"].batches(batch=4, block=64, seed=1)]
@@ -112,7 +114,7 @@ assert (next(again)[0] == following[0]).all()
 """
 
 
-def test_grains_pipeline_gives_every_block_once_and_goes_on(prepared):
+def test_grains_pipeline_gives_every_block_once_and_goes_on(prepared: Path) -> None:
     for name in ("grain", "jax"):
         if importlib.util.find_spec(name) is None:
             pytest.skip(f"{name} is not installed")
@@ -123,7 +125,7 @@ def test_grains_pipeline_gives_every_block_once_and_goes_on(prepared):
 
 
 @pytest.fixture(scope="module")
-def texts(tmp_path_factory):
+def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """Two files of JSON Lines, and the documents of at least 200 characters."""
     folder = tmp_path_factory.mktemp("texts")
     made = documents(300, seed=2)
@@ -132,13 +134,13 @@ def texts(tmp_path_factory):
     return folder, [text for text in made if len(text) >= 200]
 
 
-def written(folder):
+def written(folder: Path) -> list[str]:
     """The documents of a dataset, decoded; those of val come last."""
     data = shardmill.open(folder)
     return [data[split].documents.text(i) for split in data for i in range(len(data[split].documents))]
 
 
-def test_documents_are_filtered_between_read_and_prepare(texts, tmp_path):
+def test_documents_are_filtered_between_read_and_prepare(texts: tuple[Path, list[str]], tmp_path: Path) -> None:
     folder, kept = texts
     made = example("filter_documents").prepare(str(tmp_path / "out"), str(folder))
     assert made.manifest["documents"] == len(kept)
@@ -146,7 +148,9 @@ def test_documents_are_filtered_between_read_and_prepare(texts, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_streamed_dataset_of_hugging_face_becomes_token_files(texts, tmp_path, monkeypatch):
+def test_a_streamed_dataset_of_hugging_face_becomes_token_files(
+    texts: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("datasets", reason="datasets is not installed")
     folder, kept = texts
     files = [str(path) for path in sorted(folder.iterdir())]
@@ -156,13 +160,13 @@ def test_a_streamed_dataset_of_hugging_face_becomes_token_files(texts, tmp_path,
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_datatrove_pipeline_ends_in_token_files(texts, tmp_path):
+def test_a_datatrove_pipeline_ends_in_token_files(texts: tuple[Path, list[str]], tmp_path: Path) -> None:
     pytest.importorskip("datatrove", reason="datatrove is not installed")
     folder, kept = texts
     example("datatrove_step").prepare(str(tmp_path / "out"), str(folder))
     assert sorted(written(tmp_path / "out/00000") + written(tmp_path / "out/00001")) == sorted(kept)
 
 
-def test_the_readme_names_every_example():
+def test_the_readme_names_every_example() -> None:
     named = set(re.findall(r"`(\w+\.py)`", (EXAMPLES / "README.md").read_text()))
     assert named == {path.name for path in EXAMPLES.glob("*.py")}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +28,15 @@ from tests.tokens.vocabularies import gpt2_rules, write_json
         ("tokenizers", "hf", "a.txt", "out", {"tokenizer": "tokenizer.json"}),
     ],
 )
-def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path, monkeypatch, library, extra, source, out, options):
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    library: str,
+    extra: str,
+    source: str,
+    out: str,
+    options: dict[str, Any],
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("some text")
     made = write_json("lowercase", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}}) / "tokenizer.json"

@@ -11,6 +11,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def made(case: str, folder: Path) -> str:
     spans = kind == "spans.txt"
     source = folder / kind
     source.write_bytes(KINDS["text.txt" if spans else kind](documents(400, seed=11)) * (8 if spans else 1))
-    options = {"separator": r"\x1e"} if kind == "text.txt" else {}
+    options: dict[str, Any] = {"separator": r"\x1e"} if kind == "text.txt" else {}
     out = folder / "out"
     shardmill.prepare(
         source, out, format=output, tokenizer=_tokenizer(tokenizer), val=VALS[val], shard_tokens=6000, name="x",
@@ -63,7 +64,7 @@ def made(case: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_dataset_has_the_bytes_that_it_always_had(case, tmp_path):
+def test_a_dataset_has_the_bytes_that_it_always_had(case: str, tmp_path: Path) -> None:
     assert made(case, tmp_path) == json.loads(GOLDEN.read_text())[case]
 
 

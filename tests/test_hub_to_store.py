@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,15 +12,17 @@ import shardmill
 from shardmill.errors import SourceError
 from tests.corpus import contents, documents
 from tests.documents.away import REPO, jsonl, point_at
-from tests.hub import Fault
-from tests.object_store import bucket, s3_server
+from tests.hub import Fault, Hub
+from tests.object_store import Bucket, bucket, s3_server
 
 __all__ = ["bucket", "s3_server"]
 
-OPTIONS = {"format": "shards", "shard_tokens": 200_000, "val": 0.1, "name": "web"}
+OPTIONS: dict[str, Any] = {"format": "shards", "shard_tokens": 200_000, "val": 0.1, "name": "web"}
 
 
-def test_another_machine_goes_on_with_the_commit_that_a_run_began_with(tmp_path, bucket, hub, monkeypatch):
+def test_another_machine_goes_on_with_the_commit_that_a_run_began_with(
+    tmp_path: Path, bucket: Bucket, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, after = jsonl(documents(30_000, seed=1)), jsonl(documents(30_000, seed=2))
     point_at(hub, monkeypatch)
     commit = hub.add(REPO, {"x.jsonl": before})

@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import pickle
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -14,6 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shardmill
+from shardmill.dataset.dataset import Split
+from shardmill.dataset.loader import Batches
 from shardmill.dataset.permutation import Permutation
 from shardmill.errors import MismatchError, UsageError
 from shardmill.options import FORMATS
@@ -23,7 +27,7 @@ BLOCK = 16
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory):
+def counted(tmp_path_factory: pytest.TempPathFactory) -> Split:
     """A split whose tokens are their own positions."""
     folder = tmp_path_factory.mktemp("counted") / "out"
     made = {"train": [np.arange(20_001, dtype=np.uint16)]}
@@ -31,12 +35,12 @@ def counted(tmp_path_factory):
 
 
 @given(st.integers(1, 3000), st.integers(), st.integers(0, 5))
-def test_the_permutation_has_every_number_once(size, seed, epoch):
+def test_the_permutation_has_every_number_once(size: int, seed: int, epoch: int) -> None:
     order = Permutation(size, seed, epoch)(np.arange(size))
     assert np.array_equal(np.sort(order), np.arange(size))
 
 
-def test_the_permutation_is_another_one_for_every_seed_and_epoch_and_looks_random():
+def test_the_permutation_is_another_one_for_every_seed_and_epoch_and_looks_random() -> None:
     size = 10_000
     orders = [Permutation(size, seed, epoch)(np.arange(size)) for seed in range(3) for epoch in range(3)]
     for i, order in enumerate(orders):
@@ -45,14 +49,14 @@ def test_the_permutation_is_another_one_for_every_seed_and_epoch_and_looks_rando
         assert all((order == other).mean() < 0.01 for other in orders[:i])
 
 
-def test_a_place_far_out_in_a_huge_order_is_found_without_making_the_order():
+def test_a_place_far_out_in_a_huge_order_is_found_without_making_the_order() -> None:
     permutation = Permutation(10**15, 1)
     places = np.array([0, 5 * 10**14, 10**15 - 1])
     assert len(set(permutation(places).tolist())) == 3 and permutation(places).max() < 10**15
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_x_and_y_are_the_split_and_the_split_one_later_in_every_format(format, tmp_path):
+def test_x_and_y_are_the_split_and_the_split_one_later_in_every_format(format: str, tmp_path: Path) -> None:
     made = random_documents(3)
     data = shardmill.open(make_dataset(format, tmp_path / "out", made))
     expected = np.concatenate([with_eot(d, data.eot) for d in made["train"]])
@@ -72,7 +76,9 @@ def test_x_and_y_are_the_split_and_the_split_one_later_in_every_format(format, t
     order=st.sampled_from(["sequential", "shuffled"]),
     seed=st.integers(0, 3),
 )
-def test_every_token_is_seen_exactly_once_over_all_ranks(counted, batch, world, block, order, seed):
+def test_every_token_is_seen_exactly_once_over_all_ranks(
+    counted: Split, batch: int, world: int, block: int, order: str, seed: int
+) -> None:
     whole = (len(counted) - 1) // block * block
     seen = []
     for rank in range(world):
@@ -85,7 +91,7 @@ def test_every_token_is_seen_exactly_once_over_all_ranks(counted, batch, world, 
 
 
 @pytest.mark.parametrize("world", [1, 3])
-def test_dropping_the_last_gives_every_rank_equally_many_whole_batches(counted, world):
+def test_dropping_the_last_gives_every_rank_equally_many_whole_batches(counted: Split, world: int) -> None:
     runs = [list(counted.batches(5, 70, rank=rank, world=world, last="drop")) for rank in range(world)]
     assert len({len(run) for run in runs}) == 1
     assert {x.shape for run in runs for x, _ in run} == {(5, 70)}
@@ -99,14 +105,17 @@ def test_dropping_the_last_gives_every_rank_equally_many_whole_batches(counted, 
     steps=st.integers(0, 40),
     order=st.sampled_from(["sequential", "shuffled", "random"]),
 )
-def test_a_state_goes_on_exactly_also_with_another_world_and_batch(counted, before, after, steps, order):
+def test_a_state_goes_on_exactly_also_with_another_world_and_batch(
+    counted: Split, before: tuple[int, int], after: tuple[int, int], steps: int, order: str
+) -> None:
     block, seed = 150, 7
     (batch, world), (batch2, world2) = before, after
     reference = {}
     single = counted.batches(1, block, order=order, seed=seed, epochs=2)
     for i, (x, _) in enumerate(single):
         reference[i] = x[0].tolist()
-    seen, state = [], None
+    seen: list[Any] = []
+    state: dict[str, Any] = {}
     for rank in range(world):
         batches = counted.batches(batch, block, rank=rank, world=world, order=order, seed=seed, epochs=2)
         for _, (x, _) in zip(range(steps), batches, strict=False):
@@ -125,8 +134,8 @@ def test_a_state_goes_on_exactly_also_with_another_world_and_batch(counted, befo
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled", "random"])
 @pytest.mark.parametrize("rank", [0, 2])
-def test_a_resumed_rank_gives_what_it_would_have_given(counted, order, rank):
-    def make():
+def test_a_resumed_rank_gives_what_it_would_have_given(counted: Split, order: str, rank: int) -> None:
+    def make() -> Batches:
         return counted.batches(3, 100, rank=rank, world=3, order=order, seed=5, epochs=3)
 
     straight = [x.tolist() for x, _ in make()]
@@ -140,7 +149,7 @@ def test_a_resumed_rank_gives_what_it_would_have_given(counted, order, rank):
         assert taken + rest == straight
 
 
-def test_all_ranks_are_in_the_same_state_after_the_same_number_of_steps(counted):
+def test_all_ranks_are_in_the_same_state_after_the_same_number_of_steps(counted: Split) -> None:
     states = []
     for rank in range(4):
         batches = counted.batches(6, 130, rank=rank, world=4)
@@ -151,15 +160,16 @@ def test_all_ranks_are_in_the_same_state_after_the_same_number_of_steps(counted)
     assert states[0] == counted.batches(6, 130, rank=1, world=4).state_after(6)
 
 
-def test_a_state_of_other_data_or_another_order_is_refused(counted):
+def test_a_state_of_other_data_or_another_order_is_refused(counted: Split) -> None:
     state = counted.batches(2, BLOCK, seed=1).state_dict()
-    for other in ({"block": 8, "seed": 1}, {"seed": 2}, {"seed": 1, "order": "random"}):
-        made = counted.batches(2, other.pop("block", BLOCK), **other)
+    others: list[dict[str, Any]] = [{"block": 8, "seed": 1}, {"seed": 2}, {"seed": 1, "order": "random"}]
+    for other in others:
+        made = counted.batches(2, **{"block": BLOCK, **other})
         with pytest.raises(MismatchError, match="the state is of another"):
             made.load_state_dict(state)
 
 
-def test_to_iterate_again_is_to_have_the_next_epoch(counted):
+def test_to_iterate_again_is_to_have_the_next_epoch(counted: Split) -> None:
     batches = counted.batches(4, 500)
     first, second = ([x.tolist() for x, _ in batches] for _ in range(2))
     assert first != second
@@ -169,7 +179,7 @@ def test_to_iterate_again_is_to_have_the_next_epoch(counted):
     assert both == first + second
 
 
-def test_random_windows_begin_anywhere_and_differ_between_ranks(counted):
+def test_random_windows_begin_anywhere_and_differ_between_ranks(counted: Split) -> None:
     starts = [
         x[:, 0] for rank in range(2) for x, _ in counted.batches(8, 64, rank=rank, world=2, order="random", epochs=4)
     ]
@@ -182,7 +192,7 @@ def test_random_windows_begin_anywhere_and_differ_between_ranks(counted):
 
 
 @pytest.mark.parametrize("format", ["nanogpt", "npy"])
-def test_documents_in_a_batch_are_told_apart(format, tmp_path):
+def test_documents_in_a_batch_are_told_apart(format: str, tmp_path: Path) -> None:
     made = random_documents(4, count=300, longest=40)
     data = shardmill.open(make_dataset(format, tmp_path / "out", made))
     for x, _, where in data["train"].batches(3, 50, documents=True):
@@ -199,7 +209,7 @@ def test_documents_in_a_batch_are_told_apart(format, tmp_path):
         assert where.cu_seqlens.dtype == np.int32
 
 
-def test_what_cannot_be_is_said(counted, tmp_path):
+def test_what_cannot_be_is_said(counted: Split, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too few for a block"):
         counted.batches(1, 30_000)
     with pytest.raises(UsageError, match="no rank 3"):
@@ -213,13 +223,13 @@ def test_what_cannot_be_is_said(counted, tmp_path):
         bare["train"].batches(1, 8, documents=True)
 
 
-def test_batches_go_to_another_process(counted):
+def test_batches_go_to_another_process(counted: Split) -> None:
     again = pickle.loads(pickle.dumps(counted.batches(2, 100, seed=3)))
     assert [x.tolist() for x, _ in again] == [x.tolist() for x, _ in counted.batches(2, 100, seed=3)]
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])
-def test_memory_does_not_grow_over_an_epoch(order, tmp_path):
+def test_memory_does_not_grow_over_an_epoch(order: str, tmp_path: Path) -> None:
     folder = make_dataset("shards", tmp_path / "out", {"train": []})
     manifest = json.loads((folder / "manifest.json").read_text())
     os.unlink(folder / "train_000000.bin")

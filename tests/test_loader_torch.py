@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pytest
 
 import shardmill
+from shardmill.dataset.dataset import Split
+from shardmill.dataset.loader import Batches
 from tests.datasets import make_dataset
 
 torch = pytest.importorskip("torch")
@@ -14,18 +19,20 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own
 
 
 @pytest.fixture(scope="module")
-def split(tmp_path_factory):
+def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     folder = tmp_path_factory.mktemp("counted") / "out"
     made = {"train": [np.arange(20_001, dtype=np.uint16)]}
     return shardmill.open(make_dataset("shards", folder, made, eot="none"))["train"]
 
 
-def rows(batches):
+def rows(batches: Iterable[Any]) -> list[Any]:
     return [x.tolist() for x, _ in batches]
 
 
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (3, "fork"), (2, "spawn")])
-def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order(split, workers, context):
+def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order(
+    split: Split, workers: int, context: str | None
+) -> None:
     batches = split.batches(5, 128, rank=1, world=2, seed=3, epochs=2)
     assert isinstance(batches, torch.utils.data.IterableDataset)
     loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=workers, multiprocessing_context=context)
@@ -34,14 +41,14 @@ def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order
     assert rows(loader) == expected
 
 
-def test_workers_that_stay_give_the_next_epoch_when_asked_again(split):
+def test_workers_that_stay_give_the_next_epoch_when_asked_again(split: Split) -> None:
     batches = split.batches(4, 300, seed=1)
     loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=True)
     assert rows(loader) + rows(loader) == rows(split.batches(4, 300, seed=1, epochs=2))
 
 
-def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(split):
-    def loader(state=None):
+def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(split: Split) -> None:
+    def loader(state: dict[str, Any] | None = None) -> tuple[Batches, Any]:
         batches = split.batches(4, 200, seed=1, epochs=3)
         if state:
             batches.load_state_dict(state)
@@ -53,13 +60,15 @@ def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(spl
         assert rows(loader(batches.state_after(steps))[1]) == expected[steps:]
 
 
-def test_the_state_of_each_worker_is_its_own(split, monkeypatch):
+def test_the_state_of_each_worker_is_its_own(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchdata's StatefulDataLoader does it: every worker's state is saved, and given back to it."""
     from types import SimpleNamespace
 
     expected = rows(split.batches(4, 200, epochs=2))
 
-    def worker(i, state=None, stop=None):
+    def worker(
+        i: int, state: dict[str, Any] | None = None, stop: int | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
         monkeypatch.setattr(torch.utils.data, "get_worker_info", lambda: SimpleNamespace(num_workers=3, id=i))
         batches = split.batches(4, 200, epochs=2)
         if state:
@@ -74,7 +83,7 @@ def test_the_state_of_each_worker_is_its_own(split, monkeypatch):
         assert [joined[n % 3][n // 3] for n in range(len(expected))] == expected
 
 
-def test_tensors_are_given_when_they_are_asked_for(split):
+def test_tensors_are_given_when_they_are_asked_for(split: Split) -> None:
     x, y = next(iter(split.batches(2, 16, order="sequential", tensors=True)))
     assert x.dtype == y.dtype == torch.int64 and torch.equal(y, x + 1)
     x, _ = next(iter(split.batches(2, 16, tensors=True, dtype="int32")))

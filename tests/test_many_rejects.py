@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardmill
-from shardmill.run.rejects import reject_line
+from shardmill.run.writer import reject_line
 from shardmill.storage.files import PartialFile
 
 

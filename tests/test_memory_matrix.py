@@ -8,6 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +21,7 @@ LIMITS = {"400MB": 400_000_000, "512MB": 512_000_000, "1GB": 1_000_000_000}
 SLOW = pytest.mark.slow
 
 
-def _cases():
+def _cases() -> Iterator[Any]:
     """All, of which those on two diagonals are short and run always."""
     for i, shape in enumerate(SHAPES):
         for j, container in enumerate(CONTAINERS):
@@ -26,7 +29,7 @@ def _cases():
             yield pytest.param(shape, container, id=f"{shape}-{container}", marks=() if short else SLOW)
 
 
-def prepared(source, out, limit: str) -> Metered:
+def prepared(source: Path, out: Path, limit: str) -> Metered:
     """A run with two workers under this limit; BudgetError is answered with the memory that it names."""
     done = metered(
         "prepare", source, "-o", out, "--memory", limit, "--workers", "2", "--val", "0", "--max-bad", "any",
@@ -43,7 +46,7 @@ def prepared(source, out, limit: str) -> Metered:
     return done
 
 
-def check(shape: str, container: str, scale: int, limits: list[str], folder) -> None:
+def check(shape: str, container: str, scale: int, limits: list[str], folder: Path) -> None:
     source = folder / container
     CONTAINERS[container](source, SHAPES[shape](scale))
     texts = [text for batch in SHAPES[shape](scale) for text in batch.column("text").to_pylist()]
@@ -65,12 +68,12 @@ def check(shape: str, container: str, scale: int, limits: list[str], folder) -> 
 
 
 @pytest.mark.parametrize(("shape", "container"), list(_cases()))
-def test_no_shape_in_any_container_takes_more_than_the_limit(shape, container, tmp_path):
+def test_no_shape_in_any_container_takes_more_than_the_limit(shape: str, container: str, tmp_path: Path) -> None:
     check(shape, container, 1, ["400MB"], tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("container", CONTAINERS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_large_shape_in_any_container_takes_more_than_the_limit(shape, container, tmp_path):
+def test_no_large_shape_in_any_container_takes_more_than_the_limit(shape: str, container: str, tmp_path: Path) -> None:
     check(shape, container, 6, list(LIMITS), tmp_path)

@@ -6,6 +6,9 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,18 +23,20 @@ from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere_in_store
 from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL, metered
-from tests.object_store import MB, WORDS, FaultyWay, bucket, often, s3_server, words
+from tests.object_store import MB, WORDS, Bucket, FaultyWay, bucket, often, s3_server, words
 from tests.watching import interrupt_after, paused_run, watch_reads
 
 __all__ = ["bucket", "often", "s3_server", "words"]
 
 
 @pytest.mark.parametrize("form", [*FORMATS, TOGETHER])
-def test_every_format_gives_the_objects_that_a_disk_would_have_as_files(tmp_path, bucket, form):
+def test_every_format_gives_the_objects_that_a_disk_would_have_as_files(
+    tmp_path: Path, bucket: Bucket, form: str | tuple[str, ...]
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
     with source.open("a") as file:
         file.write("not json\n")
-    options = {"format": form, "val": 0.2, "shard_tokens": 9_000}
+    options: dict[str, Any] = {"format": form, "val": 0.2, "shard_tokens": 9_000}
     shardmill.prepare(source, tmp_path / "out", **options)
     result = shardmill.prepare(source, bucket.url(), **options)
     assert result.out == bucket.url()
@@ -43,7 +48,9 @@ def test_every_format_gives_the_objects_that_a_disk_would_have_as_files(tmp_path
 
 
 @pytest.mark.parametrize("form", DIFFERENT)
-def test_killed_between_requests_a_run_is_resumed_by_other_machines_with_the_same_bytes(tmp_path, bucket, form):
+def test_killed_between_requests_a_run_is_resumed_by_other_machines_with_the_same_bytes(
+    tmp_path: Path, bucket: Bucket, form: str
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(120))
     with source.open("a") as file:
         file.write("not json\n")
@@ -53,19 +60,23 @@ def test_killed_between_requests_a_run_is_resumed_by_other_machines_with_the_sam
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
-def test_killed_between_any_two_requests_every_format_is_resumed_by_other_machines(tmp_path, bucket, form):
+def test_killed_between_any_two_requests_every_format_is_resumed_by_other_machines(
+    tmp_path: Path, bucket: Bucket, form: str
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(120))
     crash_everywhere_in_store(source, bucket, tmp_path, format=form, shard_tokens=5_000, val=0.3, tail="merge")
 
 
-def test_killed_within_an_upload_of_several_requests_nothing_of_it_remains(tmp_path, bucket):
+def test_killed_within_an_upload_of_several_requests_nothing_of_it_remains(tmp_path: Path, bucket: Bucket) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(15 * MB))
     options = {"separator": "\n", "val": 0, "format": "shards", "shard_tokens": 6 * MB}
     assert crash_everywhere_in_store(source, bucket, tmp_path, every=17, chunk=4 << 20, **options) > 1
 
 
-def test_an_upload_that_is_left_open_is_ended_by_the_next_run_and_those_of_others_are_not(bucket, words):
+def test_an_upload_that_is_left_open_is_ended_by_the_next_run_and_those_of_others_are_not(
+    bucket: Bucket, words: Path
+) -> None:
     client = bucket.server.client
     for key in ("out/train_000000.bin", "out/.shardmill/1/x/0", "out/other.bin", "out2/train_000000.bin"):
         client.create_multipart_upload(Bucket=bucket.name, Key=key)
@@ -74,14 +85,14 @@ def test_an_upload_that_is_left_open_is_ended_by_the_next_run_and_those_of_other
 
 
 def test_nothing_bears_its_name_before_it_is_whole_and_the_manifest_comes_last(
-    tmp_path, bucket, words, often, monkeypatch
-):
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shardmill.prepare(words, tmp_path / "out", **WORDS)
     whole = {name: len(data) for name, data in contents(tmp_path / "out").items()}
     looks = []
 
-    def looking(change):
-        def changed(self, *arguments):
+    def looking(change: Callable[..., Any]) -> Callable[..., Any]:
+        def changed(self: Any, *arguments: Any) -> Any:
             answer = change(self, *arguments)
             found = bucket.server.client.list_objects_v2(Bucket=bucket.name, Prefix="out/").get("Contents", ())
             looks.append({entry["Key"].removeprefix("out/"): entry["Size"] for entry in found})
@@ -99,7 +110,9 @@ def test_nothing_bears_its_name_before_it_is_whole_and_the_manifest_comes_last(
     assert any(name.endswith("/0000000000000000") for found in looks for name in found), "no parts were seen"
 
 
-def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(tmp_path, bucket, words, often, monkeypatch):
+def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     interrupt_after(8, words, bucket.url(), **WORDS)
     journal = json.loads(bucket.read(".shardmill/journal.json"))
     recorded = journal["state"]["position"][0]
@@ -112,8 +125,11 @@ def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(tmp_path
     assert bucket.contents() == contents(tmp_path / "out")
 
 
-def test_the_journal_names_the_plan_and_does_not_grow_with_the_sources(tmp_path, bucket, often):
-    sizes, options = [], {"format": "shards", "shard_tokens": 1000}
+def test_the_journal_names_the_plan_and_does_not_grow_with_the_sources(
+    tmp_path: Path, bucket: Bucket, often: None
+) -> None:
+    sizes: list[int] = []
+    options: dict[str, Any] = {"format": "shards", "shard_tokens": 1000}
     for count in (30, 300):
         for i in range(count):
             (tmp_path / f"{count}").mkdir(exist_ok=True)
@@ -130,7 +146,9 @@ def test_the_journal_names_the_plan_and_does_not_grow_with_the_sources(tmp_path,
     assert [name for name in bucket.names("of300/") if name[0] == "."] == [".shardmill/plan.json"]
 
 
-def test_a_run_whose_journal_holds_the_plan_as_earlier_releases_wrote_it_is_resumed(tmp_path, bucket, words, often):
+def test_a_run_whose_journal_holds_the_plan_as_earlier_releases_wrote_it_is_resumed(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None
+) -> None:
     interrupt_after(8, words, bucket.url(), **WORDS)
     journal = json.loads(bucket.read(".shardmill/journal.json"))
     name = journal["plan"]
@@ -142,7 +160,7 @@ def test_a_run_whose_journal_holds_the_plan_as_earlier_releases_wrote_it_is_resu
     assert bucket.working() == [".shardmill/plan.json"]
 
 
-def test_a_plan_that_is_missing_is_named(bucket, words, often):
+def test_a_plan_that_is_missing_is_named(bucket: Bucket, words: Path, often: None) -> None:
     interrupt_after(8, words, bucket.url(), **WORDS)
     name = json.loads(bucket.read(".shardmill/journal.json"))["plan"]
     bucket.delete(name)
@@ -152,7 +170,7 @@ def test_a_plan_that_is_missing_is_named(bucket, words, often):
     assert bucket.working() == [".shardmill/plan.json"]
 
 
-def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path, bucket):
+def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path: Path, bucket: Bucket) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(20 * MB))
     command = ["prepare", source, "-o", bucket.url(), "--separator", r"\n", "--memory", "500MB"]
@@ -166,7 +184,7 @@ def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path, bucket):
     assert [path for path in (tmp_path / "machine").rglob("*") if path.is_file()] == []
 
 
-def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path, bucket):
+def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path: Path, bucket: Bucket) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(15 * MB))
     options = ["--separator", r"\n", "-f", "shards", "--shard-tokens", "1M", "-q"]
@@ -184,10 +202,12 @@ def test_a_run_that_was_taken_for_dead_stops_when_it_wakes(tmp_path, bucket):
     assert bucket.uploads() == []
 
 
-def test_two_runs_of_one_machine_keep_out_of_each_others_way(bucket, words, often, monkeypatch):
-    write, refused = Writer.write, []
+def test_two_runs_of_one_machine_keep_out_of_each_others_way(
+    bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, refused = Writer.write, list[Any]()
 
-    def twice(self, batch):
+    def twice(self: Writer, batch: Any) -> None:
         if not refused:
             with pytest.raises(OutputError, match="another run is at work") as error:
                 shardmill.prepare(words, bucket.url(), **WORDS)
@@ -199,7 +219,9 @@ def test_two_runs_of_one_machine_keep_out_of_each_others_way(bucket, words, ofte
     assert refused
 
 
-def test_a_complete_dataset_is_left_alone(tmp_path, bucket, words, monkeypatch):
+def test_a_complete_dataset_is_left_alone(
+    tmp_path: Path, bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shardmill.prepare(words, bucket.url(), **WORDS)
     with FaultyWay(bucket.server, lambda method, path: None) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
@@ -209,7 +231,9 @@ def test_a_complete_dataset_is_left_alone(tmp_path, bucket, words, monkeypatch):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_another_plan_is_refused_and_what_differs_is_named(bucket, words, often, monkeypatch, finished):
+def test_another_plan_is_refused_and_what_differs_is_named(
+    bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
     if finished:
         shardmill.prepare(words, bucket.url(), **WORDS)
     else:
@@ -221,20 +245,22 @@ def test_another_plan_is_refused_and_what_differs_is_named(bucket, words, often,
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_overwrite_replaces_whatever_was_there(tmp_path, bucket, words, often, monkeypatch, finished):
+def test_overwrite_replaces_whatever_was_there(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
     if finished:
         shardmill.prepare(words, bucket.url(), **{**WORDS, "format": "npy"})
     else:
         interrupt_after(4, words, bucket.url(), **WORDS)
     bucket.put("mine.txt", b"not the dataset's")
     bucket.put("train_000099.bin", b"an older one")
-    options = {**WORDS, "seed": 1, "overwrite": True}
+    options: dict[str, Any] = {**WORDS, "seed": 1, "overwrite": True}
     shardmill.prepare(words, bucket.url(), **options)
     shardmill.prepare(words, tmp_path / "out", **options)
     assert bucket.contents() == {**contents(tmp_path / "out"), "mine.txt": b"not the dataset's"}
 
 
-def test_files_of_another_making_are_not_touched(bucket, words):
+def test_files_of_another_making_are_not_touched(bucket: Bucket, words: Path) -> None:
     bucket.put("train_000001.bin", b"somebody's")
     with pytest.raises(OutputError, match=r"files of another making are in the way: train_000001\.bin"):
         shardmill.prepare(words, bucket.url(), **WORDS)
@@ -242,7 +268,9 @@ def test_files_of_another_making_are_not_touched(bucket, words):
     assert bucket.working() == []
 
 
-def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_call(bucket, words, monkeypatch):
+def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_call(
+    bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("shardmill.run.store_destination.StoreDestination.tidy", lambda self, facts=None: None)
         shardmill.prepare(words, bucket.url(), **WORDS)
@@ -251,7 +279,7 @@ def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_c
     assert bucket.working() == [".shardmill/plan.json"]
 
 
-def test_memory_stays_within_the_limit(tmp_path, bucket):
+def test_memory_stays_within_the_limit(tmp_path: Path, bucket: Bucket) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(60 * MB))
     done = metered(
@@ -262,7 +290,7 @@ def test_memory_stays_within_the_limit(tmp_path, bucket):
     assert done.peak < 500 * MB
 
 
-def test_verify_reads_a_dataset_in_a_store_and_finds_damage(tmp_path, bucket):
+def test_verify_reads_a_dataset_in_a_store_and_finds_damage(tmp_path: Path, bucket: Bucket) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     with source.open("a") as file:
         file.write("not json\n")
@@ -280,22 +308,22 @@ def test_verify_reads_a_dataset_in_a_store_and_finds_damage(tmp_path, bucket):
     assert "rejects.jsonl: no such file" in damage
 
 
-def test_verify_of_what_is_no_dataset_says_so(bucket):
+def test_verify_of_what_is_no_dataset_says_so(bucket: Bucket) -> None:
     with pytest.raises(UsageError, match=r"has no manifest\.json"):
         verify(bucket.url())
 
 
 def test_a_conversion_into_a_store_is_resumed_and_gives_the_objects_that_a_disk_would_have_as_files(
-    tmp_path, bucket, often, monkeypatch
-):
+    tmp_path: Path, bucket: Bucket, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     shardmill.prepare(source, tmp_path / "source", val=0.2)
     monkeypatch.setattr("shardmill.dataset.conversion._BLOCK", 5_000)
-    options = {"format": TOGETHER, "shard_tokens": 9_000, "name": "web"}
+    options: dict[str, Any] = {"format": TOGETHER, "shard_tokens": 9_000, "name": "web"}
     convert(tmp_path / "source", tmp_path / "out", **options)
     write, written = Writer.write, []
 
-    def interrupted(self, batch):
+    def interrupted(self: Any, batch: Any) -> None:
         written.append(batch)
         if len(written) == 4:
             raise KeyboardInterrupt
@@ -312,18 +340,18 @@ def test_a_conversion_into_a_store_is_resumed_and_gives_the_objects_that_a_disk_
     assert convert(tmp_path / "source", bucket.url(), **options).already
 
 
-def test_what_reads_folders_only_says_so_of_a_url(tmp_path, bucket):
+def test_what_reads_folders_only_says_so_of_a_url(tmp_path: Path, bucket: Bucket) -> None:
     for call in (shardmill.open, lambda url: convert(url, tmp_path / "x")):
         with pytest.raises(UsageError) as error:
             call(bucket.url())
         assert "copy the dataset down" in error.value.hint
 
 
-def _staged():
+def _staged() -> list[str]:
     folder = os.environ["XDG_CACHE_HOME"]
     return os.listdir(os.path.join(folder, "shardmill", "staging"))
 
 
-def _machine(tmp_path, name="machine"):
+def _machine(tmp_path: Path, name: str = "machine") -> dict[str, str]:
     """The environment of another machine: its cache is empty."""
     return {**os.environ, "XDG_CACHE_HOME": str(tmp_path / name)}

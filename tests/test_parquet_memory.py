@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.corpus import random_words
-from tests.meter import metered
+from tests.meter import Metered, metered
 
 MB = 1_000_000
 
@@ -25,7 +28,7 @@ def _repeated(text: str, times: int) -> pa.Array:
     return pa.array([text]).take(pa.array(np.zeros(times, np.int64)))
 
 
-FILES = {
+FILES: dict[str, tuple[Callable[[], list[str]], dict[str, Any], int]] = {
     "a long value first": (lambda: [_words(2_200_000, 1)[0], *_words(2000, 8000)], {"row_group_size": 3000}, 400),
     "empty texts": (lambda: _repeated("", 3_000_000), {"row_group_size": 3_000_000}, 400),
     "a common prefix": (
@@ -46,7 +49,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_what_a_parquet_file_unfolds_to_stays_below_the_limit(tmp_path, name):
+def test_what_a_parquet_file_unfolds_to_stays_below_the_limit(tmp_path: Path, name: str) -> None:
     texts, options, limit = FILES[name]
     source = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": texts()}), source, **options)
@@ -64,7 +67,7 @@ def test_what_a_parquet_file_unfolds_to_stays_below_the_limit(tmp_path, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("use_dictionary", [True, False])
-def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path, use_dictionary):
+def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path: Path, use_dictionary: bool) -> None:
     source = tmp_path / "a.parquet"
     texts = ["small"] * 50 + ["x y " * 8_000_000] + ["small"] * 50
     pq.write_table(pa.table({"text": texts}), source, use_dictionary=use_dictionary)
@@ -76,11 +79,19 @@ def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path, use_dictio
     assert run.peak < int(enough) * MB
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[Callable[[], Sequence[str | None]], dict[str, Any]]] = {
     "a dictionary": (lambda: _words(11_000, 5000) * 2, {"dictionary_pagesize_limit": 1 << 30}),
     "a dictionary with a long text": (lambda: [*_words(30, 100), "x y " * 16_000_000], {}),
     "a page": (lambda: _words(11_000, 14_000), {"use_dictionary": False, "data_page_size": 1 << 30}),
     "a page with a long text": (lambda: [*_words(30, 100), "x y " * 20_000_000], {"use_dictionary": False}),
+    "a page of deltas with a long text": (
+        lambda: [*_words(30, 100), "x y " * 16_000_000],
+        {"use_dictionary": False, "column_encoding": "DELTA_BYTE_ARRAY"},
+    ),
+    "a page of lengths with a long text": (
+        lambda: [None, *_words(30, 100), "x y " * 16_000_000],
+        {"use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"},
+    ),
     "a page of a later version": (
         lambda: _words(11_000, 14_000),
         {"use_dictionary": False, "data_page_size": 1 << 30, "data_page_version": "2.0"},
@@ -91,12 +102,14 @@ REFUSED = {
 @pytest.mark.parametrize(
     "name", [name if name.endswith("text") else pytest.param(name, marks=pytest.mark.slow) for name in REFUSED]
 )
-def test_the_memory_that_is_named_for_a_large_step_suffices_and_is_not_far_above_the_least(tmp_path, name):
+def test_the_memory_that_is_named_for_a_large_step_suffices_and_is_not_far_above_the_least(
+    tmp_path: Path, name: str
+) -> None:
     texts, options = REFUSED[name]
     source = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": texts()}), source, **options)
 
-    def run(memory: int):
+    def run(memory: int) -> Metered:
         # The first documents suffice: what is refused is refused before any.
         done = metered(
             "prepare", source, "-o", tmp_path / str(memory), "--memory", f"{memory}MB", "--workers", "2",
@@ -113,7 +126,7 @@ def test_the_memory_that_is_named_for_a_large_step_suffices_and_is_not_far_above
 
 
 @pytest.mark.slow
-def test_a_footer_of_many_columns_and_row_groups_stays_below_the_limit(tmp_path):
+def test_a_footer_of_many_columns_and_row_groups_stays_below_the_limit(tmp_path: Path) -> None:
     source = tmp_path / "a.parquet"
     data = pa.table({"text": ["hello"] * 10, **{f"c{i}": range(10) for i in range(300)}})
     with pq.ParquetWriter(source, data.schema) as writer:
@@ -125,7 +138,7 @@ def test_a_footer_of_many_columns_and_row_groups_stays_below_the_limit(tmp_path)
 
 
 @pytest.mark.slow
-def test_many_nulls_stay_below_the_limit(tmp_path):
+def test_many_nulls_stay_below_the_limit(tmp_path: Path) -> None:
     source = tmp_path / "a.parquet"
     pq.write_table(pa.table({"text": pa.nulls(3_000_000, pa.string())}), source, row_group_size=3_000_000)
     run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--max-bad", "any")

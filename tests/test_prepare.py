@@ -11,6 +11,7 @@ import lzma
 import random
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -91,7 +92,7 @@ PACKINGS = {
 
 @pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_source_gives_the_tokens_of_the_reference(tmp_path, kind, packing):
+def test_every_kind_of_source_gives_the_tokens_of_the_reference(tmp_path: Path, kind: str, packing: str) -> None:
     if packing and ("parquet" in kind or kind in ("file.arrow", "file.feather")):
         return  # these compress inside; that a packed one is refused is shown with the readers
     source = tmp_path / (kind + packing)
@@ -101,7 +102,7 @@ def test_every_kind_of_source_gives_the_tokens_of_the_reference(tmp_path, kind, 
     assert manifest["splits"]["val"]["documents"] > 50
 
 
-def test_a_folder_is_read_in_sorted_order_whatever_its_files_are(tmp_path):
+def test_a_folder_is_read_in_sorted_order_whatever_its_files_are(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     (folder / "deep").mkdir(parents=True)
     write_jsonl(folder / "b.jsonl", documents(40, 1))
@@ -113,7 +114,7 @@ def test_a_folder_is_read_in_sorted_order_whatever_its_files_are(tmp_path):
     assert [Path(s["name"]).name for s in result.manifest["sources"]] == ["a.jsonl", "b.jsonl", "c.parquet"]
 
 
-def test_a_glob_and_several_sources_keep_their_order(tmp_path):
+def test_a_glob_and_several_sources_keep_their_order(tmp_path: Path) -> None:
     for name in ("x2.jsonl", "x1.jsonl", "y.jsonl"):
         write_jsonl(tmp_path / name, documents(30, len(name)))
     shardmill.prepare([tmp_path / "y.jsonl", tmp_path / "x*.jsonl"], tmp_path / "out", val=0)
@@ -121,7 +122,7 @@ def test_a_glob_and_several_sources_keep_their_order(tmp_path):
 
 
 @pytest.mark.parametrize("packing", ["", ".gz"])
-def test_standard_input_is_a_source(tmp_path, packing):
+def test_standard_input_is_a_source(tmp_path: Path, packing: str) -> None:
     data = PACKINGS[packing](_jsonl(documents(300)))
     command = [*SHARDMILL, "prepare", "-", "-o", str(tmp_path / "out"), "--val", "0", "-q", "--input-format", "jsonl"]
     subprocess.run(command, input=data, check=True)
@@ -130,7 +131,7 @@ def test_standard_input_is_a_source(tmp_path, packing):
 
 
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
-def test_eot_stands_where_it_is_wanted_and_nowhere_else(tmp_path, eot):
+def test_eot_stands_where_it_is_wanted_and_nowhere_else(tmp_path: Path, eot: str) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [*HARD, "", *HARD])
     shardmill.prepare(source, tmp_path / "out", val=0.4, eot=eot)
     manifest = check(tmp_path / "out", twin(source), eot=eot)
@@ -139,7 +140,7 @@ def test_eot_stands_where_it_is_wanted_and_nowhere_else(tmp_path, eot):
     assert manifest["empty"] == 1
 
 
-def test_shards_are_equal_and_together_they_are_what_nanogpt_reads(tmp_path):
+def test_shards_are_equal_and_together_they_are_what_nanogpt_reads(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(800))
     shardmill.prepare(source, tmp_path / "one", val=0.2)
     result = shardmill.prepare(source, tmp_path / "many", val=0.2, format="shards", shard_tokens=7000)
@@ -151,15 +152,17 @@ def test_shards_are_equal_and_together_they_are_what_nanogpt_reads(tmp_path):
         assert b"".join(shard.read_bytes() for shard in shards) == (tmp_path / "one" / f"{split}.bin").read_bytes()
 
 
-def test_a_document_of_three_and_a_half_shards_lies_across_four(tmp_path):
+def test_a_document_of_three_and_a_half_shards_lies_across_four(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["word " * 3499 + "end"])
     result = shardmill.prepare(source, tmp_path / "out", format="shards", shard_tokens=1000, val=0, eot="none")
     assert [f["tokens"] for f in result.manifest["splits"]["train"]["files"]] == [1000, 1000, 1000, 500]
 
 
 @pytest.mark.parametrize("separator", ["<|endoftext|>", "\\n\\n", "\\n"])
-@pytest.mark.parametrize("specials", ["text", "parse"])  # where special tokens are parsed, documents are copied out
-def test_documents_that_are_left_where_they_stand_are_those_of_the_reference(tmp_path, separator, specials):
+@pytest.mark.parametrize("specials", ["text", "parse"])
+def test_documents_that_are_left_where_they_stand_are_those_of_the_reference(
+    tmp_path: Path, separator: str, specials: str
+) -> None:
     plain = separator.replace("\\n", "\n")
     disorder = random.Random(separator)
     words = ["the", " quick", "\n", "  ", " ʕ•ᴥ•ʔ", " 中文", "'s", " 1234", plain[:1], "\n\n\n", "<|end", " é"]
@@ -173,7 +176,7 @@ def test_documents_that_are_left_where_they_stand_are_those_of_the_reference(tmp
 
 
 @pytest.mark.parametrize("limit", ["17", "5k tokens"])
-def test_a_limit_is_exact_whatever_the_chunks_are(tmp_path, monkeypatch, limit):
+def test_a_limit_is_exact_whatever_the_chunks_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(1500))
     made = []
     for chunk in (1 << 16, 1 << 22):
@@ -189,7 +192,9 @@ def test_a_limit_is_exact_whatever_the_chunks_are(tmp_path, monkeypatch, limit):
 
 @pytest.mark.parametrize("options", [{"separator": "\n"}, {"separator": "\n", "input_format": "text"}, {}])
 @pytest.mark.parametrize("limit", ["40", "5k tokens"])
-def test_what_is_replaced_is_counted_as_far_as_a_limit_goes(tmp_path, monkeypatch, limit, options):
+def test_what_is_replaced_is_counted_as_far_as_a_limit_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, options: dict[str, Any]
+) -> None:
     """One line in three is invalid, and some hold what others become, across the ends of rows too."""
     line = b"some bytes \xff of a line, \xef\xbf\xbd as it is, \xe2\x82 and more\xef\xbf\n\xbdwords\nplain\n"
     source = tmp_path / "a.txt"
@@ -206,7 +211,7 @@ def test_what_is_replaced_is_counted_as_far_as_a_limit_goes(tmp_path, monkeypatc
         assert result.replaced == 14 * 3 + 13
 
 
-def test_a_bom_is_dropped_utf_16_is_read_and_invalid_utf_8_is_replaced_and_counted(tmp_path):
+def test_a_bom_is_dropped_utf_16_is_read_and_invalid_utf_8_is_replaced_and_counted(tmp_path: Path) -> None:
     (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfafter a BOM")
     (tmp_path / "utf16.txt").write_bytes("sixteen bits, ünïcödé 😀".encode("utf-16"))
     (tmp_path / "bad.txt").write_bytes(b"bad \xff\xfe here \xe2\x82 and \xf0\x9f\x98 there")
@@ -216,7 +221,7 @@ def test_a_bom_is_dropped_utf_16_is_read_and_invalid_utf_8_is_replaced_and_count
     assert result.replaced == 4
 
 
-def test_nested_fields_and_many_tiny_files_work(tmp_path):
+def test_nested_fields_and_many_tiny_files_work(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for i in range(500):
@@ -228,7 +233,7 @@ def test_nested_fields_and_many_tiny_files_work(tmp_path):
     assert sum(source["documents"] for source in result.manifest["sources"]) == 500
 
 
-def test_a_document_far_larger_than_a_chunk_is_exact(tmp_path, small_chunks):
+def test_a_document_far_larger_than_a_chunk_is_exact(tmp_path: Path, small_chunks: None) -> None:
     large = " ".join(documents(2000, seed=3))
     source = tmp_path / "a.txt"
     source.write_text("before\x1e" + large + "\x1eafter\x1e" + "漢字。" * 50_000 + "\x1e" + "x" * 300_000 + "\x1eend")
@@ -238,7 +243,7 @@ def test_a_document_far_larger_than_a_chunk_is_exact(tmp_path, small_chunks):
     assert contents(tmp_path / "1") == contents(tmp_path / "3")
 
 
-def test_several_formats_come_from_one_pass_and_stand_side_by_side(tmp_path):
+def test_several_formats_come_from_one_pass_and_stand_side_by_side(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(300))
     result = shardmill.prepare(source, tmp_path / "out", format=["nanogpt", "shards"], val=0.2, shard_tokens=5000)
     check(tmp_path / "out", twin(source))
@@ -247,7 +252,7 @@ def test_several_formats_come_from_one_pass_and_stand_side_by_side(tmp_path):
     assert result.manifest["also"][0]["format"] == "shards"
 
 
-def test_many_tiny_documents_take_no_memory_that_grows_with_their_number(tmp_path):
+def test_many_tiny_documents_take_no_memory_that_grows_with_their_number(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(b"a\n" * 3_000_000)
     result = shardmill.prepare(source, tmp_path / "out", separator="\n", val=0)
@@ -257,7 +262,7 @@ def test_many_tiny_documents_take_no_memory_that_grows_with_their_number(tmp_pat
     assert np.array_equal(np.unique(tokens[1::2]), [EOT])
 
 
-def test_the_manifest_holds_nothing_that_differs_between_two_right_runs(tmp_path):
+def test_the_manifest_holds_nothing_that_differs_between_two_right_runs(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(100))
     for name in ("one", "two"):
         shardmill.prepare(source, tmp_path / name)
@@ -280,7 +285,7 @@ def test_the_manifest_holds_nothing_that_differs_between_two_right_runs(tmp_path
         ({"name": "../escape"}, "cannot be part"),
     ],
 )
-def test_a_wrong_option_is_named_and_the_way_out_shown(tmp_path, options, said):
+def test_a_wrong_option_is_named_and_the_way_out_shown(tmp_path: Path, options: dict[str, Any], said: str) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["text"])
     with pytest.raises(UsageError) as error:
         shardmill.prepare(source, tmp_path / "out", **options)

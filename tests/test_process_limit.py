@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
@@ -35,18 +37,18 @@ main(sys.argv[1:])
 """
 
 
-def _words(size, count):
+def _words(size: int, count: int) -> list[str]:
     text = random_words(size * count).decode("ascii", "ignore")
     return [text[i * size : (i + 1) * size] for i in range(count)]
 
 
-def _views(path):
+def _views(path: Path) -> None:
     views = pa.table({"text": pa.array(["lorem ipsum " * 50_000] * 600).cast(pa.string_view())})
     with pa.ipc.new_file(path, views.schema) as writer:
         writer.write_table(views)
 
 
-def _parquet(path, texts, **options):
+def _parquet(path: Path, texts: Any, **options: Any) -> None:
     pq.write_table(pa.table({"text": texts}), path, **options)
 
 
@@ -64,7 +66,9 @@ SHAPES = {
 
 @pytest.mark.parametrize("core", ["core", "libraries"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_with_all_estimates_switched_off_the_limit_holds(tmp_path, monkeypatch, name, core):
+def test_with_all_estimates_switched_off_the_limit_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, core: str
+) -> None:
     source = tmp_path / name
     SHAPES[name](source)
     monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ESTIMATES])
@@ -75,7 +79,35 @@ def test_with_all_estimates_switched_off_the_limit_holds(tmp_path, monkeypatch, 
     assert "the data takes more than 400 MB of memory" in run.err and "Traceback" not in run.err
 
 
-def test_a_program_that_calls_prepare_finds_its_limits_unchanged(tmp_path):
+NO_ROOM = """
+import resource, sys
+from shardmill.run import pipeline, process_limit
+process_limit._TICK = 1000
+run = pipeline.Pipeline.run
+
+def without_room(self, *given):
+    resource.setrlimit(resource.RLIMIT_DATA, (1, resource.RLIM_INFINITY))
+    yield from run(self, *given)
+
+pipeline.Pipeline.run = without_room
+from shardmill.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_no_memory_for_the_stack_of_a_thread_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text("some words")
+    monkeypatch.setattr("tests.meter.SHARDMILL", [sys.executable, "-c", NO_ROOM])
+    run = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB")
+    assert run.code == 1
+    assert "the data takes more than 400 MB of memory" in run.err and "--memory" in run.err
+    assert "Traceback" not in run.err
+
+
+def test_a_program_that_calls_prepare_finds_its_limits_unchanged(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_text("some words")
     program = f"""

@@ -8,20 +8,21 @@ import shutil
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 import shardmill
-from shardmill.run import progress
 from shardmill.run.progress import Done, _Meter, default_progress, shorten, view
 from tests.corpus import documents, write_jsonl
 
 DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/long/path/to/part-0003.jsonl.zst", 3, 1)
 
 
-def meter(total=12_000_000_000, trouble=""):
+def meter(total: int | None = 12_000_000_000, trouble: str = "") -> _Meter:
     budget = SimpleNamespace(sample=lambda: 412_000_000, memory=1_000_000_000)
     made = _Meter(total, Done(), budget, lambda: trouble)
     made._past = [(time.monotonic() - 10, Done())]
@@ -30,12 +31,12 @@ def meter(total=12_000_000_000, trouble=""):
 
 
 @pytest.fixture
-def still(monkeypatch):
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that stands still, so that speeds are the same on every machine."""
-    monkeypatch.setattr(progress.time, "monotonic", lambda: 1000.0)
+    monkeypatch.setattr("shardmill.run.progress.time.monotonic", lambda: 1000.0)
 
 
-def drawn(width, *, color=None, **more):
+def drawn(width: int, *, color: Any = None, **more: Any) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=width, force_terminal=color is not None, color_system=color)
     console.print(view(meter(**more), width))
@@ -43,7 +44,7 @@ def drawn(width, *, color=None, **more):
 
 
 @pytest.mark.parametrize("width", [24, 40, 63, 80, 120, 250])
-def test_the_view_fits_in_any_width_and_says_all_of_it(width, still):
+def test_the_view_fits_in_any_width_and_says_all_of_it(width: int, still: None) -> None:
     said = drawn(width, trouble="retrying: the server said 503, try 2 of 8")
     lines = said.rstrip("\n").split("\n")
     assert max(map(len, lines)) < width and len(lines) <= 9
@@ -54,26 +55,26 @@ def test_the_view_fits_in_any_width_and_says_all_of_it(width, still):
             assert words in said, words
 
 
-def test_the_view_of_a_source_of_unknown_size_has_no_share_and_no_end():
+def test_the_view_of_a_source_of_unknown_size_has_no_share_and_no_end() -> None:
     said = drawn(80, total=None)
     assert "%" not in said and "left" not in said and "5 GB ·" in said
 
 
-def test_without_colour_there_are_no_escapes_for_it():
+def test_without_colour_there_are_no_escapes_for_it() -> None:
     assert "\x1b[3" in drawn(80, color="truecolor")
     assert "\x1b" not in drawn(80)
 
 
 @pytest.mark.parametrize("text", ["a" * 300, "日本語" * 60, "short", "", "tab\tbell\x07" * 30])
 @pytest.mark.parametrize("width", [20, 21, 80])
-def test_a_long_text_keeps_its_end_and_never_takes_more_columns_than_there_are(text, width):
+def test_a_long_text_keeps_its_end_and_never_takes_more_columns_than_there_are(text: str, width: int) -> None:
     from rich.cells import cell_len
 
     assert cell_len(shorten(text, width)) <= width
     assert shorten(text, width)[-5:] == "".join(c if c.isprintable() else "�" for c in text)[-5:]
 
 
-def test_a_result_and_a_dataset_show_themselves_at_the_prompt_and_in_a_notebook(tmp_path):
+def test_a_result_and_a_dataset_show_themselves_at_the_prompt_and_in_a_notebook(tmp_path: Path) -> None:
     out = tmp_path / "<b>out"
     result = shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", documents(60)), out, val=0.3)
     data = shardmill.open(out)
@@ -87,11 +88,11 @@ def test_a_result_and_a_dataset_show_themselves_at_the_prompt_and_in_a_notebook(
         assert f"{len(data['train']):,}" in shown and "gpt2" in shown
 
 
-def test_python_shows_no_progress_where_there_is_no_notebook():
+def test_python_shows_no_progress_where_there_is_no_notebook() -> None:
     assert type(default_progress()).__name__ == "Progress"
 
 
-def test_in_a_notebook_the_progress_is_a_cell_that_is_replaced(tmp_path):
+def test_in_a_notebook_the_progress_is_a_cell_that_is_replaced(tmp_path: Path) -> None:
     client = pytest.importorskip("jupyter_client", reason="jupyter_client is not installed")
     pytest.importorskip("ipykernel", reason="ipykernel is not installed")
     source = write_jsonl(tmp_path / "a.jsonl", documents(60))
@@ -117,7 +118,7 @@ def test_in_a_notebook_the_progress_is_a_cell_that_is_replaced(tmp_path):
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 @pytest.mark.parametrize("width", [40, 80])
-def test_on_a_real_terminal_the_view_stands_still_and_leaves_nothing_behind(width, tmp_path):
+def test_on_a_real_terminal_the_view_stands_still_and_leaves_nothing_behind(width: int, tmp_path: Path) -> None:
     """A run that stands still until it was looked at, in tmux."""
     code = f"""
 import sys, time, os
@@ -144,7 +145,7 @@ time.sleep(60)
         timeout=60,
     )
 
-    def screen(wanted):
+    def screen(wanted: str) -> list[str]:
         until = time.monotonic() + 100
         while time.monotonic() < until:
             shown = subprocess.run(

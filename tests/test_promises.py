@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ MB = 1_000_000
 
 # With one worker, what an engine has cached is large when its tables double: 64 MB of these words make it 375 MB.
 @pytest.mark.parametrize(("memory", "workers", "size"), [(400, 2, 60), (750, 1, 70)])
-def test_bounded_the_memory_of_the_process_tree_stays_under_what_was_set(tmp_path, memory, workers, size):
+def test_bounded_the_memory_of_the_process_tree_stays_under_what_was_set(
+    tmp_path: Path, memory: int, workers: int, size: int
+) -> None:
     # Words that are all new are the worst case: the engines' caches grow by several bytes for each byte of text.
     source = tmp_path / "words.txt"
     source.write_bytes(random_words(size * MB))
@@ -32,7 +35,9 @@ def test_bounded_the_memory_of_the_process_tree_stays_under_what_was_set(tmp_pat
 
 
 @pytest.mark.parametrize("what", ["ideographs", "letters"])
-def test_bounded_also_where_one_line_without_a_place_to_cut_is_larger_than_the_memory_allows(tmp_path, what):
+def test_bounded_also_where_one_line_without_a_place_to_cut_is_larger_than_the_memory_allows(
+    tmp_path: Path, what: str
+) -> None:
     first, last = (0x4E00, 0x9FA5) if what == "ideographs" else (0x61, 0x7B)
     codes = np.random.default_rng(0).integers(first, last, 36 * MB // len(chr(first).encode()))
     source = tmp_path / "line.txt"
@@ -42,13 +47,13 @@ def test_bounded_also_where_one_line_without_a_place_to_cut_is_larger_than_the_m
     assert run.peak < 330 * MB
 
 
-def test_exact_tokens_are_those_of_the_library_on_whole_documents(tmp_path):
+def test_exact_tokens_are_those_of_the_library_on_whole_documents(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
     shardmill.prepare(source, tmp_path / "out", val=0)
     check(tmp_path / "out", twin(source))
 
 
-def test_whole_every_document_is_written_empty_or_rejected(tmp_path):
+def test_whole_every_document_is_written_empty_or_rejected(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(2000))
     with open(source, "a") as file:
         file.write('{"text": null}\nnot json\n{"text": "the last"}\n')
@@ -60,7 +65,9 @@ def test_whole_every_document_is_written_empty_or_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_same_the_bytes_do_not_depend_on_workers_memory_or_chunks(tmp_path, monkeypatch, form):
+def test_same_the_bytes_do_not_depend_on_workers_memory_or_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
     settings = [(1, "5GB", 1 << 22), (2, "8GB", 1 << 16), (3, "6GB", 100_003)]
     made = []
@@ -73,12 +80,12 @@ def test_same_the_bytes_do_not_depend_on_workers_memory_or_chunks(tmp_path, monk
     assert made[0] == made[1] == made[2]
 
 
-def test_resumable_killed_at_every_step_it_ends_with_the_same_bytes(tmp_path):
+def test_resumable_killed_at_every_step_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(1200))
     crash_everywhere(source, tmp_path / "out", every=5, format="shards", shard_tokens=20_000, val=0.2)
 
 
-def test_honest_names_come_when_files_are_whole_and_the_manifest_last(tmp_path):
+def test_honest_names_come_when_files_are_whole_and_the_manifest_last(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     out = tmp_path / "out"
     seen = crash_everywhere(source, out, every=9, format="shards", shard_tokens=5_000, val=0)

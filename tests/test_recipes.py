@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,11 +36,11 @@ EDU = "hf://datasets/HuggingFaceFW/fineweb-edu"
         ("openwebtext", "hf://datasets/Skylion007/openwebtext/plain_text/*.parquet"),
     ],
 )
-def test_a_name_stands_for_what_is_read(name, source):
+def test_a_name_stands_for_what_is_read(name: str, source: str) -> None:
     assert apply_recipes([name], {})[0] == [source]
 
 
-def test_every_recipe_that_is_listed_can_be_used_with_every_format_that_it_names():
+def test_every_recipe_that_is_listed_can_be_used_with_every_format_that_it_names() -> None:
     listed = list_recipes()
     assert len({recipe.name for recipe in listed}) == len(listed) >= 12
     for recipe in listed:
@@ -51,8 +53,9 @@ def test_every_recipe_that_is_listed_can_be_used_with_every_format_that_it_names
 
 
 @pytest.mark.parametrize("format", ["npy", "llmc", "nanogpt"])
-def test_the_command_that_a_recipe_stands_for_gives_the_same_options(format):
+def test_the_command_that_a_recipe_stands_for_gives_the_same_options(format: str) -> None:
     recipe = find_recipe("fineweb-edu/sample-10BT")
+    assert recipe is not None
     words = shlex.split(command(recipe, (format,)))
     assert words[:2] == ["shardmill", "prepare"] and words[2] == recipe.source[0]
     typed = {word[2:].replace("-", "_"): words[i + 1] for i, word in enumerate(words) if word.startswith("--")}
@@ -60,19 +63,19 @@ def test_the_command_that_a_recipe_stands_for_gives_the_same_options(format):
     assert Options.of({**typed, "format": format}).shaping() == Options.of(options).shaping()
 
 
-def test_what_was_given_counts_before_the_recipe():
+def test_what_was_given_counts_before_the_recipe() -> None:
     given = {"format": "npy", "val": "0", "name": "mine"}
     _, options = apply_recipes(["fineweb-edu/sample-10BT"], given)
     assert options == {**given, "shard_tokens": "100M"}
 
 
-def test_of_two_formats_the_first_one_counts_where_they_differ():
+def test_of_two_formats_the_first_one_counts_where_they_differ() -> None:
     assert apply_recipes(["fineweb-edu"], {"format": ("npy", "llmc")})[1]["name"] == "edufineweb"
     assert apply_recipes(["fineweb-edu"], {"format": ("llmc", "npy")})[1]["name"] == "edu_fineweb"
     assert apply_recipes(["fineweb-edu"], {"format": ("nanogpt", "npy")})[1]["val"] == "first:100M"
 
 
-def test_two_recipes_that_want_different_things_are_refused_until_one_is_chosen():
+def test_two_recipes_that_want_different_things_are_refused_until_one_is_chosen() -> None:
     both = ["fineweb/CC-MAIN-2024-10", "fineweb-edu/CC-MAIN-2024-10"]
     with pytest.raises(UsageError, match="differ in `--name`: `fineweb` and `edufineweb`") as refused:
         apply_recipes(both, {"format": "npy"})
@@ -91,7 +94,7 @@ def test_two_recipes_that_want_different_things_are_refused_until_one_is_chosen(
         ("openwebtxt", "openwebtext"),
     ],
 )
-def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path, wrong, meant):
+def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path: Path, wrong: str, meant: str) -> None:
     for call in (["prepare", wrong, "-o", tmp_path / "out"], ["recipes", wrong], ["inspect", wrong]):
         run = metered(*call)
         assert run.code == 2
@@ -99,7 +102,9 @@ def test_a_misspelt_name_is_answered_with_the_right_one(tmp_path, wrong, meant):
         assert "Traceback" not in run.err
 
 
-def test_a_path_that_exists_counts_before_a_recipe_of_that_name_and_that_is_said(tmp_path, monkeypatch):
+def test_a_path_that_exists_counts_before_a_recipe_of_that_name_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkdir("openwebtext")
     write_jsonl(tmp_path / "openwebtext" / "a.jsonl", documents(20))
@@ -110,7 +115,7 @@ def test_a_path_that_exists_counts_before_a_recipe_of_that_name_and_that_is_said
     assert metered("prepare", "openwebtext", "-o", "out", "--val", "0", "-q").err == ""
 
 
-def downloaded(folder, made):
+def downloaded(folder: Path, made: list[str]) -> Path:
     """A folder as `hf download` leaves it."""
     (folder / "sample" / "10BT").mkdir(parents=True)
     (folder / ".cache").mkdir()
@@ -122,9 +127,9 @@ def downloaded(folder, made):
     return folder
 
 
-def test_a_folder_that_was_downloaded_gets_the_settings_of_a_recipe_and_its_readme_is_left_out(tmp_path):
+def test_a_folder_that_was_downloaded_gets_the_settings_of_a_recipe_and_its_readme_is_left_out(tmp_path: Path) -> None:
     folder = downloaded(tmp_path / "my-fineweb", [text for text in documents(600) if text])
-    options = {"format": "npy", "val": "first:10k", "shard_tokens": "20k"}
+    options: dict[str, Any] = {"format": "npy", "val": "first:10k", "shard_tokens": "20k"}
     result = shardmill.prepare(folder, tmp_path / "a", recipe="fineweb-edu/sample-10BT", **options)
     assert [os.path.basename(source["name"]) for source in result.manifest["sources"]] == [
         "000_00000.parquet", "001_00000.parquet",
@@ -136,7 +141,7 @@ def test_a_folder_that_was_downloaded_gets_the_settings_of_a_recipe_and_its_read
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
 
 
-def test_a_recipe_of_ones_own_is_a_file_beside_its_sources(tmp_path):
+def test_a_recipe_of_ones_own_is_a_file_beside_its_sources(tmp_path: Path) -> None:
     folder = tmp_path / "corpus"
     folder.mkdir()
     lines = [json.dumps({"body": text}) for text in documents(60) if text]
@@ -153,7 +158,7 @@ def test_a_recipe_of_ones_own_is_a_file_beside_its_sources(tmp_path):
     assert "letters" in page and "--text-field body --val 0.1" in page
 
 
-def test_a_recipe_of_ones_own_may_name_files_urls_and_other_recipes(tmp_path):
+def test_a_recipe_of_ones_own_may_name_files_urls_and_other_recipes(tmp_path: Path) -> None:
     (tmp_path / "mix.toml").write_text('source = ["more/", "https://example.org/a.jsonl", "openwebtext"]')
     sources, options = apply_recipes([str(tmp_path / "mix.toml")], {})
     assert sources == [
@@ -162,7 +167,7 @@ def test_a_recipe_of_ones_own_may_name_files_urls_and_other_recipes(tmp_path):
     assert options == {}
 
 
-def test_a_toml_file_is_text_where_it_is_said_or_stands_in_a_folder(tmp_path):
+def test_a_toml_file_is_text_where_it_is_said_or_stands_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text("[tool]\nline-length = 120\n")
     assert shardmill.inspect(tmp_path).documents.value == 1
     assert shardmill.inspect(tmp_path / "settings.toml", input_format="text").documents.value == 1
@@ -191,7 +196,9 @@ def test_a_toml_file_is_text_where_it_is_said_or_stands_in_a_folder(tmp_path):
         ("source = 'a'\n[formats]\nnpy = 1", "`formats.npy` is not a table", None),
     ],
 )
-def test_what_is_wrong_in_a_recipe_is_said_with_its_place(tmp_path, written, said, hint):
+def test_what_is_wrong_in_a_recipe_is_said_with_its_place(
+    tmp_path: Path, written: str, said: str, hint: str | None
+) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(written)
     with pytest.raises(UsageError) as refused:
@@ -200,13 +207,13 @@ def test_what_is_wrong_in_a_recipe_is_said_with_its_place(tmp_path, written, sai
     assert hint is None or hint in refused.value.hint
 
 
-def test_a_recipe_that_is_not_there_is_said(tmp_path):
+def test_a_recipe_that_is_not_there_is_said(tmp_path: Path) -> None:
     run = metered("prepare", tmp_path, "-o", tmp_path / "out", "--recipe", tmp_path / "no.toml")
     assert run.code == 2 and "the recipe is not there" in run.err
     assert metered("prepare", tmp_path, "-o", tmp_path / "out", "--recipe", "fineweb-3").code == 2
 
 
-def test_recipes_are_listed_with_sizes_and_as_json():
+def test_recipes_are_listed_with_sizes_and_as_json() -> None:
     said = metered("recipes").out
     assert "fineweb-edu/sample-10BT" in said and "27.6 GB" in said and "9.67M" in said
     data = json.loads(metered("recipes", "--json").out)

@@ -9,7 +9,9 @@ import re
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -107,18 +109,18 @@ def small(format: str) -> list[str]:
 class Loader:
     """Finds and walks shards the way build-nanogpt's own loader does: by the split's name in the file's, in order."""
 
-    def __init__(self, folder, split, batch=2, block=64):
+    def __init__(self, folder: Path, split: str, batch: int = 2, block: int = 64) -> None:
         self.shards = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if split in name]
         assert self.shards, f"no shards found for split {split}"
         self.batch, self.block = batch, block
         self.current, self.tokens, self.position = 0, self._load(0), 0
 
-    def _load(self, number):
+    def _load(self, number: int) -> np.ndarray:
         tokens = np.load(self.shards[number])
         assert tokens.dtype == np.uint16
         return tokens.astype(np.int32)
 
-    def next_batch(self):
+    def next_batch(self) -> tuple[np.ndarray, np.ndarray]:
         step = self.batch * self.block
         buffer = self.tokens[self.position : self.position + step + 1]
         x, y = buffer[:-1].reshape(self.batch, self.block), buffer[1:].reshape(self.batch, self.block)
@@ -136,7 +138,7 @@ def stream(made: list[str]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name not in KILLED])
-def test_a_recipe_gives_what_its_trainer_expects(tmp_path, hub, name):
+def test_a_recipe_gives_what_its_trainer_expects(tmp_path: Path, hub: Hub, name: str) -> None:
     made = serve(hub, name)
     _, paths, format, prefix = KINDS[name]
     done(shardmill(hub, "prepare", name, "-f", format, *small(format), "-o", tmp_path))
@@ -146,7 +148,9 @@ def test_a_recipe_gives_what_its_trainer_expects(tmp_path, hub, name):
 @pytest.mark.parametrize(
     "name", [name if name in KILLED else pytest.param(name, marks=pytest.mark.slow) for name in KINDS]
 )
-def test_a_recipe_gives_what_its_trainer_expects_also_when_it_is_killed_on_the_way(tmp_path, hub, name):
+def test_a_recipe_gives_what_its_trainer_expects_also_when_it_is_killed_on_the_way(
+    tmp_path: Path, hub: Hub, name: str
+) -> None:
     made = serve(hub, name)
     repo, paths, format, prefix = KINDS[name]
     call = ["prepare", name, "-f", format, *small(format)]
@@ -172,7 +176,7 @@ def test_a_recipe_gives_what_its_trainer_expects_also_when_it_is_killed_on_the_w
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def check(out, made, paths, format, prefix):
+def check(out: Path, made: list[str], paths: list[str], format: str, prefix: str | None) -> None:
     """The sources in order, names, numbers and tokens as the training script finds them."""
     manifest = json.loads((out / "manifest.json").read_text())
     assert all(source["name"].endswith(path) for source, path in zip(manifest["sources"], paths, strict=True))
@@ -199,14 +203,14 @@ def check(out, made, paths, format, prefix):
             assert np.array_equal(x.ravel()[1:], y.ravel()[:-1])
 
 
-def until(ready, seconds=150.0):
+def until(ready: Callable[[], object], seconds: float = 150.0) -> None:
     deadline = time.monotonic() + seconds
     while not ready():
         assert time.monotonic() < deadline, "it never came so far"
         time.sleep(0.02)
 
 
-def test_the_command_that_a_recipe_stands_for_finds_the_dataset_complete(tmp_path, hub):
+def test_the_command_that_a_recipe_stands_for_finds_the_dataset_complete(tmp_path: Path, hub: Hub) -> None:
     serve(hub, "openwebtext")
     done(shardmill(hub, "prepare", "openwebtext", "-o", tmp_path / "out"))
     spelt = ["prepare", f"hf://datasets/{OPEN}/plain_text/*.parquet", "-o", tmp_path / "out", "--json"]

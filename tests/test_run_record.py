@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,24 +16,24 @@ from shardmill.run.progress import Done
 from shardmill.run.record import POINT, RunRecord, read_record
 from tests.corpus import documents, write_jsonl
 
-BUDGET = SimpleNamespace(sample=lambda: 5, memory=100, workers=2)
+BUDGET: Any = SimpleNamespace(sample=lambda: 5, memory=100, workers=2)
 
 
 @pytest.fixture
-def clock(monkeypatch):
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     now = SimpleNamespace(seconds=1000.0)
-    monkeypatch.setattr(record.time, "monotonic", lambda: now.seconds)
+    monkeypatch.setattr("shardmill.run.record.time.monotonic", lambda: now.seconds)
     return now
 
 
-def begun(folder, *, resumed=False):
+def begun(folder: Path, *, resumed: bool = False) -> RunRecord:
     (folder / ".shardmill").mkdir(exist_ok=True)
     made = RunRecord(folder / ".shardmill", lambda work: work())
     made.begin(Done(), BUDGET, "engine 1", resumed)
     return made
 
 
-def test_a_run_leaves_a_record_whose_last_point_is_what_the_manifest_says(tmp_path):
+def test_a_run_leaves_a_record_whose_last_point_is_what_the_manifest_says(tmp_path: Path) -> None:
     made = shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", documents(200)), tmp_path / "out", val=0.2)
     (attempt,) = read_record(tmp_path / "out")
     last = dict(zip(POINT, attempt["points"][-1], strict=True))
@@ -41,7 +43,7 @@ def test_a_run_leaves_a_record_whose_last_point_is_what_the_manifest_says(tmp_pa
     assert last["memory"] > 0 and last["seconds"] <= made.seconds + 0.01
 
 
-def test_a_run_that_was_stopped_and_resumed_has_two_attempts_and_a_new_one_has_one(tmp_path):
+def test_a_run_that_was_stopped_and_resumed_has_two_attempts_and_a_new_one_has_one(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(50))
     good = source.read_bytes()
     source.write_bytes(good + b"not json\n")
@@ -55,7 +57,9 @@ def test_a_run_that_was_stopped_and_resumed_has_two_attempts_and_a_new_one_has_o
     assert [one["state"] for one in read_record(tmp_path / "out")] == ["complete"]
 
 
-def test_the_record_stays_small_however_long_a_run_takes_and_however_often_it_is_resumed(tmp_path, clock, monkeypatch):
+def test_the_record_stays_small_however_long_a_run_takes_and_however_often_it_is_resumed(
+    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(record, "_SAVED", 1e9)  # what is written on the way would be replaced at the end anyhow
     for attempt in range(record._ATTEMPTS + 3):
         made = begun(tmp_path, resumed=attempt > 0)
@@ -72,7 +76,7 @@ def test_the_record_stays_small_however_long_a_run_takes_and_however_often_it_is
     assert (tmp_path / ".shardmill" / "run.json").stat().st_size < 500_000
 
 
-def test_a_record_that_cannot_be_written_does_not_end_the_run(tmp_path, clock):
+def test_a_record_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, clock: SimpleNamespace) -> None:
     made = begun(tmp_path)
     (tmp_path / ".shardmill" / "run.json").mkdir()  # where the file should go
     clock.seconds += 60
@@ -91,7 +95,7 @@ def test_a_record_that_cannot_be_written_does_not_end_the_run(tmp_path, clock):
         json.dumps({"attempts": [{"memory": 1, "points": [["<b>"] * len(POINT)], "stalls": []}]}),
     ],
 )
-def test_a_record_of_another_making_counts_as_none(tmp_path, text):
+def test_a_record_of_another_making_counts_as_none(tmp_path: Path, text: str) -> None:
     (tmp_path / ".shardmill").mkdir()
     (tmp_path / ".shardmill" / "run.json").write_text(text)
     assert read_record(tmp_path) == []

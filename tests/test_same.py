@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -96,7 +97,7 @@ def packed(name: str, data: bytes) -> bytes:
     return zstandard.compress(data) if name.endswith(".zst") else data
 
 
-def run_once(source: Path, out: Path, chance: random.Random, options: dict[str, object]) -> dict[str, bytes]:
+def run_once(source: Path, out: Path, chance: random.Random, options: dict[str, Any]) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patch:
         # Not below the 64 KiB by which a document's split is decided.
         size = chance.choice([1 << 16, 77_777, 1 << 17, 1 << 18, 1 << 22])
@@ -127,12 +128,12 @@ def check_same(name: str, seed: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", INPUTS)
-def test_the_same_input_gives_the_same_bytes_however_the_work_is_cut(name, seed, tmp_path):
+def test_the_same_input_gives_the_same_bytes_however_the_work_is_cut(name: str, seed: int, tmp_path: Path) -> None:
     check_same(name, seed, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("seed", range(100, 180))
-def test_the_same_input_gives_the_same_bytes_in_many_more_cases(name, seed, tmp_path):
+def test_the_same_input_gives_the_same_bytes_in_many_more_cases(name: str, seed: int, tmp_path: Path) -> None:
     check_same(name, seed, tmp_path)

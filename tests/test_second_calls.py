@@ -7,6 +7,8 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,7 @@ from tests.reference import check, twin
 from tests.watching import interrupt_after, paused_run
 
 
-def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
+def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(50))
     shardmill.prepare(source, tmp_path / "out")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
@@ -39,7 +41,9 @@ def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path):
         ("add", r"source `.*b\.jsonl` is new"),
     ],
 )
-def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, small_chunks, finished, change, said):
+def test_another_plan_is_refused_and_what_differs_is_named(
+    tmp_path: Path, small_chunks: None, finished: bool, change: Any, said: str
+) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     source = write_jsonl(folder / "a.jsonl", documents(200))
@@ -48,7 +52,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, small_chunk
         shardmill.prepare(folder, out, val=0)
     else:
         interrupt_after(1, folder, tmp_path / "out", val=0)
-    options = {"val": 0}
+    options: dict[str, Any] = {"val": 0}
     if change == "touch":
         os.utime(source, ns=(1, 1))
     elif change == "grow":
@@ -67,7 +71,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(tmp_path, small_chunk
         check(out, twin(folder))
 
 
-def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
+def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(20_000_000))
     arguments = ["prepare", str(source), "-o", str(tmp_path / "out"), "--separator", r"\n", "-q"]
@@ -81,7 +85,7 @@ def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path):
     assert "another run" not in third.stderr
 
 
-def test_files_of_another_making_are_not_overwritten(tmp_path):
+def test_files_of_another_making_are_not_overwritten(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(20))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "train.bin").write_bytes(b"somebody's work")
@@ -92,7 +96,9 @@ def test_files_of_another_making_are_not_overwritten(tmp_path):
 
 @pytest.mark.parametrize("step", ["clear", "close"])
 @pytest.mark.parametrize("command", ["prepare", "convert"])
-def test_a_kill_after_the_manifest_leaves_a_dataset_that_the_next_call_tidies(tmp_path, command, step):
+def test_a_kill_after_the_manifest_leaves_a_dataset_that_the_next_call_tidies(
+    tmp_path: Path, command: str, step: str
+) -> None:
     from shardmill.dataset import verify
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(50))
@@ -118,7 +124,9 @@ shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
 @pytest.mark.parametrize(
     "wrong", [{"text_field": "body"}, {"input_format": "parquet"}, {"format": "mds", "text_field": "x"}]
 )
-def test_a_run_that_ended_before_its_first_document_is_not_in_the_way_of_another(tmp_path, wrong):
+def test_a_run_that_ended_before_its_first_document_is_not_in_the_way_of_another(
+    tmp_path: Path, wrong: dict[str, Any]
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(50))
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
@@ -129,9 +137,11 @@ def test_a_run_that_ended_before_its_first_document_is_not_in_the_way_of_another
     assert contents(tmp_path / "out") == contents(tmp_path / "alone") | {"notes.txt": b"mine"}
 
 
-def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(tmp_path, monkeypatch):
+def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
-    whole = contents(shardmill.prepare(source, tmp_path / "whole").out)
+    whole = contents(Path(shardmill.prepare(source, tmp_path / "whole").out))
     for name, differs in (("same", False), ("other", True)):
         out = tmp_path / name
         with monkeypatch.context() as patch:
@@ -154,7 +164,7 @@ def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(tmp
         assert contents(out) == whole
 
 
-def test_a_folder_that_is_deleted_during_a_run_is_an_error_that_names_it(tmp_path):
+def test_a_folder_that_is_deleted_during_a_run_is_an_error_that_names_it(tmp_path: Path) -> None:
     source, out = write_jsonl(tmp_path / "a.jsonl", documents(3000)), tmp_path / "out"
     program = f"""
 import shutil, sys

@@ -8,6 +8,7 @@ import select
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,12 +27,12 @@ TEXTS = ["Hello, world.", "你好", "one two three four", "the last"]
 
 
 @pytest.fixture
-def made():
+def made() -> dict[str, list[np.ndarray]]:
     encode = load_tokenizer("gpt2").reference()
     return {"train": [np.array(encode(text), np.uint16) for text in TEXTS], "val": [np.array([1], np.uint16)]}
 
 
-def test_documents_are_shown_with_their_token_boundaries(made, tmp_path):
+def test_documents_are_shown_with_their_token_boundaries(made: dict[str, list[np.ndarray]], tmp_path: Path) -> None:
     data = shardmill.open(make_dataset("npy", tmp_path / "out", made))
     lines = list(show(data, "train", documents=2))
     assert lines[0] == "train, document 0: 4 tokens"
@@ -43,7 +44,7 @@ def test_documents_are_shown_with_their_token_boundaries(made, tmp_path):
     assert painted[1] == "<0Hello><1,><2 world><3.>"
 
 
-def test_a_document_cannot_control_the_terminal(tmp_path):
+def test_a_document_cannot_control_the_terminal(tmp_path: Path) -> None:
     text = "\x1b]0;owned\x07\x1b[2J \u202egnp.exe\x00 a\u200db\tc\nd"
     made = {"train": [np.array(load_tokenizer("gpt2").reference()(text), np.uint16)]}
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
@@ -52,14 +53,14 @@ def test_a_document_cannot_control_the_terminal(tmp_path):
         assert "\\x1b" in shown and "owned" in shown and "\\x00" in shown
 
 
-def test_without_documents_stretches_of_the_whole_are_shown(made, tmp_path):
+def test_without_documents_stretches_of_the_whole_are_shown(made: dict[str, list[np.ndarray]], tmp_path: Path) -> None:
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made, eot="none"))
     lines = list(show(data, "train", documents=1, tokens=4))
     total = sum(map(len, made["train"]))
     assert lines[:2] == [f"train, tokens 0 to 4 of {total}", "Hello│,│ world│."]
 
 
-def test_a_split_or_document_that_is_not_there_is_named(made, tmp_path):
+def test_a_split_or_document_that_is_not_there_is_named(made: dict[str, list[np.ndarray]], tmp_path: Path) -> None:
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
     with pytest.raises(UsageError, match="no split `test`"):
         list(show(data, "test"))
@@ -68,7 +69,9 @@ def test_a_split_or_document_that_is_not_there_is_named(made, tmp_path):
     assert "4, counted from 0" in error.value.hint
 
 
-def test_the_commands_show_and_convert_do_what_the_functions_do(made, tmp_path):
+def test_the_commands_show_and_convert_do_what_the_functions_do(
+    made: dict[str, list[np.ndarray]], tmp_path: Path
+) -> None:
     make_dataset("nanogpt", tmp_path / "out", made)
     shown = CliRunner().invoke(command, ["show", str(tmp_path / "out"), "--split", "train", "-d", "3", "-n", "5"])
     assert shown.exit_code == 0 and "the│ last" in shown.stdout
@@ -80,7 +83,9 @@ def test_the_commands_show_and_convert_do_what_the_functions_do(made, tmp_path):
     assert (tmp_path / "new" / "x_train_000001.npy").exists()
 
 
-def test_random_documents_are_those_of_the_seed_and_each_once(made, tmp_path):
+def test_random_documents_are_those_of_the_seed_and_each_once(
+    made: dict[str, list[np.ndarray]], tmp_path: Path
+) -> None:
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", random_documents(1, 50)))
     first = list(show(data, "train", random=True, seed=1, documents=10))
     assert first == list(show(data, "train", random=True, seed=1, documents=10))
@@ -93,7 +98,7 @@ def test_random_documents_are_those_of_the_seed_and_each_once(made, tmp_path):
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_document_around_a_token_is_found_in_every_format(format, tmp_path):
+def test_the_document_around_a_token_is_found_in_every_format(format: str, tmp_path: Path) -> None:
     data = shardmill.open(make_dataset(format, tmp_path / "out", random_documents(3, 12, 40), shard_tokens=150))
     documents = list(data["train"].documents)
     bounds = [data["train"].documents.bounds(i) for i in range(len(documents))]
@@ -104,7 +109,7 @@ def test_the_document_around_a_token_is_found_in_every_format(format, tmp_path):
         assert text.startswith("│".join(list(show(data, "train", first=number, documents=1))[1].split("│")[:3]))
 
 
-def test_a_token_in_the_middle_of_a_long_document_is_shown_with_what_is_around_it(tmp_path):
+def test_a_token_in_the_middle_of_a_long_document_is_shown_with_what_is_around_it(tmp_path: Path) -> None:
     made = {"train": [np.arange(1, 1000, dtype=np.uint16)]}
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
     heading, text = list(show(data, "train", at=500, documents=1, tokens=10, ids=True))[:2]
@@ -113,7 +118,7 @@ def test_a_token_in_the_middle_of_a_long_document_is_shown_with_what_is_around_i
         list(show(data, "train", at=1000))
 
 
-def test_a_text_is_shown_as_tokenizers_split_it():
+def test_a_text_is_shown_as_tokenizers_split_it() -> None:
     lines = list(show_text("Hello, 你 world", ["gpt2"]))
     assert lines == ["gpt2: 6 tokens, 2.67 bytes a token", "", "Hello│,│ │\\xe4\\xbd│\\xa0│ world"]
     both = list(show_text("a        b\nc", ["gpt2", "p50k_base"]))
@@ -135,7 +140,9 @@ def test_a_text_is_shown_as_tokenizers_split_it():
         ["DIR", "--seed", "1"],
     ],
 )
-def test_what_does_not_go_together_is_refused(words, made, tmp_path):
+def test_what_does_not_go_together_is_refused(
+    words: list[str], made: dict[str, list[np.ndarray]], tmp_path: Path
+) -> None:
     make_dataset("nanogpt", tmp_path / "out", made)
     told = [str(tmp_path / "out") if word == "DIR" else word for word in words]
     assert CliRunner().invoke(command, ["show", *told]).exit_code == 2
@@ -143,7 +150,9 @@ def test_what_does_not_go_together_is_refused(words, made, tmp_path):
 
 @pytest.mark.skipif(shutil.which("less") is None, reason="less is not installed")
 @pytest.mark.parametrize(("documents", "paged"), [(1, False), (200, True)])
-def test_on_a_terminal_a_long_answer_is_paged_and_a_short_one_is_not(documents, paged, tmp_path):
+def test_on_a_terminal_a_long_answer_is_paged_and_a_short_one_is_not(
+    documents: int, paged: bool, tmp_path: Path
+) -> None:
     make_dataset("nanogpt", tmp_path / "out", random_documents(1, 200))
     main, other = pty.openpty()
     words = ["show", str(tmp_path / "out"), "--split", "train", "-n", str(documents), "--tokens", "5"]

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.reporting.test_browser import browser  # noqa: F401 - a fixture, and what skips without a browser
 from tests.test_docs import ROOT
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("docs") / "site"
     done = subprocess.run([sys.executable, ROOT / "docs" / "site.py", out], capture_output=True, text=True, timeout=170)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -20,19 +26,19 @@ def site(tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser):  # noqa: F811 - a fixture
+def page(browser: Browser) -> Iterator[Page]:  # noqa: F811 - a fixture
     context = browser.new_context(viewport={"width": 390, "height": 800})
     opened = context.new_page()
-    opened.troubles = []
-    opened.on("console", lambda said: opened.troubles.append(said.text) if said.type == "error" else None)
-    opened.on("pageerror", lambda error: opened.troubles.append(str(error)))
-    opened.on("request", lambda asked: None if asked.url.startswith("file:") else opened.troubles.append(asked.url))
+    troubles: list[str] = []
+    opened.on("console", lambda said: troubles.append(said.text) if said.type == "error" else None)
+    opened.on("pageerror", lambda error: troubles.append(str(error)))
+    opened.on("request", lambda asked: None if asked.url.startswith("file:") else troubles.append(asked.url))
     yield opened
-    assert opened.troubles == []
+    assert troubles == []
     context.close()
 
 
-def test_every_page_opens_from_disk_without_a_complaint_and_fits_a_phone(site, page):
+def test_every_page_opens_from_disk_without_a_complaint_and_fits_a_phone(site: Path, page: Page) -> None:
     wide = []
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
@@ -41,7 +47,7 @@ def test_every_page_opens_from_disk_without_a_complaint_and_fits_a_phone(site, p
     assert wide == []
 
 
-def test_the_search_works_on_a_page_that_was_opened_from_disk(site, page):
+def test_the_search_works_on_a_page_that_was_opened_from_disk(site: Path, page: Page) -> None:
     page.set_viewport_size({"width": 1280, "height": 800})
     page.goto((site / "index.html").as_uri())
     page.keyboard.press("Control+k")

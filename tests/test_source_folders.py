@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,17 +23,18 @@ from shardmill.sources import find_sources
 from tests.corpus import contents, documents, write_jsonl
 from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL
+from tests.watching import interruptible, wait_until
 
 PATIENCE = 60  # seconds after which something hangs; what is tested takes one or two
 
 
-def names(root, *specs, **options):
+def names(root: Path, *specs: object, **options: Any) -> list[str]:
     found = find_sources(list(map(str, specs or [root])), **options)
     return [os.path.relpath(source.name, root) for source in found]
 
 
 @pytest.fixture
-def texts(tmp_path):
+def texts(tmp_path: Path) -> Path:
     folder = tmp_path / "in"
     (folder / "sub").mkdir(parents=True)
     for name in ("a.txt", "b.txt", "sub/c.txt"):
@@ -41,7 +43,7 @@ def texts(tmp_path):
 
 
 @pytest.fixture
-def special(texts):
+def special(texts: Path) -> Path:
     """A folder that also holds what is no file."""
     os.mkfifo(texts / "pipe.txt")
     (texts / "link.txt").symlink_to(texts / "pipe.txt")
@@ -57,7 +59,9 @@ def special(texts):
 
 
 @pytest.mark.parametrize("pattern", ["", "/*.txt", "/**/*.txt"])
-def test_pipes_sockets_and_devices_in_a_folder_are_left_out_with_a_word(special, caplog, pattern):
+def test_pipes_sockets_and_devices_in_a_folder_are_left_out_with_a_word(
+    special: Path, caplog: pytest.LogCaptureFixture, pattern: str
+) -> None:
     with caplog.at_level(logging.WARNING, "shardmill"):
         found = names(special, f"{special}{pattern}")
     assert found == (["a.txt", "b.txt"] if pattern == "/*.txt" else ["a.txt", "b.txt", "sub/c.txt"])
@@ -65,11 +69,11 @@ def test_pipes_sockets_and_devices_in_a_folder_are_left_out_with_a_word(special,
     assert "and 3 more" in said and "are no files" in said
 
 
-def test_a_pipe_that_is_named_is_read_to_its_end(tmp_path):
+def test_a_pipe_that_is_named_is_read_to_its_end(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.txt"
     os.mkfifo(pipe)
 
-    def write():
+    def write() -> None:
         with open(pipe, "wb") as file:
             for _ in range(3):
                 file.write(b"some words ")
@@ -83,19 +87,17 @@ def test_a_pipe_that_is_named_is_read_to_its_end(tmp_path):
     assert result.manifest["splits"]["train"]["bytes"] == 33
 
 
-def started(tmp_path, *arguments, **options):
-    """A run that has come so far that it reads."""
+def started(tmp_path: Path, *arguments: object, **options: Any) -> subprocess.Popen[bytes]:
+    """A run that has come so far that it begins to read."""
     run = subprocess.Popen(
-        [*SHARDMILL, "prepare", *map(str, arguments), "-o", tmp_path / "out"], stderr=subprocess.PIPE, **options
-    )
-    until = time.monotonic() + PATIENCE
-    while not (tmp_path / "out" / ".shardmill" / "plan.json").exists() and time.monotonic() < until:
-        time.sleep(0.05)
-    time.sleep(0.5)
+        [*SHARDMILL, "prepare", *map(str, arguments), "-o", tmp_path / "out"],
+        stderr=subprocess.PIPE, preexec_fn=interruptible, **options,
+    )  # fmt: skip
+    wait_until((tmp_path / "out" / ".shardmill" / "journal.jsonl").exists)
     return run
 
 
-def ended(run):
+def ended(run: subprocess.Popen[bytes]) -> int:
     try:
         return run.wait(PATIENCE)
     finally:
@@ -105,7 +107,7 @@ def ended(run):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("silent", ["a pipe that nobody writes to", "a pipe whose writer waits", "standard input"])
-def test_a_read_that_waits_does_not_hold_up_an_end(tmp_path, silent, number):
+def test_a_read_that_waits_does_not_hold_up_an_end(tmp_path: Path, silent: str, number: int) -> None:
     pipe, held = tmp_path / "pipe.txt", []
     os.mkfifo(pipe)
     if silent == "standard input":
@@ -126,8 +128,9 @@ def test_a_read_that_waits_does_not_hold_up_an_end(tmp_path, silent, number):
 
 @pytest.mark.parametrize("input_format", ["auto", "text"])
 @pytest.mark.parametrize("where", ["out", "sub/out", "z"])
-def test_an_output_inside_the_source_is_no_source(texts, where, input_format):
-    out, options = texts / where, {"format": TOGETHER, "input_format": input_format, "val": 0.5, "shard_tokens": 100}
+def test_an_output_inside_the_source_is_no_source(texts: Path, where: str, input_format: str) -> None:
+    out = texts / where
+    options: dict[str, Any] = {"format": TOGETHER, "input_format": input_format, "val": 0.5, "shard_tokens": 100}
     first = shardmill.prepare(texts, out, **options)
     assert [os.path.relpath(one["name"], texts) for one in first.manifest["sources"]] == ["a.txt", "b.txt", "sub/c.txt"]
     made = contents(out)
@@ -140,9 +143,9 @@ def test_an_output_inside_the_source_is_no_source(texts, where, input_format):
 
 
 @pytest.mark.parametrize("pattern", ["*", "**/*", "**/*.txt", "*.txt", "."])
-def test_an_output_among_the_sources_is_no_source(texts, pattern):
+def test_an_output_among_the_sources_is_no_source(texts: Path, pattern: str) -> None:
     write_jsonl(texts / "bad.jsonl", [*documents(5), 7])
-    options = {"format": TOGETHER, "val": 0.5, "max_bad": "any"}
+    options: dict[str, Any] = {"format": TOGETHER, "val": 0.5, "max_bad": "any"}
     found = shardmill.prepare(texts / pattern, texts, **options).manifest["sources"]
     assert shardmill.prepare(texts / pattern, texts, **options).already
     again = shardmill.prepare(texts / pattern, texts, **options, overwrite=True)
@@ -150,7 +153,7 @@ def test_an_output_among_the_sources_is_no_source(texts, pattern):
 
 
 @pytest.mark.parametrize("spec", ["", "*", "**/*"])
-def test_links_to_an_output_and_an_output_by_a_link_are_no_sources(tmp_path, texts, spec):
+def test_links_to_an_output_and_an_output_by_a_link_are_no_sources(tmp_path: Path, texts: Path, spec: str) -> None:
     out, link = texts / "out", tmp_path / "link"
     link.symlink_to(texts)
     shardmill.prepare(texts / spec, link / "out")
@@ -160,7 +163,9 @@ def test_links_to_an_output_and_an_output_by_a_link_are_no_sources(tmp_path, tex
     assert shardmill.prepare(texts / spec, out).already
 
 
-def test_a_run_that_was_ended_goes_on_though_its_files_lie_in_the_source(texts, monkeypatch):
+def test_a_run_that_was_ended_goes_on_though_its_files_lie_in_the_source(
+    texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts.joinpath("d.txt").write_bytes(b"%PDF-1.7")
     with pytest.raises(SourceError, match="PDF"):
         shardmill.prepare(texts, texts, input_format="auto", format=["shards", "mds"], shard_tokens=3, val=0)
@@ -169,14 +174,14 @@ def test_a_run_that_was_ended_goes_on_though_its_files_lie_in_the_source(texts, 
         shardmill.prepare(texts, texts, input_format="auto", format=["shards", "mds"], shard_tokens=3, val=0)
 
 
-def test_text_beside_a_dataset_is_still_read(texts):
+def test_text_beside_a_dataset_is_still_read(texts: Path) -> None:
     shardmill.prepare(texts / "a.txt", texts / "sub")
     assert names(texts.parent, texts, owned=lambda folder: ("train.bin", "manifest.json")) == [
         "in/a.txt", "in/b.txt", "in/sub/c.txt",
     ]  # fmt: skip
 
 
-def test_folders_may_be_a_thousand_deep_and_links_in_a_circle(tmp_path):
+def test_folders_may_be_a_thousand_deep_and_links_in_a_circle(tmp_path: Path) -> None:
     top = tmp_path / "in"
     top.mkdir()
     here = os.open(top, os.O_RDONLY)
@@ -195,14 +200,14 @@ def test_folders_may_be_a_thousand_deep_and_links_in_a_circle(tmp_path):
         subprocess.run(["rm", "-rf", top], check=True)  # too deep for shutil
 
 
-def test_a_link_to_itself_that_looks_like_text_is_a_wrong_call(texts):
+def test_a_link_to_itself_that_looks_like_text_is_a_wrong_call(texts: Path) -> None:
     (texts / "loop.txt").symlink_to("loop.txt")
     with pytest.raises(UsageError, match="cannot be read") as error:
         names(texts)
     assert error.value.place == str(texts / "loop.txt")
 
 
-def test_names_may_hold_anything(tmp_path, monkeypatch):
+def test_names_may_hold_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     odd = [b"a\xff.txt", b"b\nc.txt", b"d\x7f\x01.txt", "é💡.txt".encode(), b'"\\.txt', b"], [.txt", b"%2e*?[.txt"]
@@ -217,7 +222,7 @@ def test_names_may_hold_anything(tmp_path, monkeypatch):
     assert verify(tmp_path / "out", source=True).damage == []
 
 
-def test_many_folders_are_found_in_order(tmp_path):
+def test_many_folders_are_found_in_order(tmp_path: Path) -> None:
     for i in range(5000):
         (tmp_path / f"{i % 70}" / f"{i}").mkdir(parents=True)
         (tmp_path / f"{i % 70}" / f"{i}" / "a.txt").touch()
@@ -228,7 +233,7 @@ def test_many_folders_are_found_in_order(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt" or not hasattr(os, "fork"), reason="there are no other users here")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded")  # of a fork, whose child does nothing but this
-def test_a_folder_that_may_not_be_listed_is_a_wrong_call(texts):
+def test_a_folder_that_may_not_be_listed_is_a_wrong_call(texts: Path) -> None:
     for folder in (texts, *texts.parents):
         if folder.owner() == Path(texts).owner():
             os.chmod(folder, 0o755)
@@ -249,7 +254,7 @@ def test_a_folder_that_may_not_be_listed_is_a_wrong_call(texts):
     (texts / "sub").chmod(0o755)
 
 
-def test_a_folder_that_changes_while_it_is_listed_is_listed_or_an_error_that_says_so(tmp_path):
+def test_a_folder_that_changes_while_it_is_listed_is_listed_or_an_error_that_says_so(tmp_path: Path) -> None:
     code = """
 import os, sys
 folder = sys.argv[1]

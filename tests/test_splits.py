@@ -18,7 +18,7 @@ def _rows(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(st.lists(st.binary(max_size=200), min_size=1, max_size=20), st.integers(0, 2**63))
-def test_a_row_hashes_alike_wherever_it_stands(texts, seed):
+def test_a_row_hashes_alike_wherever_it_stands(texts: list[bytes], seed: int) -> None:
     together = content_hash(*_rows(texts), seed)
     alone = [content_hash(*_rows([text]), seed)[0] for text in texts]
     backwards = content_hash(*_rows(texts[::-1]), seed)
@@ -26,7 +26,7 @@ def test_a_row_hashes_alike_wherever_it_stands(texts, seed):
 
 
 @given(st.binary(min_size=1, max_size=128), st.data())
-def test_every_byte_of_a_short_text_counts(text, data):
+def test_every_byte_of_a_short_text_counts(text: bytes, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text) - 1))
     other = bytearray(text)
     other[at] ^= 1
@@ -34,7 +34,7 @@ def test_every_byte_of_a_short_text_counts(text, data):
     assert one != two
 
 
-def test_only_the_first_64_kib_of_a_long_text_count():
+def test_only_the_first_64_kib_of_a_long_text_count() -> None:
     start = np.random.default_rng(0).bytes(PREFIX)
     one, two, three = content_hash(*_rows([start, start + b"more", start[:-1] + b"x"]), 0)
     assert one == two
@@ -42,7 +42,7 @@ def test_only_the_first_64_kib_of_a_long_text_count():
 
 
 @pytest.mark.parametrize("fraction", [0.0005, 0.1, 0.5, 0.99])
-def test_the_share_is_what_was_asked_for(fraction):
+def test_the_share_is_what_was_asked_for(fraction: float) -> None:
     texts = [
         b"document number %d with a little text behind it, and more than sixty-four bytes" % i for i in range(40_000)
     ]
@@ -50,13 +50,13 @@ def test_the_share_is_what_was_asked_for(fraction):
     assert abs(share - fraction) < 5 * (fraction * (1 - fraction) / len(texts)) ** 0.5 + 1e-9
 
 
-def test_all_and_nothing():
+def test_all_and_nothing() -> None:
     rows = _rows([b"a", b"b", b""])
     assert in_val(*rows, 1.0, 0).all()
     assert not in_val(*rows, 0.0, 0).any()
 
 
-def test_the_hash_never_changes():
+def test_the_hash_never_changes() -> None:
     # A split that moved with a new version would put val documents of an old dataset into a new train split.
     texts = [b"", b"a", b"seven b", b"eight by", b"x" * 100, b"y" * 70_000]
     assert [f"{h:016x}" for h in content_hash(*_rows(texts), 7)] == GOLDEN
@@ -82,12 +82,12 @@ GOLDEN = [
         ("tail:0.1", Val(tail=0.1)),
     ],
 )
-def test_val_is_read_as_it_is_written(written, val):
+def test_val_is_read_as_it_is_written(written: str, val: Val) -> None:
     assert Val.parse(written) == val
     assert Val.parse(written).nothing == (written == "0")
 
 
 @pytest.mark.parametrize("written", ["2", "-1", "first:", "tail:2", "middle:3", "x"])
-def test_a_val_that_cannot_be_is_refused(written):
+def test_a_val_that_cannot_be_is_refused(written: str) -> None:
     with pytest.raises(UsageError):
         Val.parse(written)

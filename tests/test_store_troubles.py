@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,10 @@ from tests.object_store import (
     MB,
     SECRET,
     WORDS,
+    Bucket,
     Fault,
     FaultyWay,
+    Server,
     bucket,
     impatient,
     often,
@@ -32,10 +36,12 @@ __all__ = ["bucket", "impatient", "often", "s3_server", "words"]
 
 
 @pytest.mark.parametrize("fault", [500, 503, "cut"])
-def test_faults_of_the_store_are_tried_again_and_cost_nothing(tmp_path, bucket, words, often, monkeypatch, fault):
+def test_faults_of_the_store_are_tried_again_and_cost_nothing(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, fault: int | str
+) -> None:
     count = iter(range(100_000))
 
-    def every_third(method, path):
+    def every_third(method: str, path: str) -> Any:
         if next(count) % 3 == 1:
             if fault == "cut":
                 raise Fault
@@ -51,11 +57,13 @@ def test_faults_of_the_store_are_tried_again_and_cost_nothing(tmp_path, bucket, 
     assert bucket.working() == [".shardmill/plan.json"]
 
 
-def test_an_answer_that_is_lost_is_not_taken_for_another_run(tmp_path, bucket, words, often, monkeypatch):
+def test_an_answer_that_is_lost_is_not_taken_for_another_run(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The journal is replaced, and the line is cut before the store can say so."""
-    lost = []
+    lost: list[str] = []
 
-    def lose(method, path):
+    def lose(method: str, path: str) -> Any:
         if method == "PUT" and path.endswith("journal.json") and len(lost) < 8:
             lost.append(path)
             return LOSE
@@ -71,11 +79,17 @@ def test_an_answer_that_is_lost_is_not_taken_for_another_run(tmp_path, bucket, w
 
 @pytest.mark.parametrize("what", ["train_000003.bin", "journal.json", "manifest.json", ".partial/"])
 def test_a_store_that_stops_to_answer_ends_the_run_and_the_same_command_goes_on(
-    tmp_path, bucket, words, often, impatient, monkeypatch, what
-):
+    tmp_path: Path,
+    bucket: Bucket,
+    words: Path,
+    often: None,
+    impatient: None,
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+) -> None:
     wanted = iter(range(3 if what in ("journal.json", ".partial/") else 0))
 
-    def broken(method, path):
+    def broken(method: str, path: str) -> int | None:
         return 503 if method in ("PUT", "POST") and what in path and next(wanted, None) is None else None
 
     with FaultyWay(bucket.server, broken) as way:
@@ -94,7 +108,9 @@ def test_a_store_that_stops_to_answer_ends_the_run_and_the_same_command_goes_on(
 
 
 @pytest.mark.parametrize("lost", ["train_000000.bin", ".shardmill/"])
-def test_what_is_missing_in_the_store_is_noticed(bucket, words, often, monkeypatch, lost):
+def test_what_is_missing_in_the_store_is_noticed(
+    bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
     interrupt_after(8, words, bucket.url(), **WORDS)
     for name in bucket.names():
         if name.startswith(lost) and not name.endswith("journal.json"):
@@ -103,7 +119,7 @@ def test_what_is_missing_in_the_store_is_noticed(bucket, words, often, monkeypat
         shardmill.prepare(words, bucket.url(), **WORDS)
 
 
-def test_rejects_so_far_can_be_read_when_there_are_too_many(tmp_path, bucket):
+def test_rejects_so_far_can_be_read_when_there_are_too_many(tmp_path: Path, bucket: Bucket) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"text": "good"}\n' * 50 + "bad\n" * 30)
     with pytest.raises(shardmill.ShardmillError, match="documents are bad") as error:
@@ -114,19 +130,21 @@ def test_rejects_so_far_can_be_read_when_there_are_too_many(tmp_path, bucket):
     assert "rejects.jsonl.partial" not in bucket.names()
 
 
-def test_a_bucket_that_is_not_there_is_named_at_once(s3_server, words):
+def test_a_bucket_that_is_not_there_is_named_at_once(s3_server: Server, words: Path) -> None:
     with pytest.raises(OutputError, match="there is no bucket `no-such-bucket`") as error:
         shardmill.prepare(words, "s3://no-such-bucket/out")
     assert "create it" in error.value.hint
 
 
 @pytest.mark.parametrize("name", ["s3://", "s3:///a", "s3://bucket//a", "s3://bucket/a?b=c", "ftp://host/a"])
-def test_a_url_that_is_none_is_refused(words, name):
+def test_a_url_that_is_none_is_refused(words: Path, name: str) -> None:
     with pytest.raises(UsageError):
         shardmill.prepare(words, name)
 
 
-def test_a_refusal_is_told_with_what_to_do_and_tried_once(bucket, words, monkeypatch):
+def test_a_refusal_is_told_with_what_to_do_and_tried_once(
+    bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with FaultyWay(bucket.server, lambda method, path: 403 if method == "PUT" else None) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
         with pytest.raises(OutputError, match="does not allow it") as error:
@@ -135,7 +153,9 @@ def test_a_refusal_is_told_with_what_to_do_and_tried_once(bucket, words, monkeyp
     assert [method for method, path in way.requests].count("PUT") == 1
 
 
-def test_without_credentials_it_says_where_they_are_looked_for(bucket, words, monkeypatch):
+def test_without_credentials_it_says_where_they_are_looked_for(
+    bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(OutputError, match="no credentials") as error:
@@ -143,7 +163,9 @@ def test_without_credentials_it_says_where_they_are_looked_for(bucket, words, mo
     assert "AWS_PROFILE" in error.value.hint
 
 
-def test_credentials_and_endpoint_of_a_profile_are_used(tmp_path, bucket, words, monkeypatch):
+def test_credentials_and_endpoint_of_a_profile_are_used(
+    tmp_path: Path, bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name)
     folder = tmp_path / ".aws"
@@ -157,11 +179,13 @@ def test_credentials_and_endpoint_of_a_profile_are_used(tmp_path, bucket, words,
     assert "manifest.json" in bucket.names()
 
 
-def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, monkeypatch):
+def test_no_key_is_written_anywhere(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, impatient: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # the workplace stays, and is nobody else's business
     said = []
     for status in (403, 500):
-        with FaultyWay(bucket.server, lambda method, path, status=status: status) as way:
+        with FaultyWay(bucket.server, lambda method, path: status) as way:  # noqa: B023 - called within this turn
             monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
             with pytest.raises(OutputError) as error:
                 shardmill.prepare(words, bucket.url(), **WORDS)
@@ -190,7 +214,7 @@ def test_no_key_is_written_anywhere(tmp_path, bucket, words, often, impatient, m
         ("503 Service Unavailable", "SlowDown", "503 SlowDown"),
     ],
 )
-def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status, code, words):
+def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status: str, code: str, words: str) -> None:
     said = (
         f"Generic S3 error: Error performing PUT https://b.s3/x?X-Amz-Signature=abc in 3ms, after 8 retries "
         f"- Server returned non-2xx status code: {status}: <Error><Code>{code}</Code><Message>no</Message>"
@@ -208,7 +232,7 @@ SECRETS = [f"{KEY}:{SECRET}@", f"{KEY}:wJal/XUtn+FEMI/K7MD@", f"{KEY}@", f"{KEY}
 
 @pytest.mark.parametrize("written", SECRETS)
 @pytest.mark.parametrize("side", ["source", "output"])
-def test_keys_in_a_url_are_refused_at_once_and_not_repeated(tmp_path, written, side):
+def test_keys_in_a_url_are_refused_at_once_and_not_repeated(tmp_path: Path, written: str, side: str) -> None:
     (tmp_path / "a.txt").write_text("some text")
     for scheme in ("s3", "gs", "az", *(["abfss", "hf", "ftp"] if side == "source" else [])):
         url = f"{scheme}://{written}bucket/x"
@@ -223,11 +247,11 @@ def test_keys_in_a_url_are_refused_at_once_and_not_repeated(tmp_path, written, s
         assert list(tmp_path.iterdir()) == [tmp_path / "a.txt"]
 
 
-def run(*command):
+def run(*command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def test_too_little_memory_for_the_uploads_is_said_beforehand(bucket, words):
+def test_too_little_memory_for_the_uploads_is_said_beforehand(bucket: Bucket, words: Path) -> None:
     with pytest.raises(shardmill.ShardmillError, match="does not suffice") as local:
         shardmill.prepare(words, "unused", memory="100MB")
     with pytest.raises(shardmill.ShardmillError, match="does not suffice") as remote:
@@ -236,7 +260,9 @@ def test_too_little_memory_for_the_uploads_is_said_beforehand(bucket, words):
     assert least[1] - least[0] > 50
 
 
-def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(bucket, words, monkeypatch):
+def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(
+    bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.storage.object_store.LARGEST_OBJECT", 100_000)
     monkeypatch.setattr("shardmill.run.store_destination.StoreDestination.largest_file", 100_000)
     with pytest.raises(OutputError, match="one object may have") as error:
@@ -245,5 +271,5 @@ def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(b
     assert bucket.names() == []
 
 
-def _all_of(folder):
+def _all_of(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,7 +35,7 @@ def _named(said: str) -> str:
     return re.search(r"`--memory (\S+)`", said)[1]
 
 
-def test_the_run_says_where_it_is_and_goes_on_with_the_memory_that_it_names(tmp_path):
+def test_the_run_says_where_it_is_and_goes_on_with_the_memory_that_it_names(tmp_path: Path) -> None:
     source = _lines(tmp_path / "a.jsonl")
     prepare = ["prepare", source, "--max-bad", "any", "-q", "-o"]
     stopped = metered(*prepare, tmp_path / "out", "--memory", "400MB")
@@ -58,7 +59,7 @@ def test_the_run_says_where_it_is_and_goes_on_with_the_memory_that_it_names(tmp_
     assert json.loads(reject)["line"] == 30_001
 
 
-def test_a_document_for_a_tokenizer_without_cuts_is_no_different(tmp_path):
+def test_a_document_for_a_tokenizer_without_cuts_is_no_different(tmp_path: Path) -> None:
     pytest.importorskip("tokenizers")
     tokenizer = write_json("lowercase", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}})
     source = tmp_path / "a.txt"
@@ -76,7 +77,7 @@ def test_a_document_for_a_tokenizer_without_cuts_is_no_different(tmp_path):
 
 
 @pytest.mark.parametrize("group", [1, 100])
-def test_a_row_of_parquet_is_no_different(tmp_path, group):
+def test_a_row_of_parquet_is_no_different(tmp_path: Path, group: int) -> None:
     source = tmp_path / "a.parquet"
     texts = ["first", "second", random_words(20 * MB).decode(), *["after"] * 100]
     pq.write_table(pa.table({"text": texts}), source, row_group_size=group, use_dictionary=False)
@@ -94,7 +95,9 @@ def test_a_row_of_parquet_is_no_different(tmp_path, group):
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_lines_are_counted_in_the_source_that_it_stands_in(tmp_path, small_chunks, monkeypatch):
+def test_lines_are_counted_in_the_source_that_it_stands_in(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for i in range(40):
         (tmp_path / f"{i:02}.jsonl").write_text('{"text": "short"}\n\n{"text": "as short"}\n')
     with open(tmp_path / "07.jsonl", "a") as file:
@@ -107,7 +110,9 @@ def test_lines_are_counted_in_the_source_that_it_stands_in(tmp_path, small_chunk
     assert caught.value.place == f"{tmp_path / '07.jsonl'}, line 4"
 
 
-def test_what_stands_after_the_last_wanted_document_does_not_matter(tmp_path, small_chunks, monkeypatch):
+def test_what_stands_after_the_last_wanted_document_does_not_matter(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "a.jsonl"
     texts = [*(f"text {i}" for i in range(10)), "x" * 300_000, "the last"]
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
@@ -122,7 +127,7 @@ def _allow(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """Let a budget have room for records of so many bytes only, so that no test needs a gigabyte."""
     made = shardmill.run.budget.Budget.__init__
 
-    def smaller(self, *args, **more):
+    def smaller(self: Any, *args: Any, **more: Any) -> None:
         made(self, *args, **more)
         self.largest = size
 

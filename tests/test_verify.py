@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,7 @@ from tests.meter import metered
 
 
 @pytest.fixture
-def made(tmp_path):
+def made(tmp_path: Path) -> Path:
     source = write_jsonl(tmp_path / "a.jsonl", documents(600))
     with open(source, "a") as file:
         file.write("not json\n")
@@ -23,7 +26,7 @@ def made(tmp_path):
     return tmp_path / "out"
 
 
-def test_a_whole_dataset_is_found_whole(made):
+def test_a_whole_dataset_is_found_whole(made: Path) -> None:
     report = verify(made, sample=50, source=True)
     assert not report.damage
     assert report.compared
@@ -33,7 +36,9 @@ def test_a_whole_dataset_is_found_whole(made):
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("val", [0, 0.3, "first:9k"])
-def test_every_format_is_found_whole_and_a_flipped_bit_in_it_is_not(tmp_path, form, val):
+def test_every_format_is_found_whole_and_a_flipped_bit_in_it_is_not(
+    tmp_path: Path, form: str, val: float | str
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(300))
     out = tmp_path / "out"
     shardmill.prepare(source, out, val=val, format=form, shard_tokens=10_000)
@@ -46,7 +51,7 @@ def test_every_format_is_found_whole_and_a_flipped_bit_in_it_is_not(tmp_path, fo
     assert any(largest.name in damage for damage in verify(out).damage)
 
 
-def _flip(path, at=100):
+def _flip(path: Path, at: int = 100) -> None:
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
@@ -63,20 +68,20 @@ DAMAGE = {
 }
 
 
-def _exchange(one, other):
+def _exchange(one: Path, other: Path) -> None:
     a, b = one.read_bytes(), other.read_bytes()
     one.write_bytes(b)
     other.write_bytes(a)
 
 
-def _edit(out, change):
+def _edit(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
     manifest = json.loads((out / "manifest.json").read_text())
     change(manifest)
     (out / "manifest.json").write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_damage_is_found_and_the_file_is_named(made, kind):
+def test_damage_is_found_and_the_file_is_named(made: Path, kind: str) -> None:
     harm, name = DAMAGE[kind]
     harm(made)
     report = verify(made)
@@ -91,7 +96,9 @@ def test_damage_is_found_and_the_file_is_named(made, kind):
         ([262, 262], "library gives other tokens|EOT for"),
     ],
 )
-def test_wrong_tokens_are_found_even_when_the_checksum_was_made_for_them(made, tokens, said):
+def test_wrong_tokens_are_found_even_when_the_checksum_was_made_for_them(
+    made: Path, tokens: list[int], said: str
+) -> None:
     import hashlib
     import re
 
@@ -108,14 +115,14 @@ def test_wrong_tokens_are_found_even_when_the_checksum_was_made_for_them(made, t
     assert re.search(said, " ".join(report.damage)), report.damage
 
 
-def test_a_source_that_gives_other_tokens_is_found(made, tmp_path):
+def test_a_source_that_gives_other_tokens_is_found(made: Path, tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text(source.read_text().replace(" the ", " teh ", 1))
     report = verify(made, source=True)
     assert any("the sources give" in damage for damage in report.damage)
 
 
-def test_the_command_exits_with_1_and_names_the_damaged_file(made):
+def test_the_command_exits_with_1_and_names_the_damaged_file(made: Path) -> None:
     assert metered("verify", made).code == 0
     _flip(made / "val_000000.bin")
     run = metered("verify", made, "--json")
@@ -123,6 +130,6 @@ def test_the_command_exits_with_1_and_names_the_damaged_file(made):
     assert "val_000000.bin" in json.loads(run.out)["damage"][0]
 
 
-def test_a_folder_without_a_manifest_is_not_a_dataset(tmp_path):
+def test_a_folder_without_a_manifest_is_not_a_dataset(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a dataset"):
         verify(tmp_path)

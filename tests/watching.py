@@ -8,25 +8,28 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shardmill
+from shardmill.run.writer import Writer
 
 
-def watch_reads(monkeypatch):
+def watch_reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Where the chunks begin that are read from now on, as they come."""
     from shardmill.documents import formats
 
-    read, starts = formats._SourceReader.read, []
+    read, starts = formats.SourceReader.read, []
 
-    def watched(self, chunk):
+    def watched(self: Any, chunk: Any) -> Any:
         starts.append(chunk.start)
         return read(self, chunk)
 
-    monkeypatch.setattr(formats._SourceReader, "read", watched)
+    monkeypatch.setattr(formats.SourceReader, "read", watched)
     return starts
 
 
@@ -52,7 +55,7 @@ main()
 
 
 @contextmanager
-def paused_run(mark, *arguments, env=None):
+def paused_run(mark: Path, *arguments: object, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """The command in a process that has written some results, and writes no more until `mark` is removed.
 
     Whatever comes finds it at work, and an interrupt has all the time it needs, however busy the machine is.
@@ -71,26 +74,24 @@ def paused_run(mark, *arguments, env=None):
                 run.kill()
 
 
-def interruptible():
+def interruptible() -> None:
     """Who starts the tests in the background ignores SIGINT, by `nohup` SIGHUP too; processes below inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def wait_until(true, seconds=150.0):
+def wait_until(true: Callable[[], object], seconds: float = 150.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to pass"
         time.sleep(0.02)
 
 
-def interrupt_after(chunks, source, out, **options):
+def interrupt_after(chunks: int, source: Any, out: Any, **options: Any) -> None:
     """A run that ends after so many results, as Ctrl-C ends it."""
-    from shardmill.run.writer import Writer
+    write, taken = Writer.write, list[int]()
 
-    write, taken = Writer.write, []
-
-    def counted(self, batch):
+    def counted(self: Writer, batch: Any) -> None:
         if len(taken) >= chunks:
             raise KeyboardInterrupt
         taken.append(1)

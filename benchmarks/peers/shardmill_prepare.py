@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from typing import Any
 
 import gigatoken  # noqa: F401
 from way import OUT, SOURCE, WORKERS, Clock
@@ -14,7 +15,7 @@ from shardmill.run.main import prepare
 reader = {".txt": "text", ".parquet": "parquet"}.get(SOURCE.suffix, "jsonl")
 import_module(f"shardmill.documents.{reader}")
 
-options = {"memory": sys.argv[4]} if len(sys.argv) > 4 else {}
+options: dict[str, Any] = {"memory": sys.argv[4]} if len(sys.argv) > 4 else {}
 if SOURCE.suffix == ".txt":
     options |= {"separator": sys.argv[5]} if len(sys.argv) > 5 else {"eot": "none"}
 clock = Clock()

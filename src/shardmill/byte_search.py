@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,17 +24,12 @@ def places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.concatenate([words[found >> 3] * 8 + (found & 7), rest + even])
 
 
-def occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64] | None:
-    """Where `sought` stands, as `bytes.split` finds it: from the left, and none inside another.
-
-    None where that cannot be told by the array: occurrences overlap, and are not of one byte repeated.
-    """
-    if core.available():
-        return find(data, sought)
-    return numpy_occurrences(data, sought)
+def occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
+    """Where `sought` stands, as `bytes.split` finds it: from the left, and none inside another."""
+    return find(data, sought) if core.available() else numpy_occurrences(data, sought)
 
 
-def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64] | None:
+def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
     """The same where there is no core."""
     size = len(sought)
     rarest = min(range(size), key=lambda i: _frequency(sought[i]))
@@ -46,13 +42,7 @@ def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int6
             at = at[data[at + i] == sought[i]]
     if len(at) < 2 or int(np.diff(at).min()) >= size:
         return at
-    if sought.count(sought[:1]) < size:
-        return None
-    order = np.arange(len(at))
-    begins = np.concatenate([[True], np.diff(at) != 1])
-    first = np.maximum.accumulate(np.where(begins, order, 0))
-    kept: NDArray[np.int64] = at[(order - first) % size == 0]
-    return kept
+    return np.fromiter((match.start() for match in re.finditer(re.escape(sought), data.data)), np.int64)
 
 
 def _frequency(byte: int) -> int:

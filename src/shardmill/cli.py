@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from typing import Any, NoReturn
@@ -22,8 +22,28 @@ from shardmill.flags import complete_tokenizers, part_flags, take_part_options
 from shardmill.flags import option_flags as _options
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
-_FROM_0, _FROM_1 = click.IntRange(min=0), click.IntRange(min=1)
 _RESUMABLE = "interrupted: what was recorded stays; the same command goes on from there"
+
+
+_Command = Callable[..., None]
+_json_flag = partial(click.option, "--json", "as_json", is_flag=True)
+
+
+def _summary_flags(command: _Command) -> _Command:
+    """How a run tells what it has made."""
+    command = click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")(command)
+    return _json_flag(help="print the summary as JSON on standard output")(command)
+
+
+def _number(*names: str, least: int = 0, most: int | None = None, **settings: Any) -> Callable[[_Command], _Command]:
+    """A flag that takes a whole number."""
+    shown = settings.get("default") is not None
+    return click.option(*names, type=click.IntRange(least, most), metavar="N", show_default=shown, **settings)
+
+
+def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in given.items() if value not in (None, ())}
 
 
 class _Commands(click.Group):
@@ -63,8 +83,7 @@ def _complete_files(context: click.Context, parameter: click.Parameter, begun: s
 @click.option("-o", "--out", metavar="DIR", help="folder of the dataset, or a URL: s3://, gs://, az://")
 @_options
 @part_flags
-@click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
-@click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
+@_summary_flags
 def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Turn text into token files.
 
@@ -84,7 +103,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
         from shardmill.run import prepare as run
 
     interrupts.end_orderly(_RESUMABLE)
-    options = {name: value for name, value in given.items() if value not in (None, ())}
+    options = _chosen(given)
     if quiet:
         logging.getLogger("shardmill").setLevel(logging.ERROR)
     progress = choose_progress(quiet or as_json)
@@ -116,9 +135,12 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     "-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL, that all machines see"
 )
 @click.option("--parts", type=int, metavar="N", help="how many  [default: of about 4 GB each]")
+@click.option(
+    "--keep-parts", is_flag=True, help="keep the shards of the parts as they are, of unequal size; nothing is merged"
+)
 @_options
-@click.option("--json", "as_json", is_flag=True, help="print the parts as JSON on standard output")
-def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, **given: Any) -> None:
+@_json_flag(help="print the parts as JSON on standard output")
+def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool, as_json: bool, **given: Any) -> None:
     """Cut the work of a `prepare` into parts of about equal size.
 
     Then `shardmill prepare --plan DIR --part K` makes part K, on any machine and in any order, and `shardmill merge
@@ -128,8 +150,8 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, *
     from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
-    options = {name: value for name, value in given.items() if value not in (None, ())}
-    made = plan_parts(list(sources), out, parts=parts, **options)
+    options = _chosen(given)
+    made = plan_parts(list(sources), out, parts=parts, keep_parts=keep_parts, **options)
     report = look(list(sources), out, **options)
     _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
@@ -137,8 +159,8 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, as_json: bool, *
 @shardmill.command(short_help="merge the parts into one dataset")
 @click.argument("out", metavar="DIR")
 @partial(_options, only=("memory",))
-@click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
-@click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
+@click.option("--keep-parts", is_flag=True, help="for a plan that was made with it: its parts are kept in any case")
+@_summary_flags
 def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Make the dataset of a plan from its parts, byte for byte what one machine would have made.
 
@@ -152,8 +174,7 @@ def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     from shardmill.run import choose_progress
 
     interrupts.end_orderly(_RESUMABLE)
-    options = {name: value for name, value in given.items() if value is not None}
-    result = run(out, progress=choose_progress(quiet or as_json), **options)
+    result = run(out, progress=choose_progress(quiet or as_json), **_chosen(given))
     _tell(result, as_json, quiet)
 
 
@@ -186,7 +207,7 @@ _INSPECTED = (
     "-o", "--out", metavar="DIR", help="folder or URL where the dataset will go  [default: the current folder]"
 )
 @partial(_options, only=_INSPECTED)
-@click.option("--json", "as_json", is_flag=True, help="print the report as JSON")
+@_json_flag(help="print the report as JSON")
 def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:
     """Estimate documents, tokens, disk, memory and time of a run from a sample of a few megabytes, and report what
     would go wrong. Nothing is written. The exit code is 1 if `prepare` would stop with an error.
@@ -196,8 +217,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
     from shardmill.inspection import inspect as look
 
     _tell_shadowed(sources, as_json)
-    options = {name: value for name, value in given.items() if value not in (None, ())}
-    report = look(list(sources), out, **options)
+    report = look(list(sources), out, **_chosen(given))
     _print(json.dumps(report.data()) if as_json else report.text())
     if report.stops:
         sys.exit(1)
@@ -207,7 +227,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
 @click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
 @click.option("--sample", default=100, metavar="N", help="number of documents to encode again  [default: 100]")
 @click.option("--source", is_flag=True, help="read all sources again and compare every token")
-@click.option("--json", "as_json", is_flag=True, help="print the report as JSON on standard output")
+@_json_flag(help="print the report as JSON on standard output")
 @click.option("-q", "--quiet", is_flag=True, help="print only damage")
 def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -> None:
     """Check a dataset against its manifest: file sizes, sha256 and counts, that every id is in range and that EOT
@@ -229,30 +249,12 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 @shardmill.command(short_help="print documents with their token boundaries")
 @click.argument("folder", metavar="[DIR]", required=False, shell_complete=_complete_folders)
 @click.option("--split", default=None, metavar="SPLIT", help="split to show: train or val  [default: the first one]")
-@click.option(
-    "-d",
-    "--document",
-    "first",
-    type=_FROM_0,
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="number of the first document to show, counted from 0",
-)
-@click.option("--at", type=_FROM_0, metavar="N", help="show the document that holds token N of the split")
+@_number("-d", "--document", "first", default=0, help="number of the first document to show, counted from 0")
+@_number("--at", help="show the document that holds token N of the split")
 @click.option("--random", is_flag=True, help="show documents drawn at random")
-@click.option("--seed", type=_FROM_0, metavar="N", help="with --random: draw the same documents every time")
-@click.option(
-    "-n", "--documents", type=_FROM_1, default=3, show_default=True, metavar="N", help="number of documents to show"
-)
-@click.option(
-    "--tokens",
-    type=_FROM_1,
-    default=200,
-    show_default=True,
-    metavar="N",
-    help="maximum number of tokens to show of each document",
-)
+@_number("--seed", help="with --random: draw the same documents every time")
+@_number("-n", "--documents", least=1, default=3, help="number of documents to show")
+@_number("--tokens", least=1, default=200, help="maximum number of tokens to show of each document")
 @click.option("--ids", is_flag=True, help="show the id of each token too")
 @click.option("--text", metavar="TEXT", help="show how tokenizers split this text, instead of a dataset")
 @click.option(
@@ -287,25 +289,12 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
 @click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
 @click.argument("other", metavar="[DIR2]", required=False, shell_complete=_complete_folders)
 @click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="file to write")
+@_number("--seed", default=0, help="seed for drawing documents at random")
+@_number("-n", "--documents", least=1, most=50, default=6, help="number of documents to draw from each split")
 @click.option(
-    "--seed", type=_FROM_0, default=0, show_default=True, metavar="N", help="seed for drawing documents at random"
-)
-@click.option(
-    "-n",
-    "--documents",
-    type=click.IntRange(1, 50),
-    default=6,
-    show_default=True,
-    metavar="N",
-    help="number of documents to draw from each split",
-)
-@click.option(
-    "--tokens",
-    default="2B",
-    show_default=True,
-    metavar="N",
+    "--tokens", default="2B", show_default=True, metavar="N",
     help="maximum number of tokens to read; a larger dataset is sampled",
-)
+)  # fmt: skip
 def report(folder: str, other: str | None, out: str, **given: Any) -> None:
     """Write an HTML page about a dataset: totals, plots, tokens, documents drawn at random with every token coloured,
     outliers, rejects, and how the run went. With DIR2 it compares two datasets side by side. The page is one file that
@@ -337,8 +326,7 @@ def card(folder: str) -> None:
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
     help="where the end-of-text token stands in files of other tools  [default: detected]",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="print the summary as JSON on standard output")
-@click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")
+@_summary_flags
 def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
 
@@ -350,13 +338,12 @@ def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     from shardmill.run import choose_progress
 
     interrupts.end_orderly(_RESUMABLE)
-    options = {name: value for name, value in given.items() if value not in (None, ())}
-    result = run(source, out, progress=choose_progress(quiet or as_json), **options)
+    result = run(source, out, progress=choose_progress(quiet or as_json), **_chosen(given))
     _tell(result, as_json, quiet)
 
 
 @shardmill.command(short_help="list the tokenizers that have a name")
-@click.option("--json", "as_json", is_flag=True, help="print the list as JSON")
+@_json_flag(help="print the list as JSON")
 def tokenizers(as_json: bool) -> None:
     """List the tokenizers that have a name. `--tokenizer` also accepts any `.tiktoken`, `tokenizer.json` or
     SentencePiece `.model` file, and any hub id.
@@ -375,7 +362,7 @@ def tokenizers(as_json: bool) -> None:
 
 @shardmill.command(short_help="list the recipes for well-known datasets")
 @click.argument("name", required=False)
-@click.option("--json", "as_json", is_flag=True, help="print the recipes as JSON")
+@_json_flag(help="print the recipes as JSON")
 def recipes(name: str | None, as_json: bool) -> None:
     """List the recipes: names that `prepare` and `inspect` accept as a SOURCE. With NAME, which may be a recipe file,
     print the details of one and the commands it stands for.

@@ -61,10 +61,16 @@ _FLAGS = [
         "--workers are then those of one part",
     ),
     click.option("--parts", type=int, metavar="N", help="with --executor: how many parts  [default: about 4 GB each]"),
+    click.option(
+        "--keep-parts",
+        is_flag=True,
+        default=None,
+        help="with --executor: keep the shards of the parts as they are, of unequal size; nothing is merged",
+    ),
     click.option("--parallel", type=int, metavar="N", help="with --executor local: parts at a time  [default: 1]"),
     click.option("--ray-address", metavar="ADDR", help="with --executor ray: HOST:PORT of the cluster's head"),
 ]
-_WITH_AN_EXECUTOR = ("executor", "parts", "parallel", "ray_address")
+_WITH_AN_EXECUTOR = ("executor", "parts", "keep_parts", "parallel", "ray_address")
 
 
 def part_flags(command: Callable[..., None]) -> Callable[..., None]:

@@ -53,7 +53,7 @@ class Cluster:
         self._namespace = subprocess.Popen(
             [*_UNSHARE, "bash", "-c", first], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
-        assert self._namespace.stdout.readline() == b"ready\n"
+        assert self._namespace.stdout is not None and self._namespace.stdout.readline() == b"ready\n"
         (inside,) = psutil.Process(self._namespace.pid).children()
         self._enter = ["nsenter", f"--target={inside.pid}", "--net", "--pid", "--mount", "--"]
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +17,11 @@ FLAGS = ["--val", "0.1", "-f", "shards", "--shard-tokens", "20000"]
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "a.jsonl", documents(300, seed=2))
 
 
-def run(*words, code=0, **environment):
+def run(*words: object, code: int = 0, **environment: str) -> str:
     names = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
     clean = {name: value for name, value in os.environ.items() if name not in names}
     done = subprocess.run(
@@ -31,7 +32,7 @@ def run(*words, code=0, **environment):
     return done.stdout if code == 0 else done.stderr
 
 
-def test_the_three_commands_give_what_one_gives(tmp_path, source):
+def test_the_three_commands_give_what_one_gives(tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     shardmill.prepare(source, tmp_path / "one", val=0.1, format="shards", shard_tokens=20_000)
     assert "3 parts (0 to 2) of 1 sources" in run("plan", source, "-o", out, "--parts", 3, *FLAGS)
@@ -65,13 +66,15 @@ def test_the_three_commands_give_what_one_gives(tmp_path, source):
         (["a.txt", "-o", "out", "--parts", "3"], "`--parts` needs an `--executor`"),
     ],
 )
-def test_a_call_that_cannot_be_is_refused(tmp_path, monkeypatch, words, said):
+def test_a_call_that_cannot_be_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("Some words.")
     assert said in run("prepare", *words, code=2)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_task_number_in_the_environment_means_nothing_without_a_plan(tmp_path, source):
+def test_a_task_number_in_the_environment_means_nothing_without_a_plan(tmp_path: Path, source: Path) -> None:
     run("prepare", source, "-o", tmp_path / "out", "-q", SLURM_ARRAY_TASK_ID="7")
     assert (tmp_path / "out" / "manifest.json").exists()

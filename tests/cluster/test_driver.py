@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +35,7 @@ class Troubled(SimulatedExecutor):
         self.opened = False
         self.most = 0
 
-    def start(self, copy, number):
+    def start(self, copy: int, number: int) -> None:
         self.started.append(number)
         what = self._happens[number].pop(0) if self._happens.get(number) else 1.0
         seconds = 10.0 * what if isinstance(what, float) else 10.0
@@ -44,67 +47,67 @@ class Troubled(SimulatedExecutor):
         elif what == "frozen":
             self._running[copy].frozen = True
 
-    def reports(self, seconds):
+    def reports(self, seconds: float) -> Iterator[tuple[int, PartReport]]:
         for copy, report in super().reports(seconds):
             if report.kind == "done" and copy in self._ends:
                 self.published.discard(self.started[copy])
                 report = self._ends[copy]
             yield copy, report
 
-    def stop(self, copy):
+    def stop(self, copy: int) -> None:
         self.stopped.append(copy)
         self._running[copy].frozen = False  # ended by force, so that its slot is free again
         super().stop(copy)
 
-    def _end(self, copy, kind):
+    def _end(self, copy: int, kind: str) -> PartReport:
         super().stop(copy)
         return PartReport(kind)
 
-    def open(self):
+    def open(self) -> None:
         self.opened = True
 
 
 class Seen(Progress):
-    def begin(self, total, done, budget):
+    def begin(self, total: int | None, done: Done, budget: Any) -> None:
         self.states, self.total, self.memory = [done], total, budget
-        self.words = []
+        self.words: list[Any] = []
 
-    def update(self, done):
+    def update(self, done: Done) -> None:
         self.states.append(done)
         self.words.append(done.parts)
 
-    def end(self):
+    def end(self) -> None:
         self.ended = True
 
 
-def drive(executor, progress=None):
+def drive(executor: Troubled, progress: Progress | None = None) -> driver.Driver:
     sizes = dict(executor._sizes)
     one = driver.Driver(sizes, executor.missing, executor, progress or Progress(), executor.clock)
     one.run()
     return one
 
 
-def failed(kind=OutputError, message="no space left"):
+def failed(kind: type[ShardmillError] = OutputError, message: str = "no space left") -> PartReport:
     return PartReport("failed", "node-7", error=kind(message, place="there", hint="another way"))
 
 
-def lost(why="SIGKILL"):
+def lost(why: str = "SIGKILL") -> PartReport:
     return PartReport("lost", "node-7", why=why)
 
 
-def test_every_part_is_made_once():
+def test_every_part_is_made_once() -> None:
     executor = Troubled(20, {})
     drive(executor)
     assert executor.started == list(range(20)) and executor.missing() == []
 
 
-def test_no_more_copies_are_on_their_way_than_there_is_room_for():
+def test_no_more_copies_are_on_their_way_than_there_is_room_for() -> None:
     executor = Troubled(50, {3: [lost(), failed()], 7: ["frozen"]})
     drive(executor)
     assert executor.most <= 4
 
 
-def test_what_is_published_is_not_made_again():
+def test_what_is_published_is_not_made_again() -> None:
     executor = Troubled(10, {})
     executor.published |= {0, 1, 5}
     progress = Seen()
@@ -113,14 +116,14 @@ def test_what_is_published_is_not_made_again():
     assert progress.states[0].bytes == 3 * GB and progress.states[-1].bytes == progress.total == 10 * GB
 
 
-def test_nothing_is_opened_when_nothing_is_missing():
+def test_nothing_is_opened_when_nothing_is_missing() -> None:
     executor = Troubled(3, {})
     executor.published |= {0, 1, 2}
     drive(executor)
     assert executor.started == [] and not executor.opened
 
 
-def test_a_lost_part_is_started_again_before_others():
+def test_a_lost_part_is_started_again_before_others() -> None:
     executor = Troubled(20, {0: [lost(), lost()]})
     drive(executor)
     assert executor.missing() == [] and executor.started.count(0) == 3
@@ -128,13 +131,13 @@ def test_a_lost_part_is_started_again_before_others():
 
 
 @pytest.mark.parametrize("error", [OutputError, BudgetError, ShardmillError])
-def test_a_part_that_fails_may_do_so_twice(error):
+def test_a_part_that_fails_may_do_so_twice(error: type[ShardmillError]) -> None:
     executor = Troubled(5, {2: [failed(error), failed(error)]})
     drive(executor)
     assert executor.missing() == []
 
 
-def test_a_part_that_fails_three_times_with_the_same_error_stops_the_run_with_it():
+def test_a_part_that_fails_three_times_with_the_same_error_stops_the_run_with_it() -> None:
     executor = Troubled(5, {2: [failed()] * 9})
     with pytest.raises(OutputError, match="no space left") as caught:
         drive(executor)
@@ -143,7 +146,7 @@ def test_a_part_that_fails_three_times_with_the_same_error_stops_the_run_with_it
     assert caught.value.kept == "4 of 5 parts are done; the same command goes on from there"
 
 
-def test_different_errors_are_counted_apart_up_to_a_number_of_starts():
+def test_different_errors_are_counted_apart_up_to_a_number_of_starts() -> None:
     executor = Troubled(5, {2: [failed(message=f"trouble {i}") for i in range(99)]})
     with pytest.raises(ShardmillError, match="started 10 times") as caught:
         drive(executor)
@@ -151,21 +154,21 @@ def test_different_errors_are_counted_apart_up_to_a_number_of_starts():
 
 
 @pytest.mark.parametrize("error", [UsageError, SourceError])
-def test_an_error_that_cannot_go_away_stops_the_run_at_once(error):
+def test_an_error_that_cannot_go_away_stops_the_run_at_once(error: type[ShardmillError]) -> None:
     executor = Troubled(8, {1: [failed(error)] * 9})
     with pytest.raises(error):
         drive(executor)
     assert executor.started.count(1) == 1
 
 
-def test_a_part_that_is_lost_again_and_again_stops_the_run():
+def test_a_part_that_is_lost_again_and_again_stops_the_run() -> None:
     executor = Troubled(5, {2: [lost("ended by SIGKILL")] * 99})
     with pytest.raises(ShardmillError, match="part 2 was started 10 times") as caught:
         drive(executor)
     assert "ended by SIGKILL" in caught.value.place
 
 
-def test_a_copy_of_which_nothing_is_heard_is_given_up():
+def test_a_copy_of_which_nothing_is_heard_is_given_up() -> None:
     """Also the very first ones, when nothing has been measured yet; and with no room beside them."""
     executor = Troubled(6, {number: ["frozen"] for number in range(4)})
     drive(executor)
@@ -173,11 +176,11 @@ def test_a_copy_of_which_nothing_is_heard_is_given_up():
     assert sorted(executor.stopped) == [0, 1, 2, 3]
 
 
-def test_a_silent_copy_that_has_published_its_part_counts():
+def test_a_silent_copy_that_has_published_its_part_counts() -> None:
     executor = Troubled(3, {0: ["frozen"]})
     sizes, asked = dict(executor._sizes), []
 
-    def missing():
+    def missing() -> list[int]:
         asked.append(1)
         return [number for number in executor.missing() if number != 0 or len(asked) < 3]
 
@@ -185,32 +188,32 @@ def test_a_silent_copy_that_has_published_its_part_counts():
     assert executor.started.count(0) == 1 and executor.stopped == [0]
 
 
-def test_a_straggler_gets_a_second_copy_and_the_first_that_is_done_ends_the_other():
+def test_a_straggler_gets_a_second_copy_and_the_first_that_is_done_ends_the_other() -> None:
     executor = Troubled(12, {5: [100.0]})
     drive(executor)
     assert executor.started.count(5) == 2 and len(executor.stopped) == 1
     assert executor.now < 200  # alone it would have taken a thousand seconds
 
 
-def test_a_copy_that_works_and_comes_to_no_end_does_not_hold_up_the_run():
+def test_a_copy_that_works_and_comes_to_no_end_does_not_hold_up_the_run() -> None:
     executor = Troubled(12, {5: [math.inf]})
     drive(executor)
     assert executor.missing() == [] and executor.started.count(5) == 2
 
 
-def test_a_straggler_is_not_copied_before_every_part_has_been_started():
+def test_a_straggler_is_not_copied_before_every_part_has_been_started() -> None:
     executor = Troubled(40, {0: [100.0]})
     drive(executor)
     assert executor.started[-1] == 0 and executor.started.count(0) == 2
 
 
-def test_nothing_is_late_before_something_was_measured():
+def test_nothing_is_late_before_something_was_measured() -> None:
     executor = Troubled(2, {0: [50.0], 1: [50.0]})
     drive(executor)
     assert executor.started == [0, 1]
 
 
-def test_when_nothing_is_heard_from_anywhere_the_run_ends(monkeypatch):
+def test_when_nothing_is_heard_from_anywhere_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Troubled(3, {})
     monkeypatch.setattr(executor, "room", lambda: 0)
     with pytest.raises(ShardmillError, match="sign of life"):
@@ -218,11 +221,11 @@ def test_when_nothing_is_heard_from_anywhere_the_run_ends(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt])
-def test_an_interrupt_says_what_is_kept(monkeypatch, kind):
+def test_an_interrupt_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, kind: type[BaseException]) -> None:
     executor = Troubled(30, {})
     reports = executor.reports
 
-    def interrupted(seconds):
+    def interrupted(seconds: float) -> Iterator[tuple[int, PartReport]]:
         yield from reports(seconds)
         if len(executor.published) >= 6:
             raise kind
@@ -233,7 +236,7 @@ def test_an_interrupt_says_what_is_kept(monkeypatch, kind):
     assert caught.value.kept.startswith("8 of 30 parts are done")
 
 
-def test_progress_is_gathered_from_all_copies():
+def test_progress_is_gathered_from_all_copies() -> None:
     progress = Seen()
     drive(Troubled(20, {3: [lost()], 19: [math.inf]}), progress)
     assert progress.states == sorted(progress.states, key=lambda done: done.bytes)
@@ -241,7 +244,7 @@ def test_progress_is_gathered_from_all_copies():
     assert any(words.startswith("3 of 20 parts") for words in progress.words)
 
 
-def test_the_memory_that_is_shown_is_that_of_the_fullest_node():
+def test_the_memory_that_is_shown_is_that_of_the_fullest_node() -> None:
     copies = {
         i: driver._Copy(i, report=PartReport("running", node, memory=memory, limit=100))
         for i, (node, memory) in enumerate([("a", 10), ("b", 30), ("a", 25), ("c", 34)])
@@ -250,7 +253,7 @@ def test_the_memory_that_is_shown_is_that_of_the_fullest_node():
     assert (gathered.sample(), gathered.memory) == (35, 200)
 
 
-def test_a_report_survives_its_way_through_a_line_of_json():
+def test_a_report_survives_its_way_through_a_line_of_json() -> None:
     done = Done(1, 2, 3, 4)
     for report in (PartReport("running", "a", done, 5, 6), failed(), failed(SourceError, "ü\n"), lost()):
         line = report.line()
@@ -260,18 +263,18 @@ def test_a_report_survives_its_way_through_a_line_of_json():
 
 
 @pytest.mark.parametrize("name", EXECUTORS)
-def test_every_executor_of_the_table_can_be_made(name, tmp_path):
+def test_every_executor_of_the_table_can_be_made(name: str, tmp_path: Path) -> None:
     if name == "ray":
         pytest.importorskip("ray", reason="ray is not installed")
     assert isinstance(make_executor(name, str(tmp_path)), Executor)
 
 
-def test_an_executor_that_does_not_exist_is_named():
+def test_an_executor_that_does_not_exist_is_named() -> None:
     with pytest.raises(UsageError, match="no executor `slurm`") as caught:
         make_executor("slurm", "out")
     assert "local" in caught.value.hint
 
 
-def test_a_setting_of_another_executor_is_refused():
+def test_a_setting_of_another_executor_is_refused() -> None:
     with pytest.raises(UsageError, match="`--ray-address` means nothing to the executor `local`"):
         make_executor("local", "out", ray_address="somewhere")

@@ -7,7 +7,9 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,7 +19,7 @@ from tests.corpus import contents, documents, write_jsonl
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARTS = 4
-OPTIONS = {"val": 0.05, "format": "shards", "shard_tokens": 20_000}
+OPTIONS: dict[str, Any] = {"val": 0.05, "format": "shards", "shard_tokens": 20_000}
 FLAGS = ["--val", "0.05", "-f", "shards", "--shard-tokens", "20000"]
 # What Slurm's command gets is written down; the number of the job is its answer.
 _SBATCH = """#!/bin/sh
@@ -27,25 +29,25 @@ echo 4711
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "web.jsonl", documents(600, seed=8))
 
 
 @pytest.fixture
-def expected(tmp_path, source):
+def expected(tmp_path: Path, source: Path) -> dict[str, bytes]:
     shardmill.prepare(source, tmp_path / "alone", **OPTIONS)
     return contents(tmp_path / "alone")
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Callable[..., str]:
     """Runs a command to its end, with `shardmill` and `sbatch` on its path."""
     (tmp_path / "bin").mkdir()
     for name, text in (("shardmill", f'#!/bin/sh\nexec {sys.executable} -m shardmill "$@"\n'), ("sbatch", _SBATCH)):
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)
 
-    def run(*command, **more):
+    def run(*command: object, **more: str) -> str:
         environment = {
             **os.environ,
             "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}",
@@ -70,7 +72,7 @@ def in_any_order() -> list[int]:
     return numbers
 
 
-def test_slurm(tmp_path, source, expected, run):
+def test_slurm(tmp_path: Path, source: Path, expected: dict[str, bytes], run: Callable[..., str]) -> None:
     script, out = EXAMPLES / "slurm.sh", tmp_path / "out of all"
     run(script, out, PARTS, source, *FLAGS)
     array, merge = (tmp_path / "submitted").read_text().removesuffix("--\n").split("--\n")
@@ -83,7 +85,7 @@ def test_slurm(tmp_path, source, expected, run):
     assert contents(out) == expected
 
 
-def test_kubernetes(tmp_path, source, expected, run):
+def test_kubernetes(tmp_path: Path, source: Path, expected: dict[str, bytes], run: Callable[..., str]) -> None:
     job = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
     assert job["kind"] == "Job" and job["spec"]["completionMode"] == "Indexed"
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -97,7 +99,7 @@ def test_kubernetes(tmp_path, source, expected, run):
 
 
 @pytest.mark.skipif(not shutil.which("parallel"), reason="GNU parallel is not installed")
-def test_parallel(tmp_path, source, expected, run):
+def test_parallel(tmp_path: Path, source: Path, expected: dict[str, bytes], run: Callable[..., str]) -> None:
     run(EXAMPLES / "parallel.sh", tmp_path / "out", PARTS, source, *FLAGS)
     assert contents(tmp_path / "out") == expected
     run(EXAMPLES / "parallel.sh", tmp_path / "out", PARTS, source, *FLAGS)

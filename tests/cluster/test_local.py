@@ -8,6 +8,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +23,7 @@ from tests.corpus import contents, documents, write_jsonl
 from tests.meter import SHARDMILL
 from tests.watching import interruptible, wait_until
 
-OPTIONS = {"val": 0.05, "format": "shards", "shard_tokens": 30_000}
+OPTIONS: dict[str, Any] = {"val": 0.05, "format": "shards", "shard_tokens": 30_000}
 FLAGS = ["--val", "0.05", "-f", "shards", "--shard-tokens", "30000"]
 # A copy is soon taken for lost, and an interrupt has all the time it needs, however busy the machine is.
 _IMPATIENT = """
@@ -34,22 +37,22 @@ main()
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "web.jsonl", documents(1500, seed=3))
 
 
 @pytest.fixture
-def expected(tmp_path, source):
+def expected(tmp_path: Path, source: Path) -> dict[str, bytes]:
     shardmill.prepare(source, tmp_path / "alone", **OPTIONS)
     return contents(tmp_path / "alone")
 
 
 @pytest.fixture
-def command(tmp_path, source):
+def command(tmp_path: Path, source: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts the command, with parts that take seconds."""
     environment, started = slow_parts(tmp_path / "slow", 0.15), []
 
-    def start(*more):
+    def start(*more: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", _IMPATIENT, "prepare", source, "-o", tmp_path / "out", *FLAGS]
         words += ["--executor", "local", "--parts", "4", "--parallel", "2", "--memory", "500MB", *more]
         run = subprocess.Popen(
@@ -67,7 +70,9 @@ def command(tmp_path, source):
 
 
 @pytest.mark.parametrize("parallel", [None, 2])
-def test_parts_in_processes_give_the_bytes_of_one_run(tmp_path, source, expected, parallel):
+def test_parts_in_processes_give_the_bytes_of_one_run(
+    tmp_path: Path, source: Path, expected: dict[str, bytes], parallel: int | None
+) -> None:
     result = prepare_in_parts(source, tmp_path / "out", parts=5, parallel=parallel, memory="4GB", **OPTIONS)
     assert contents(tmp_path / "out") == expected
     assert result.manifest["documents"] + result.manifest["empty"] == 1500
@@ -79,7 +84,9 @@ def test_parts_in_processes_give_the_bytes_of_one_run(tmp_path, source, expected
         prepare_in_parts(source, tmp_path / "out", overwrite=True, **OPTIONS)
 
 
-def test_killed_and_frozen_processes_change_nothing(tmp_path, command, expected):
+def test_killed_and_frozen_processes_change_nothing(
+    tmp_path: Path, command: Callable[..., subprocess.Popen[str]], expected: dict[str, bytes]
+) -> None:
     run = command()
     wait_until(lambda: len(part_processes(run.pid)) == 2)
     first, second = part_processes(run.pid).values()
@@ -91,7 +98,9 @@ def test_killed_and_frozen_processes_change_nothing(tmp_path, command, expected)
     assert contents(tmp_path / "out") == expected
 
 
-def test_when_the_driver_is_killed_its_parts_end_and_the_same_command_goes_on(tmp_path, command, expected):
+def test_when_the_driver_is_killed_its_parts_end_and_the_same_command_goes_on(
+    tmp_path: Path, command: Callable[..., subprocess.Popen[str]], expected: dict[str, bytes]
+) -> None:
     run = command()
     wait_until(lambda: len(part_processes(run.pid)) == 2)
     parts = part_processes(run.pid).values()
@@ -108,7 +117,9 @@ def test_when_the_driver_is_killed_its_parts_end_and_the_same_command_goes_on(tm
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_all_and_the_same_command_goes_on(tmp_path, command, expected, number):
+def test_a_signal_ends_all_and_the_same_command_goes_on(
+    tmp_path: Path, command: Callable[..., subprocess.Popen[str]], expected: dict[str, bytes], number: int
+) -> None:
     run = command()
     wait_until(lambda: len(part_processes(run.pid)) == 2)
     parts = part_processes(run.pid).values()
@@ -123,7 +134,7 @@ def test_a_signal_ends_all_and_the_same_command_goes_on(tmp_path, command, expec
     assert contents(tmp_path / "out") == expected
 
 
-def test_a_damaged_source_stops_the_run_at_once_with_its_place_and_its_part(tmp_path):
+def test_a_damaged_source_stops_the_run_at_once_with_its_place_and_its_part(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for i in range(4):
         data = gzip.compress(write_jsonl(tmp_path / "plain", documents(200, seed=i)).read_bytes())
@@ -135,7 +146,7 @@ def test_a_damaged_source_stops_the_run_at_once_with_its_place_and_its_part(tmp_
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_a_process_that_dies_in_a_library_is_told_with_its_last_words(tmp_path, source):
+def test_a_process_that_dies_in_a_library_is_told_with_its_last_words(tmp_path: Path, source: Path) -> None:
     crash = tmp_path / "crash"
     slow_parts(crash, 0)
     (crash / "sitecustomize.py").write_text(
@@ -149,19 +160,21 @@ def test_a_process_that_dies_in_a_library_is_told_with_its_last_words(tmp_path, 
 
 
 @pytest.mark.parametrize("wrong", [["--parallel", "0"], ["--ray-address", "x:1"]])
-def test_settings_that_cannot_be_are_refused_before_anything_is_written(tmp_path, source, wrong):
+def test_settings_that_cannot_be_are_refused_before_anything_is_written(
+    tmp_path: Path, source: Path, wrong: list[str]
+) -> None:
     words = [*SHARDMILL, "prepare", source, "-o", tmp_path / "out", "--executor", "local", *wrong]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2 and wrong[0] in done.stderr and not (tmp_path / "out").exists()
 
 
-def test_the_settings_of_parts_need_an_executor(tmp_path, source):
+def test_the_settings_of_parts_need_an_executor(tmp_path: Path, source: Path) -> None:
     words = [*SHARDMILL, "prepare", source, "-o", tmp_path / "out", "--parallel", "2"]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=100)
     assert done.returncode == 2 and "`--parallel` needs an `--executor`" in done.stderr
 
 
-def test_every_part_can_be_found_by_its_process():
+def test_every_part_can_be_found_by_its_process() -> None:
     assert part_processes(psutil.Process().pid) == {}
     with pytest.raises(UsageError):
         prepare_in_parts("a.txt", "out", executor="nowhere")

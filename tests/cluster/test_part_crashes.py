@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.corpus import documents, write_jsonl
@@ -10,17 +12,23 @@ from tests.crashing import crash_parts
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("every", "power", "format"),
+    ("every", "power", "format", "keep"),
     [
-        (40, False, "shards"),
-        pytest.param(1, False, "shards", marks=pytest.mark.slow),
-        pytest.param(3, True, "shards", marks=pytest.mark.slow),
-        pytest.param(5, False, "megatron", marks=pytest.mark.slow),
-        pytest.param(5, False, "mds", marks=pytest.mark.slow),
+        (40, 0.0, "shards", False),
+        (60, 0.0, "mds", True),
+        pytest.param(1, 0.0, "shards", False, marks=pytest.mark.slow),
+        pytest.param(3, 1.0, "shards", False, marks=pytest.mark.slow),
+        pytest.param(5, 0.0, "megatron", False, marks=pytest.mark.slow),
+        pytest.param(5, 0.0, "mds", False, marks=pytest.mark.slow),
+        pytest.param(2, 0.0, "shards", True, marks=pytest.mark.slow),
+        pytest.param(3, 1.0, "mds", True, marks=pytest.mark.slow),
     ],
 )
-def test_killed_at_any_step_they_come_to_the_same_bytes(tmp_path, every, power, format):
-    source = write_jsonl(tmp_path / "a.jsonl", documents(250, seed=9))
-    kills = crash_parts(source, tmp_path / "out", 3, every=every, power=power, format=format, val=0.1,
-                        shard_tokens=9_000)  # fmt: skip
+def test_killed_at_any_step_they_come_to_the_same_bytes(
+    tmp_path: Path, every: int, power: float, format: str, keep: bool
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", documents(60, seed=9))
+    kept = {"keep_parts": True} if keep else {}
+    kills = crash_parts(source, tmp_path / "out", 2, every=every, power=power, format=format, val=0.1,
+                        shard_tokens=4_000, **kept)  # fmt: skip
     assert kills > 1

@@ -6,6 +6,8 @@ import hashlib
 import json
 import random
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +17,7 @@ import shardmill
 from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
 from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageError
 from shardmill.options import FORMATS
+from shardmill.run import Result
 from tests.corpus import contents, documents, write_jsonl
 
 TEXTS = documents(700, seed=6)
@@ -22,7 +25,7 @@ MEMORY = "2GB"  # more than the tests' own process holds already
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory):
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     write_jsonl(folder / "a.jsonl", TEXTS)
     lines = (folder / "a.jsonl").read_text().splitlines(keepends=True)
@@ -36,7 +39,7 @@ def sources(tmp_path_factory):
     return folder
 
 
-CASES = {
+CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
     "json lines, some bad": (["bad.jsonl"], {"max_bad": "any", "val": 0.1}),
     "text without a separator": (["b.txt", "b.txt"], {"val": 0.3}),
     "text with a separator": (["b.txt"], {"separator": r"\n\n", "val": 0.2}),
@@ -52,7 +55,7 @@ CASES = {
 }
 
 
-def made_in_parts(names, out, parts, seed=0, **options):
+def made_in_parts(names: Any, out: Path, parts: int, seed: int = 0, **options: Any) -> Result:
     plan = plan_parts(names, out, parts=parts, **options)
     numbers = [part.number for part in plan.parts]
     random.Random(seed).shuffle(numbers)
@@ -64,9 +67,11 @@ def made_in_parts(names, out, parts, seed=0, **options):
 
 @pytest.mark.parametrize("counts", [(2, 7), pytest.param((1, 3, 40), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES)
-def test_any_number_of_parts_gives_the_bytes_of_one_run(sources, tmp_path, case, counts):
-    names, options = CASES[case]
-    names = [sources / name for name in names]
+def test_any_number_of_parts_gives_the_bytes_of_one_run(
+    sources: Path, tmp_path: Path, case: str, counts: tuple[int, ...]
+) -> None:
+    listed, options = CASES[case]
+    names = [sources / name for name in listed]
     shardmill.prepare(names, tmp_path / "one", memory=MEMORY, **options)
     expected = contents(tmp_path / "one")
     for parts in counts:
@@ -77,15 +82,15 @@ def test_any_number_of_parts_gives_the_bytes_of_one_run(sources, tmp_path, case,
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_format_can_be_made_in_parts(sources, tmp_path, format):
-    options = {"format": format, "val": 0.1, "shard_tokens": 20_000}
+def test_every_format_can_be_made_in_parts(sources: Path, tmp_path: Path, format: str) -> None:
+    options: dict[str, Any] = {"format": format, "val": 0.1, "shard_tokens": 20_000}
     shardmill.prepare(sources / "a.jsonl", tmp_path / "one", memory=MEMORY, **options)
     made_in_parts(sources / "a.jsonl", tmp_path / "out", 5, **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "one")
 
 
 @pytest.fixture
-def parts(sources, tmp_path):
+def parts(sources: Path, tmp_path: Path) -> Path:
     """A plan whose four parts are all made."""
     out = tmp_path / "out"
     for part in plan_parts(sources / "a.jsonl", out, parts=4, val=0.1).parts:
@@ -93,21 +98,21 @@ def parts(sources, tmp_path):
     return out
 
 
-def test_the_same_plan_again_changes_nothing_and_another_is_refused(sources, parts):
-    def state():
+def test_the_same_plan_again_changes_nothing_and_another_is_refused(sources: Path, parts: Path) -> None:
+    def state() -> dict[Path, bytes]:
         return {path: hashlib.sha256(path.read_bytes()).digest() for path in parts.rglob("*") if path.is_file()}
 
     before = state()
     plan_parts(sources / "a.jsonl", parts, parts=4, val=0.1)
     assert make_part(parts, 2).made is False
     assert state() == before
-    for changed in ({"parts": 5, "val": 0.1}, {"parts": 4, "val": 0.2}):
+    for count, val in ((5, 0.1), (4, 0.2)):
         with pytest.raises(MismatchError):
-            plan_parts(sources / "a.jsonl", parts, **changed)
+            plan_parts(sources / "a.jsonl", parts, parts=count, val=val)
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_missing_part_is_named(parts, number):
+def test_a_missing_part_is_named(parts: Path, number: int) -> None:
     shutil.rmtree(parts / ".parts" / f"{number:05}")
     assert missing_parts(read_part_plan(parts)) == [number]
     with pytest.raises(UsageError, match=f"1 of 4 parts are missing: {number}") as caught:
@@ -118,7 +123,9 @@ def test_a_missing_part_is_named(parts, number):
 
 @pytest.mark.parametrize("name", ["tokens.bin", "rows.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["shorter", "changed"])
-def test_a_damaged_part_is_named_and_can_be_made_again(sources, parts, tmp_path, name, how):
+def test_a_damaged_part_is_named_and_can_be_made_again(
+    sources: Path, parts: Path, tmp_path: Path, name: str, how: str
+) -> None:
     path = parts / ".parts" / "00002" / name
     data = path.read_bytes()
     path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
@@ -133,7 +140,7 @@ def test_a_damaged_part_is_named_and_can_be_made_again(sources, parts, tmp_path,
     assert contents(parts) == contents(tmp_path / "one")
 
 
-def test_a_part_of_another_plan_is_named(sources, parts, tmp_path):
+def test_a_part_of_another_plan_is_named(sources: Path, parts: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     plan_parts(sources / "a.jsonl", other, parts=4, val=0.2)
     make_part(other, 1, memory=MEMORY)
@@ -144,7 +151,9 @@ def test_a_part_of_another_plan_is_named(sources, parts, tmp_path):
 
 
 @pytest.mark.parametrize("merged", [False, True])
-def test_a_second_copy_that_comes_late_changes_nothing(sources, parts, tmp_path, monkeypatch, merged):
+def test_a_second_copy_that_comes_late_changes_nothing(
+    sources: Path, parts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merged: bool
+) -> None:
     """One that had begun before its part was published elsewhere; also where all was merged meanwhile."""
     from shardmill.cluster.place import FolderPlace
 
@@ -152,12 +161,12 @@ def test_a_second_copy_that_comes_late_changes_nothing(sources, parts, tmp_path,
     plan_parts(sources / "a.jsonl", out, parts=4, val=0.1)
     publish = FolderPlace.publish
 
-    def asleep(self, number, folder, manifest):
+    def asleep(self: FolderPlace, name: str, folder: Path, manifest: dict[str, Any]) -> bool:
         for other in range(4):
             shutil.copytree(parts / ".parts" / f"{other:05}", out / ".parts" / f"{other:05}")
         if merged:
             merge(out, memory=MEMORY)
-        return publish(self, number, folder, manifest)
+        return publish(self, name, folder, manifest)
 
     monkeypatch.setattr(FolderPlace, "publish", asleep)
     assert make_part(out, 2, memory=MEMORY).made is False
@@ -166,18 +175,18 @@ def test_a_second_copy_that_comes_late_changes_nothing(sources, parts, tmp_path,
     assert contents(out) == contents(parts)
 
 
-def test_there_is_no_such_part(parts):
+def test_there_is_no_such_part(parts: Path) -> None:
     with pytest.raises(UsageError, match="there is no part 4"):
         make_part(parts, 4)
 
 
-def test_without_a_plan_nothing_can_be_made_or_merged(tmp_path):
+def test_without_a_plan_nothing_can_be_made_or_merged(tmp_path: Path) -> None:
     for call in (lambda: make_part(tmp_path, 0), lambda: merge(tmp_path)):
         with pytest.raises(UsageError, match="no plan"):
             call()
 
 
-def test_a_merged_dataset_says_so_when_it_is_merged_again(parts):
+def test_a_merged_dataset_says_so_when_it_is_merged_again(parts: Path) -> None:
     first = merge(parts, memory=MEMORY)
     assert not first.already and merge(parts).already
     assert not (parts / ".parts").exists()

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import shardmill
 from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
 from shardmill.errors import OutputError, UsageError
 from tests.corpus import contents, documents, write_jsonl
-from tests.object_store import bucket, s3_server  # noqa: F401 - fixtures
+from tests.object_store import Bucket, bucket, s3_server  # noqa: F401 - fixtures
 
-OPTIONS = {"val": 0.1, "format": "shards", "shard_tokens": 20_000}
+OPTIONS: dict[str, Any] = {"val": 0.1, "format": "shards", "shard_tokens": 20_000}
 MEMORY = "2GB"
 
 
 @pytest.fixture
-def source(tmp_path):
+def source(tmp_path: Path) -> Path:
     return write_jsonl(tmp_path / "a.jsonl", documents(300, seed=2))
 
 
 @pytest.fixture
-def machines(tmp_path, monkeypatch):
+def machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[object], None]:
     """Says on which machine the next step runs: each has a disk of its own."""
 
-    def machine(name):
+    def machine(name: object) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"machine-{name}"))
 
     machine(0)
     return machine
 
 
-def test_parts_of_several_machines_give_the_bytes_of_one(tmp_path, source, bucket, machines):  # noqa: F811
+def test_parts_of_several_machines_give_the_bytes_of_one(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+) -> None:
     shardmill.prepare(source, tmp_path / "one", memory=MEMORY, **OPTIONS)
     url = bucket.url()
     plan = plan_parts(source, url, parts=3, **OPTIONS)
@@ -47,14 +56,20 @@ def test_parts_of_several_machines_give_the_bytes_of_one(tmp_path, source, bucke
     assert [name for name in bucket.names() if name.startswith(".parts")] == [] and bucket.uploads() == []
 
 
-def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(tmp_path, source, bucket, machines, monkeypatch):  # noqa: F811
+def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from shardmill.cluster.place import StorePlace
 
     url = bucket.url()
     plan_parts(source, url, parts=2, **OPTIONS)
-    publish, woken = StorePlace.publish, []
+    publish, woken = StorePlace.publish, list[str]()
 
-    def late(self, name, folder, manifest, *, final=False):
+    def late(self: StorePlace, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
         if not woken:
             woken.append(name)
             machines("faster")
@@ -71,7 +86,7 @@ def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(tmp_path, sour
     assert bucket.contents() == contents(tmp_path / "one")
 
 
-def test_missing_and_damaged_parts_are_named(source, bucket, machines):  # noqa: F811
+def test_missing_and_damaged_parts_are_named(source: Path, bucket: Bucket, machines: Callable[[object], None]) -> None:  # noqa: F811
     url = bucket.url()
     plan_parts(source, url, parts=2, **OPTIONS)
     make_part(url, 0, memory=MEMORY)
@@ -85,3 +100,44 @@ def test_missing_and_damaged_parts_are_named(source, bucket, machines):  # noqa:
         merge(url, memory=MEMORY)
     bucket.put(name, data)
     assert merge(url, memory=MEMORY).manifest["documents"] > 0
+
+
+@pytest.mark.parametrize("format", ["shards", "mds"])
+def test_kept_parts_are_uploaded_under_their_final_names(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+    format: str,
+) -> None:
+    options: dict[str, Any] = {**OPTIONS, "format": format, "keep_parts": True, "parts": 3}
+    plan_parts(source, tmp_path / "here", **options)
+    url = bucket.url()
+    plan_parts(source, url, **options)
+    for number in (2, 0, 1, 2):
+        make_part(tmp_path / "here", number, memory=MEMORY)
+        machines(number)
+        make_part(url, number, memory=MEMORY)
+    merge(tmp_path / "here")
+    machines("last")
+    merge(url, keep_parts=True)
+    assert bucket.contents() == contents(tmp_path / "here")
+    assert [name for name in bucket.names() if name.startswith(".parts")] == [] and bucket.uploads() == []
+
+
+def test_a_kept_shard_that_is_gone_from_the_store_is_named(
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+) -> None:
+    url = bucket.url()
+    plan_parts(source, url, parts=2, keep_parts=True, **OPTIONS)
+    for number in range(2):
+        make_part(url, number, memory=MEMORY)
+    [lost, *_] = [name for name in bucket.names() if name.startswith("train_100001")]
+    data = bucket.read(lost)
+    bucket.delete(lost)
+    with pytest.raises(OutputError, match=lost):
+        merge(url)
+    bucket.put(lost, data)
+    assert merge(url).manifest["documents"] > 0

@@ -6,6 +6,9 @@ import gzip
 import json
 import random
 import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,21 +24,21 @@ MEMORY = "2GB"  # more than the tests' own process holds already
 BAD = ['{"text": 1}', '{"other": "x"}', "{", '{"text": null}', "[]", '{"text": "\\ud800"}', ""]
 
 
-def texts_of(chance):
+def texts_of(chance: random.Random) -> list[str]:
     texts = documents(chance.choice([1, 3, 40, 200]), seed=chance.randrange(10**6))
     if chance.random() < 0.3:  # one that is cut into spans, and across parts
         texts.insert(chance.randrange(len(texts) + 1), "word " * chance.choice([20_000, 60_000]))
     return texts
 
 
-def json_lines(chance):
+def json_lines(chance: random.Random) -> bytes:
     lines = [json.dumps({"text": text}) for text in texts_of(chance)]
     for _ in range(chance.choice([0, 0, 2, 30])):
         lines.insert(chance.randrange(len(lines) + 1), chance.choice(BAD))
     return "\n".join(lines).encode() + b"\n" * chance.randrange(2)
 
 
-def write_source(chance, folder, number):
+def write_source(chance: random.Random, folder: Path, number: int) -> Path:
     """A file, or a folder of small ones, of a random kind."""
     kind = chance.choice(["jsonl", "jsonl.gz", "jsonl.zst", "txt", "txt.gz", "parquet", "tiny"])
     path = folder / f"{number}.{kind}"
@@ -55,7 +58,7 @@ def write_source(chance, folder, number):
     return path
 
 
-def some_options(chance):
+def some_options(chance: random.Random) -> dict[str, Any]:
     formats = chance.sample(FORMATS, chance.choice([1, 1, 2]))
     if {"mds", "litdata"} <= set(formats):  # both write `index.json`
         formats = formats[:1]
@@ -77,7 +80,7 @@ def some_options(chance):
     return options
 
 
-def outcome(make, out):
+def outcome(make: Callable[[], object], out: Path) -> dict[str, bytes] | type[shardmill.ShardmillError]:
     """The files, or the error."""
     try:
         make()
@@ -87,7 +90,9 @@ def outcome(make, out):
 
 
 @pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 120))])
-def test_random_sources_in_any_number_of_parts_give_the_bytes_of_one_run(tmp_path, monkeypatch, seed):
+def test_random_sources_in_any_number_of_parts_give_the_bytes_of_one_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr("shardmill.cluster.merging.PIECE_BYTES", chance.choice([1, 20_000, 1 << 30]))
     monkeypatch.setattr("shardmill.cluster.stored_part._PLACES_AT_ONCE", chance.choice([300, 5_000, 1 << 22]))
@@ -98,7 +103,7 @@ def test_random_sources_in_any_number_of_parts_give_the_bytes_of_one_run(tmp_pat
     for count in (1, 2, 7) if seed % 4 else (100,):
         out = tmp_path / "out"
 
-        def in_parts(count=count, out=out):
+        def in_parts(count: int = count, out: Path = out) -> None:
             plan = plan_parts(sources, out, parts=count, **options)
             for number in chance.sample(range(len(plan.parts)), len(plan.parts)):
                 make_part(out, number, memory=MEMORY)

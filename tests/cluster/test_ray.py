@@ -7,9 +7,13 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -23,7 +27,7 @@ from tests.watching import interruptible, wait_until
 REASON = why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
-OPTIONS = {"val": 0.05, "shard_tokens": 30_000}
+OPTIONS: dict[str, Any] = {"val": 0.05, "shard_tokens": 30_000}
 FLAGS = ["--val", "0.05", "--shard-tokens", "30000"]
 # A copy is soon taken for lost, and an interrupt has all the time it needs, however busy the machine is.
 _IMPATIENT = """
@@ -62,7 +66,7 @@ print(json.dumps({name[4:]: hashlib.sha256(read(name)).hexdigest() for name in n
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory):
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A head and a second node, each with room for one part; chunks take their time."""
     folder = tmp_path_factory.mktemp("ray")
     with Cluster(folder, {**slow_parts(folder / "slow", 0.1), **STORE}) as made:
@@ -72,28 +76,32 @@ def cluster(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("source") / "web.jsonl", documents(2000, seed=4))
 
 
-def alone(source, out, format="shards"):
+def alone(source: Path, out: Path, format: str = "shards") -> dict[str, bytes]:
     shardmill.prepare(source, out, format=format, **OPTIONS)
     return contents(out)
 
 
-def start(cluster, source, out, *more, parts=8, format="shards"):
-    words = [sys.executable, "-c", _IMPATIENT, "prepare", source, "-o", out, *FLAGS, "-f", format]
+def start(
+    cluster: Cluster, source: Path, out: Path | str, *more: object, parts: int = 8, format: str = "shards"
+) -> subprocess.Popen[str]:
+    words: list[object] = [sys.executable, "-c", _IMPATIENT, "prepare", source, "-o", out, *FLAGS, "-f", format]
     words += ["--executor", "ray", "--ray-address", ADDRESS, "--parts", parts, "--memory", "500MB", "--workers", "1"]
     return cluster.start(*words, *more, preexec_fn=interruptible)
 
 
-def succeeded(run, seconds=150):
+def succeeded(run: subprocess.Popen[str], seconds: float = 150) -> str:
     _, said = run.communicate(timeout=seconds)
     assert run.returncode == 0, said
     return said
 
 
-def test_parts_on_two_nodes_give_the_bytes_of_one_run_also_when_processes_are_killed(cluster, source, tmp_path):
+def test_parts_on_two_nodes_give_the_bytes_of_one_run_also_when_processes_are_killed(
+    cluster: Cluster, source: Path, tmp_path: Path
+) -> None:
     expected = alone(source, tmp_path / "alone")
     run = start(cluster, source, tmp_path / "out")
     wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
@@ -108,7 +116,9 @@ def test_parts_on_two_nodes_give_the_bytes_of_one_run_also_when_processes_are_ki
 
 
 @pytest.mark.slow
-def test_an_interrupt_ends_the_parts_and_the_same_command_goes_on(cluster, source, tmp_path):
+def test_an_interrupt_ends_the_parts_and_the_same_command_goes_on(
+    cluster: Cluster, source: Path, tmp_path: Path
+) -> None:
     expected = alone(source, tmp_path / "alone")
     run = start(cluster, source, tmp_path / "out")
     wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
@@ -122,7 +132,9 @@ def test_an_interrupt_ends_the_parts_and_the_same_command_goes_on(cluster, sourc
     assert contents(tmp_path / "out") == expected
 
 
-def test_a_folder_that_a_node_cannot_see_is_noticed_before_any_part_is_begun(cluster, source, tmp_path):
+def test_a_folder_that_a_node_cannot_see_is_noticed_before_any_part_is_begun(
+    cluster: Cluster, source: Path, tmp_path: Path
+) -> None:
     (tmp_path / "hidden").mkdir()
     cluster.node(2, hidden=tmp_path / "hidden")
     try:
@@ -134,14 +146,14 @@ def test_a_folder_that_a_node_cannot_see_is_noticed_before_any_part_is_begun(clu
         cluster.kill_node(2)
 
 
-def test_a_part_that_no_node_has_room_for_is_refused(cluster, source, tmp_path):
+def test_a_part_that_no_node_has_room_for_is_refused(cluster: Cluster, source: Path, tmp_path: Path) -> None:
     run = start(cluster, source, tmp_path / "out", "--workers", "3")
     _, said = run.communicate(timeout=150)
     assert run.returncode == 2 and "no node of the cluster has 3 CPUs" in said, said
 
 
 @pytest.mark.slow
-def test_no_cluster_is_said_at_once(cluster, source, tmp_path):
+def test_no_cluster_is_said_at_once(cluster: Cluster, source: Path, tmp_path: Path) -> None:
     run = start(cluster, source, tmp_path / "out", "--ray-address", "127.0.0.1:1")
     _, said = run.communicate(timeout=150)
     assert run.returncode == 2 and "no Ray cluster answers at 127.0.0.1:1" in said and "Traceback" not in said, said
@@ -149,7 +161,7 @@ def test_no_cluster_is_said_at_once(cluster, source, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_parts_in_an_object_store_give_the_bytes_of_one_run(cluster, source, tmp_path):
+def test_parts_in_an_object_store_give_the_bytes_of_one_run(cluster: Cluster, source: Path, tmp_path: Path) -> None:
     expected = {name: hashlib.sha256(data).hexdigest() for name, data in alone(source, tmp_path / "alone").items()}
     with open(tmp_path / "log", "wb") as log:
         moto = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "5555"]
@@ -171,7 +183,9 @@ def test_parts_in_an_object_store_give_the_bytes_of_one_run(cluster, source, tmp
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_frozen_relays_and_parts_that_wake_up_late_change_nothing(cluster, source, tmp_path):
+def test_frozen_relays_and_parts_that_wake_up_late_change_nothing(
+    cluster: Cluster, source: Path, tmp_path: Path
+) -> None:
     expected = alone(source, tmp_path / "alone")
     run = start(cluster, source, tmp_path / "out", parts=12)
     wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
@@ -191,11 +205,13 @@ def test_frozen_relays_and_parts_that_wake_up_late_change_nothing(cluster, sourc
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("format", ["nanogpt", "shards", "npy", "llmc", "megatron", "datatrove", "mds"])
-def test_a_node_the_driver_and_workers_are_killed_again_and_again(cluster, source, tmp_path, format):
+def test_a_node_the_driver_and_workers_are_killed_again_and_again(
+    cluster: Cluster, source: Path, tmp_path: Path, format: str
+) -> None:
     expected = alone(source, tmp_path / "alone", format)
     chance = random.Random(format)
     run = start(cluster, source, tmp_path / "out", parts=30, format=format)
-    kills = []
+    kills: list[Any] = []
     end = time.monotonic() + 900
     while run.poll() is None or run.returncode != 0:
         assert time.monotonic() < end, f"no end after {kills}"

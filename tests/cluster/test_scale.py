@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.scale import GB, Cluster, paper, replay, simulate
 from shardmill.cluster import driver
+from shardmill.cluster.executors import PartReport
 from shardmill.cluster.local_executor import LocalExecutor
 from shardmill.run.progress import Progress
 
 CALM = Cluster(nodes=4, slots=4, spread=0.0, slow=0.0, lost=0.0)
 
 
-def test_in_a_calm_cluster_the_time_can_be_reckoned():
+def test_in_a_calm_cluster_the_time_can_be_reckoned() -> None:
     outcome = simulate(CALM, 64 * 10 * GB, 10 * GB)
     each = CALM.start + 10 * GB / CALM.rate
     assert outcome.seconds == pytest.approx(4 * each, rel=0.02)
@@ -23,15 +26,15 @@ def test_in_a_calm_cluster_the_time_can_be_reckoned():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_part_is_made_also_where_nodes_are_lost_every_few_minutes(seed):
+def test_every_part_is_made_also_where_nodes_are_lost_every_few_minutes(seed: int) -> None:
     outcome = simulate(Cluster(nodes=8, lost=12.0, away=60.0), 400 * GB, 4 * GB, seed)
     assert outcome.seconds < 20 * outcome.ideal
 
 
-def test_a_second_copy_shortens_a_run_with_slow_nodes_and_costs_little(monkeypatch):
+def test_a_second_copy_shortens_a_run_with_slow_nodes_and_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(nodes=10, slow=0.02, lost=0.0)
 
-    def mean():
+    def mean() -> tuple[float, float]:
         runs = [simulate(cluster, 1600 * GB, 16 * GB, seed) for seed in range(8)]
         return sum(run.seconds for run in runs), sum(run.worked for run in runs)
 
@@ -41,7 +44,7 @@ def test_a_second_copy_shortens_a_run_with_slow_nodes_and_costs_little(monkeypat
     assert with_copies[0] < 0.85 * without[0] and with_copies[1] < 1.05 * without[1]
 
 
-def test_the_page_has_what_the_figures_give():
+def test_the_page_has_what_the_figures_give() -> None:
     page = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
     table = "\n".join(paper())
     assert table in page, "put this into docs/scale.md:\n" + table
@@ -50,22 +53,24 @@ def test_the_page_has_what_the_figures_give():
 class Watched(LocalExecutor):
     """Real processes, and how many seconds each took."""
 
-    def __init__(self, out, **settings):
+    def __init__(self, out: Any, **settings: Any) -> None:
         super().__init__(out, **settings)
-        self.seconds, self._begun, self._number = {}, {}, {}
+        self.seconds: dict[int, float] = {}
+        self._begun: dict[int, float] = {}
+        self._number: dict[int, int] = {}
 
-    def start(self, copy, number):
+    def start(self, copy: int, number: int) -> None:
         self._begun[copy], self._number[copy] = time.monotonic(), number
         super().start(copy, number)
 
-    def reports(self, seconds):
+    def reports(self, seconds: float) -> Iterator[tuple[int, PartReport]]:
         for copy, report in super().reports(seconds):
             if report.kind == "done":
                 self.seconds[self._number[copy]] = time.monotonic() - self._begun[copy]
             yield copy, report
 
 
-def test_a_real_run_takes_as_long_as_the_simulation_of_its_parts(tmp_path):
+def test_a_real_run_takes_as_long_as_the_simulation_of_its_parts(tmp_path: Path) -> None:
     from shardmill.cluster import missing_parts, plan_parts
     from tests.corpus import documents, write_jsonl
 

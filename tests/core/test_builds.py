@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,14 +61,14 @@ def case_file(path: Path, scheme: str, texts: list[str]) -> Path:
     flat = np.array([id_ for row in ids for id_ in row], np.uint32)
     sizes = [SCHEMES.index(scheme), len(tokens), token_offsets[-1], -1, 1, len(texts), len(data), len(flat)]
     with path.open("wb") as file:
-        parts = [np.array(sizes, np.int64), token_offsets, b"".join(tokens), offsets, data]
+        parts: list[Any] = [np.array(sizes, np.int64), token_offsets, b"".join(tokens), offsets, data]
         for part in [*parts, np.array(list(map(len, ids)), np.int64), flat]:
             file.write(part if isinstance(part, bytes) else part.tobytes())
     return path
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory) -> list[Path]:
+def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("cases")
     texts = [*disorder("builds", 600), *(run(kind, size) for kind in RUNS for size in (100, 3000))]
     return [case_file(folder / scheme, scheme, texts) for scheme in ("gpt2", "o200k")]
@@ -79,7 +80,7 @@ QUICK = "gcc with sanitizers"
 @pytest.mark.parametrize(
     "build", [build if build == QUICK else pytest.param(build, marks=pytest.mark.slow) for build in BUILDS]
 )
-def test_a_build_gives_the_ids_of_the_reference(build, cases, tmp_path):
+def test_a_build_gives_the_ids_of_the_reference(build: str, cases: list[Path], tmp_path: Path) -> None:
     command, runner = BUILDS[build]
     need(command[0], *runner)
     program = compiled("check", command, tmp_path)
@@ -89,7 +90,7 @@ def test_a_build_gives_the_ids_of_the_reference(build, cases, tmp_path):
 
 
 @pytest.mark.parametrize("compiler", [True, False])
-def test_the_package_is_built_with_a_compiler_and_without_one(compiler, tmp_path):
+def test_the_package_is_built_with_a_compiler_and_without_one(compiler: bool, tmp_path: Path) -> None:
     if compiler:
         need("cc")
     folder = tmp_path / "src" / "shardmill" / "core"
@@ -109,7 +110,7 @@ def test_the_package_is_built_with_a_compiler_and_without_one(compiler, tmp_path
 
 
 @pytest.mark.slow
-def test_a_fuzzer_finds_nothing(cases, tmp_path):
+def test_a_fuzzer_finds_nothing(cases: list[Path], tmp_path: Path) -> None:
     """For FUZZ_SECONDS, three if that is not set."""
     need("clang")
     program = compiled("fuzz", ["clang", "-O1", "-g", "-fsanitize=fuzzer,address,undefined"], tmp_path)

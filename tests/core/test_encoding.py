@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Iterable
+from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 
@@ -12,7 +13,7 @@ import pytest
 import tiktoken
 
 from shardmill.core import encoding as core
-from shardmill.tokens import gigatoken_backend, vocabulary
+from shardmill.tokens import backends, vocabulary
 from shardmill.tokens.schemes import SCHEMES
 from tests.core.models import VOCABULARIES, both, check, needs_core, ranks
 from tests.core.unicode_tables import HEADER, classes, header
@@ -28,18 +29,18 @@ SURROUNDINGS += [" {}  x"]
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
-def test_disorder_is_encoded_as_the_reference_does(scheme):
+def test_disorder_is_encoded_as_the_reference_does(scheme: str) -> None:
     check(scheme, disorder(scheme, 2500))
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
 @pytest.mark.parametrize("kind", RUNS)
-def test_runs_longer_than_a_block_and_than_a_window_are_encoded_as_the_reference_does(scheme, kind):
+def test_runs_longer_than_a_block_and_than_a_window_are_encoded_as_the_reference_does(scheme: str, kind: str) -> None:
     check(scheme, [run(kind, size, size) for size in (30, 63, 64, 65, 130, 700, 2050, 5000)])
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
-def test_strings_made_of_tokens_are_encoded_as_the_reference_does(scheme):
+def test_strings_made_of_tokens_are_encoded_as_the_reference_does(scheme: str) -> None:
     rng = random.Random(scheme)
     tokens = sorted(ranks(scheme))
     joined = [b"".join(rng.choices(tokens, k=rng.randint(1, 4))) for _ in range(3000)]
@@ -47,14 +48,14 @@ def test_strings_made_of_tokens_are_encoded_as_the_reference_does(scheme):
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
-def test_long_texts_of_hard_characters_are_encoded_as_the_reference_does(scheme):
+def test_long_texts_of_hard_characters_are_encoded_as_the_reference_does(scheme: str) -> None:
     rng = random.Random(scheme)
     alphabets = [rng.sample([*CHARACTERS, *ENGLISH], rng.randint(2, 12)) for _ in range(60)] + [ENGLISH] * 60
     check(scheme, ["".join(rng.choices(alphabet, k=300)) for alphabet in alphabets])
 
 
 @pytest.mark.parametrize("scheme", VOCABULARIES)
-def test_characters_at_the_borders_of_their_classes_are_encoded_as_the_reference_does(scheme):
+def test_characters_at_the_borders_of_their_classes_are_encoded_as_the_reference_does(scheme: str) -> None:
     table = classes()
     borders = [code for code in range(1, 0x110000) if table[code] != table[code - 1]]
     check_characters(scheme, sorted({*borders, *(code - 1 for code in borders), *range(0x250), *range(0x2000, 0x2070)}))
@@ -62,7 +63,7 @@ def test_characters_at_the_borders_of_their_classes_are_encoded_as_the_reference
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", VOCABULARIES)
-def test_every_character_is_encoded_as_the_reference_does(scheme):
+def test_every_character_is_encoded_as_the_reference_does(scheme: str) -> None:
     check_characters(scheme, range(0x110000))
 
 
@@ -74,18 +75,17 @@ def check_characters(scheme: str, codes: Iterable[int]) -> None:
         check(scheme, ["\r".join(map(around.format, some)) for around in SURROUNDINGS])
 
 
-def test_the_table_of_classes_is_what_tiktoken_says():
+def test_the_table_of_classes_is_what_tiktoken_says() -> None:
     assert HEADER.read_text(encoding="ascii") == header(classes())
 
 
 @pytest.mark.parametrize("scheme", ["gpt2", "cl100k", "o200k"])
-def test_gigatoken_agrees_where_it_knows_the_characters(scheme):
+def test_gigatoken_agrees_where_it_knows_the_characters(scheme: str) -> None:
     table = ranks(scheme)
     lines = sorted(table.items(), key=itemgetter(1))
     text = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in lines)
-    backend = gigatoken_backend.of_ranks(
-        vocabulary.without_gaps(text, table), SCHEMES[scheme].gigatoken, {}, max(table.values()) + 1
-    )
+    make = partial(backends.from_ranks, vocabulary.without_gaps(text, table), SCHEMES[scheme].gigatoken)
+    backend = backends.GigatokenBackend(make, max(table.values()) + 1)
     texts = [text for text in disorder("gigatoken", 3000) if not ODD.intersection(text)]
     data, offsets = rows(texts)
     theirs, bounds = backend.rows(data, offsets, 0)
@@ -94,7 +94,7 @@ def test_gigatoken_agrees_where_it_knows_the_characters(scheme):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_ranks_in_any_order_are_merged_as_the_reference_does(seed):
+def test_ranks_in_any_order_are_merged_as_the_reference_does(seed: int) -> None:
     """A token may be made of parts whose ranks are higher than its own, or of nothing that merging leads to."""
     rng = random.Random(seed)
     letters = "abc é中"

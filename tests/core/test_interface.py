@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import threading
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -30,7 +31,9 @@ def expected(texts: list[str], eot: int | None, where: str) -> list[list[int]]:
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
 @pytest.mark.parametrize(("eot", "where"), [(None, "after"), (50256, "after"), (50256, "before"), (0, "after")])
 @pytest.mark.parametrize("gap", [0, 3])
-def test_rows_have_their_marks_and_gaps_are_skipped(dtype, eot, where, gap):
+def test_rows_have_their_marks_and_gaps_are_skipped(
+    dtype: type, eot: int | None, where: Literal["after", "before"], gap: int
+) -> None:
     texts = [text.encode() + b"|||"[:gap] for text in TEXTS]
     data = np.frombuffer(b"before" + b"".join(texts), np.uint8)
     offsets = np.cumsum([6, *map(len, texts)], dtype=np.int64)
@@ -44,12 +47,12 @@ def test_rows_have_their_marks_and_gaps_are_skipped(dtype, eot, where, gap):
     assert ids.tolist() == [id_ for row in want for id_ in row]
 
 
-def test_no_rows_are_no_ids():
+def test_no_rows_are_no_ids() -> None:
     ids, counts = encoder("gpt2", simd=True).encode(np.empty(1, np.uint8), np.zeros(1, np.int64))
     assert len(ids) == len(counts) == 0
 
 
-def test_the_worst_text_fits_into_the_room_and_nothing_is_written_behind_it():
+def test_the_worst_text_fits_into_the_room_and_nothing_is_written_behind_it() -> None:
     text = "".join(chr(code) for code in range(0x10000, 0x10800))  # no tokens of their own: one for each byte
     data, offsets = rows([text, "", text])
     memory = np.full(core.room(offsets) + 8, 7, np.uint32)
@@ -58,40 +61,40 @@ def test_the_worst_text_fits_into_the_room_and_nothing_is_written_behind_it():
     assert memory[-8:].tolist() == [7] * 8
 
 
-def test_too_little_room_is_an_error():
+def test_too_little_room_is_an_error() -> None:
     data, offsets = rows(["some words"] * 10)
     with pytest.raises(core.CoreError, match="too small"):
         encoder("gpt2", simd=True).encode(data, offsets, out=np.empty(40, np.uint32))
 
 
 @pytest.mark.parametrize("offsets", [[0, 11], [3, 2], [-1, 4], [0, 4, 2**40]])
-def test_offsets_outside_of_the_data_are_an_error(offsets):
+def test_offsets_outside_of_the_data_are_an_error(offsets: list[int]) -> None:
     with pytest.raises(core.CoreError, match="out of range"):
         encoder("gpt2", simd=True).encode(
             np.zeros(10, np.uint8), np.array(offsets, np.int64), out=np.empty(100, np.uint32)
         )
 
 
-def test_memory_of_another_type_is_refused():
+def test_memory_of_another_type_is_refused() -> None:
     with pytest.raises(core.CoreError, match="out of range"):
         encoder("gpt2", simd=True).encode(*rows(["x"]), out=np.empty(100, np.uint16))
 
 
-def test_ids_that_do_not_fit_their_type_are_refused():
+def test_ids_that_do_not_fit_their_type_are_refused() -> None:
     with pytest.raises(core.CoreError):
         core.Encoder(model("cl100k"), 1 << 20, np.uint16)
     with pytest.raises(core.CoreError):
         core.Encoder(model("gpt2"), 1 << 20, np.uint16).encode(*rows(["x"]), eot=1 << 16)
 
 
-def test_a_vocabulary_without_all_bytes_is_refused():
+def test_a_vocabulary_without_all_bytes_is_refused() -> None:
     with pytest.raises(core.CoreError, match="byte"):
         core.Model([b"a", b"b", b"ab"], "gpt2")
 
 
 @pytest.mark.parametrize("scheme", ["gpt2", "cl100k", "o200k"])
 @pytest.mark.parametrize("simd", [True, False])
-def test_bytes_that_are_no_text_lose_nothing(scheme, simd):
+def test_bytes_that_are_no_text_lose_nothing(scheme: str, simd: bool) -> None:
     rng = random.Random(scheme)
     tokens = {rank: token for token, rank in ranks(scheme).items()}
     texts = [rng.randbytes(rng.randint(1, 200)) for _ in range(300)]
@@ -101,7 +104,7 @@ def test_bytes_that_are_no_text_lose_nothing(scheme, simd):
     assert b"".join(map(tokens.__getitem__, ids.tolist())) == b"".join(texts)
 
 
-def test_an_encoder_takes_what_it_says_and_no_more():
+def test_an_encoder_takes_what_it_says_and_no_more() -> None:
     for size in (0, 1 << 20, 3_000_000, 16 << 20):
         made = core.Encoder(model("gpt2"), size)
         assert made.bytes <= max(size, 1 << 19)
@@ -110,7 +113,7 @@ def test_an_encoder_takes_what_it_says_and_no_more():
 
 
 @pytest.mark.parametrize("scheme", list(VOCABULARIES))
-def test_a_rank_file_is_parsed_as_python_does(scheme):
+def test_a_rank_file_is_parsed_as_python_does(scheme: str) -> None:
     name = VOCABULARIES[scheme]
     file = rank_file(name).read_bytes() if name else vocabulary.p50k_ranks()  # which leaves one rank out
     made, want = core.parse_ranks(file), core.pack(vocabulary.by_id(vocabulary.parse(file, scheme), {}))
@@ -145,22 +148,22 @@ def test_a_rank_file_is_parsed_as_python_does(scheme):
         ],
     ],
 )
-def test_a_rank_file_that_is_not_plain_is_refused(file):
+def test_a_rank_file_that_is_not_plain_is_refused(file: bytes) -> None:
     with pytest.raises(core.CoreError, match="vocabulary"):
         core.parse_ranks(file)
 
 
-def test_the_last_line_of_a_rank_file_needs_no_newline():
+def test_the_last_line_of_a_rank_file_needs_no_newline() -> None:
     assert core.parse_ranks(b"YQ== 0\nYWI= 2").text.tobytes() == b"aab"
     assert core.parse_ranks(b"YQ== 0\nYWI= 2").offsets.tolist() == [0, 1, 1, 3]
     assert core.parse_ranks(b"").offsets.tolist() == [0]
 
 
-def test_threads_share_a_model():
+def test_threads_share_a_model() -> None:
     texts = disorder("threads", 2000)
     data, offsets = rows(texts)
     want = encoder("gpt2", simd=True).encode(data, offsets)[0].tolist()
-    found = []
+    found: list[bool] = []
 
     def work() -> None:
         mine = core.Encoder(model("gpt2"), 1 << 20, np.uint32)
@@ -174,7 +177,7 @@ def test_threads_share_a_model():
     assert found == [True] * 20
 
 
-def test_the_environment_turns_it_off():
+def test_the_environment_turns_it_off() -> None:
     code = "from shardmill import core; print(core.available(), core.why_not())"
     environment = {**os.environ, "SHARDMILL_CORE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)

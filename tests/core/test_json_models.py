@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shardmill.core import encoding as core
-from shardmill.tokens.json_files import _token_bytes
+from shardmill.tokens.json_files import token_bytes
 from shardmill.tokens.schemes import SCHEMES
 from tests.core.models import both, needs_core
 from tests.tokens.hard import disorder, run
@@ -23,10 +23,10 @@ TEXTS = [*disorder("json", 700), *(run(kind, 3000) for kind in RUNS)]
 
 def compare(rules: dict[str, Any], scheme: str, texts: list[str]) -> None:
     vocab, merges = rules["model"]["vocab"], rules["model"]["merges"]
-    pairs = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
+    pairs: list[Any] = [tuple(merge.split(" ")) if isinstance(merge, str) else tuple(merge) for merge in merges]
     library = tokenizers.Tokenizer.from_str(json.dumps(rules))
     want = [library.encode(text, add_special_tokens=False).ids for text in texts]
-    tokens = _token_bytes(vocab, [], max(vocab.values()))
+    tokens = token_bytes(vocab, (), max(vocab.values()))
     whole = rules["model"]["ignore_merges"]
     both(core.Model(tokens, scheme, core.merge_rows(vocab, pairs), whole_first=whole), texts, want)
 
@@ -37,7 +37,7 @@ def plain(text: str) -> bool:
 
 
 @pytest.mark.parametrize("scheme", ["gpt2", "qwen2", "o200k"])
-def test_the_merges_of_gpt2_under_every_pattern(scheme):
+def test_the_merges_of_gpt2_under_every_pattern(scheme: str) -> None:
     rules = gpt2_rules()
     if scheme != "gpt2":
         rules = {**rules, "pre_tokenizer": split(SCHEMES[scheme].patterns[0])}
@@ -46,7 +46,7 @@ def test_the_merges_of_gpt2_under_every_pattern(scheme):
 
 @pytest.mark.parametrize("ignore_merges", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_merges_in_any_order_and_ids_in_any_order(seed, ignore_merges):
+def test_merges_in_any_order_and_ids_in_any_order(seed: int, ignore_merges: bool) -> None:
     rng = random.Random(seed)
     rules = gpt2_rules()
     vocab, merges = dict(rules["model"]["vocab"]), list(rules["model"]["merges"])[: 4000 if seed else 50000]
@@ -63,7 +63,7 @@ def test_merges_in_any_order_and_ids_in_any_order(seed, ignore_merges):
     compare({**rules, "added_tokens": [], "model": model}, "gpt2", TEXTS)
 
 
-def test_a_merge_that_makes_something_else_is_refused():
+def test_a_merge_that_makes_something_else_is_refused() -> None:
     tokens = [bytes([byte]) for byte in range(256)] + [b"ab"]
     with pytest.raises(core.CoreError, match="vocabulary"):
         core.Model(tokens, "gpt2", [[ord("a"), ord("c"), 256]])  # type: ignore[arg-type]

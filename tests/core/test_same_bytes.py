@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def text(path: Path, chance: random.Random) -> None:
 
 @pytest.mark.parametrize(("make", "options"), [(lines, {}), (text, {"separator": "\n--\n"})])
 def test_reading_with_the_core_changes_no_byte(
-    tmp_path: Path, make: object, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make: object, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(make)
     source = tmp_path / ("a.jsonl" if make is lines else "a.txt")

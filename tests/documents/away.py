@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +16,8 @@ import zstandard
 
 import shardmill
 from tests.corpus import contents, documents
-from tests.hub import TOKEN, Hub
+from tests.hub import Hub
+from tests.hub_answers import TOKEN
 
 QUICK = {
     "SHARDMILL_PAUSE": "0.02",
@@ -78,7 +80,7 @@ def arrow(texts: list[str]) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def prepared(source: object, out: Path, **options: object) -> dict[str, bytes]:
+def prepared(source: object, out: Path, **options: Any) -> dict[str, bytes]:
     """The files of a dataset, the manifest without what names its sources."""
     shardmill.prepare(source, out, **{"memory": "6GB", "name": "web", **options})
     return made_of(out)

@@ -6,10 +6,11 @@ import pytest
 
 from tests.documents.away import point_at
 from tests.documents.json_ways import WAYS, take_way
+from tests.hub import Hub
 
 
 @pytest.fixture
-def hub(hub, monkeypatch):
+def hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
     point_at(hub, monkeypatch)
     return hub
 

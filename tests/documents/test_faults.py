@@ -8,6 +8,8 @@ import os
 import subprocess
 import threading
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from shardmill.sources import find_sources
 from shardmill.storage.retrying import Patience, Retries, Transient, patiently
 from tests.corpus import documents
 from tests.documents.away import QUICK, REPO, jsonl, parquet, prepared
-from tests.hub import Fault
+from tests.hub import Fault, Hub
 from tests.hub_answers import etag_of
 from tests.meter import SHARDMILL
 
@@ -26,7 +28,7 @@ LINES = jsonl(documents(30000))
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory):
+def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], dict[str, Any]]:
     """What a run makes of each file on disk."""
     folder = tmp_path_factory.mktemp("local")
     (folder / "x.jsonl").write_bytes(LINES)
@@ -50,7 +52,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
-def test_what_passes_is_tried_again_and_the_data_is_exact(fault, name, expected, hub, tmp_path):
+def test_what_passes_is_tried_again_and_the_data_is_exact(
+    fault: str, name: str, expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     files, made = expected
     hub.add(REPO, files)
     hub.faults += [Fault(**vars(one)) for one in FAULTS[fault]]
@@ -58,7 +62,7 @@ def test_what_passes_is_tried_again_and_the_data_is_exact(fault, name, expected,
     assert all(one.times == 0 for one in hub.faults), "the fault was never met"
 
 
-def test_retry_after_is_waited_for(hub, tmp_path):
+def test_retry_after_is_waited_for(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": LINES})
     hub.faults.append(Fault("/cdn/", times=1, status=429, headers={"Retry-After": "1.2"}))
     result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
@@ -67,7 +71,9 @@ def test_retry_after_is_waited_for(hub, tmp_path):
     assert result.retries == 1
 
 
-def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(hub, caplog):
+def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(
+    hub: Hub, caplog: pytest.LogCaptureFixture
+) -> None:
     hub.add(REPO, {"x.jsonl": LINES})
     hub.faults.append(Fault("/api/", times=2, status=502))
     assert len(find_sources([f"hf://datasets/{REPO}/x.jsonl"])) == 1
@@ -75,7 +81,9 @@ def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(hub,
     assert all(message.startswith("retrying: 502") for message in caplog.messages if "retrying" in message)
 
 
-def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(expected, hub, tmp_path):
+def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(
+    expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     files, made = expected
     hub.add(REPO, files)
     hub.faults.append(Fault("/cdn/", skip=2, times=1000, status=503))
@@ -88,7 +96,7 @@ def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(expec
     assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == made["x.jsonl"]
 
 
-def test_a_pause_longer_than_our_patience_is_not_waited_for(hub, tmp_path):
+def test_a_pause_longer_than_our_patience_is_not_waited_for(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": LINES})
     hub.faults.append(Fault("/cdn/", times=1, status=429, headers={"Retry-After": "3600"}))
     started = time.monotonic()
@@ -97,7 +105,7 @@ def test_a_pause_longer_than_our_patience_is_not_waited_for(hub, tmp_path):
     assert time.monotonic() - started < 150
 
 
-def test_tries_and_time_are_bounded():
+def test_tries_and_time_are_bounded() -> None:
     calls = []
 
     def fails(deadline: float) -> None:
@@ -115,7 +123,7 @@ def test_tries_and_time_are_bounded():
     assert time.monotonic() - started < 100  # all tries would take half a day
 
 
-def test_the_progress_line_says_what_is_tried_again(hub, tmp_path, monkeypatch):
+def test_the_progress_line_says_what_is_tried_again(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardmill.run.progress._EVERY", 0.1)
     monkeypatch.setenv("SHARDMILL_PAUSE", "0.6")
     monkeypatch.setenv("SHARDMILL_LONGEST_PAUSE", "1")
@@ -148,7 +156,9 @@ def test_the_progress_line_says_what_is_tried_again(hub, tmp_path, monkeypatch):
         (Fault("/api/", status=404, headers={"X-Error-Code": "RevisionNotFound"}), "no such revision", "@"),
     ],
 )
-def test_a_refusal_of_the_hub_stops_at_once_with_what_to_do(fault, message, hint, hub, tmp_path):
+def test_a_refusal_of_the_hub_stops_at_once_with_what_to_do(
+    fault: Fault, message: str, hint: str, hub: Hub, tmp_path: Path
+) -> None:
     hub.add(REPO, {"x.jsonl": LINES})
     fault = Fault(**{**vars(fault), "times": 1000})
     hub.faults.append(fault)
@@ -160,7 +170,7 @@ def test_a_refusal_of_the_hub_stops_at_once_with_what_to_do(fault, message, hint
 
 
 @pytest.mark.parametrize(("status", "message"), [(401, "refuses"), (403, "refuses"), (404, "not there")])
-def test_a_refusal_of_a_web_server_stops_at_once(status, message, hub):
+def test_a_refusal_of_a_web_server_stops_at_once(status: int, message: str, hub: Hub) -> None:
     hub.web["x.jsonl"] = LINES
     hub.faults.append(Fault("/web/", times=1000, status=status))
     with pytest.raises(SourceError, match=message):
@@ -169,7 +179,7 @@ def test_a_refusal_of_a_web_server_stops_at_once(status, message, hub):
 
 
 @pytest.mark.parametrize("place", ["hub", "web"])
-def test_a_file_that_changes_while_it_is_read_is_an_error(place, hub, tmp_path):
+def test_a_file_that_changes_while_it_is_read_is_an_error(place: str, hub: Hub, tmp_path: Path) -> None:
     other = LINES.replace(b"the", b"THE")
     commit = hub.add(REPO, {"x.jsonl": LINES})
     hub.web["x.jsonl"] = LINES
@@ -184,7 +194,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(place, hub, tmp_path):
         prepared({"hub": f"hf://datasets/{REPO}/x.jsonl", "web": f"{hub.url}/web/x.jsonl"}[place], tmp_path / "out")
 
 
-def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub, tmp_path):
+def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub: Hub, tmp_path: Path) -> None:
     hub.web["x.jsonl"] = LINES
     hub.faults.append(Fault("/web/", times=1000, whole=True))
     with pytest.raises(SourceError) as caught:
@@ -193,7 +203,9 @@ def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub, tmp_path)
 
 
 @pytest.mark.parametrize("told", ["bytes 1-2/3", "bytes 7-9/*", "bytes banana", "bytes */*", "nonsense"])
-def test_a_range_that_was_not_asked_for_is_retried(told, expected, hub, tmp_path):
+def test_a_range_that_was_not_asked_for_is_retried(
+    told: str, expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     hub.web["x.jsonl"] = LINES
     hub.faults.append(Fault("/web/", skip=2, times=2, headers={"Content-Range": told}))
     if told.endswith("/3"):  # that is another file's size
@@ -204,21 +216,25 @@ def test_a_range_that_was_not_asked_for_is_retried(told, expected, hub, tmp_path
     assert hub.faults[0].times < 2, "the fault was never met"
 
 
-def test_a_proxy_that_calls_a_version_weak_does_not_end_a_run(expected, hub, tmp_path):
+def test_a_proxy_that_calls_a_version_weak_does_not_end_a_run(
+    expected: tuple[dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     hub.web["x.jsonl"] = LINES
     weak = f'W/"{etag_of(LINES)}"'
     hub.faults.append(Fault("/web/", skip=2, times=1000, headers={"ETag": weak}))
     assert prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
 
 
-def test_a_server_that_compresses_what_it_sends_is_an_error_that_says_so(hub, tmp_path):
+def test_a_server_that_compresses_what_it_sends_is_an_error_that_says_so(hub: Hub, tmp_path: Path) -> None:
     hub.web["x.jsonl"] = LINES
     hub.faults.append(Fault("/web/", skip=1, times=1000, short=1000, headers={"Content-Encoding": "gzip"}))
     with pytest.raises(SourceError, match="compresses what it sends"):
         prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
 
 
-def test_the_beginning_of_a_file_is_taken_from_a_server_that_ignored_the_range(hub, monkeypatch):
+def test_the_beginning_of_a_file_is_taken_from_a_server_that_ignored_the_range(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from shardmill.storage.fetching import Fetcher
 
     monkeypatch.setenv("SHARDMILL_TRIES", "1")
@@ -231,7 +247,7 @@ def test_the_beginning_of_a_file_is_taken_from_a_server_that_ignored_the_range(h
             fetcher.read(source, 70_000, 80_000)
 
 
-def test_offline_mode_is_said_at_once_and_nothing_is_asked(hub, tmp_path):
+def test_offline_mode_is_said_at_once_and_nothing_is_asked(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": LINES})
     done = subprocess.run(
         [*SHARDMILL, "prepare", f"hf://datasets/{REPO}/x.jsonl", "-o", str(tmp_path / "out"), "-q"],
@@ -245,7 +261,7 @@ def test_offline_mode_is_said_at_once_and_nothing_is_asked(hub, tmp_path):
     assert hub.requests == []
 
 
-def test_no_server_at_all_is_an_error_in_bounded_time(hub, monkeypatch):
+def test_no_server_at_all_is_an_error_in_bounded_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
@@ -256,17 +272,17 @@ def test_no_server_at_all_is_an_error_in_bounded_time(hub, monkeypatch):
         find_sources(["http://127.0.0.1:9/x.jsonl"])
 
 
-def test_patience_comes_from_the_environment(monkeypatch):
+def test_patience_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
     assert Patience.from_environment() == Patience(4, 30.0, 0.02, 0.1, 2.5)
 
 
-def test_the_summary_counts_what_was_tried_again(hub, tmp_path):
+def test_the_summary_counts_what_was_tried_again(hub: Hub, tmp_path: Path) -> None:
     from shardmill.run.summary import as_data, as_text
 
     hub.add(REPO, {"x.jsonl": LINES})
     hub.faults.append(Fault("/cdn/", times=2, status=503))
     result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
     assert json.loads(json.dumps(as_data(result)))["retries"] == 2
-    assert "2 requests had to be made again" in as_text(result)
+    assert "2 requests were retried" in as_text(result)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,8 @@ import pytest
 from shardmill.errors import SourceError
 from tests.corpus import documents
 from tests.documents.away import QUICK, REPO, assert_no_secret, jsonl, made_of, parquet, prepared
-from tests.hub import TOKEN, Fault, Hub
+from tests.hub import Fault, Hub
+from tests.hub_answers import TOKEN
 from tests.meter import SHARDMILL, metered
 
 LINES = jsonl(documents(20000))
@@ -27,7 +29,7 @@ def command(*arguments: object, hub: Hub, **more: str) -> subprocess.CompletedPr
     )
 
 
-def test_no_secret_is_ever_written_or_said(hub, tmp_path):
+def test_no_secret_is_ever_written_or_said(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": LINES}, gated=True)
     hub.web["x.jsonl"] = LINES
     hub.web_password = "anna:geheim123"
@@ -49,7 +51,7 @@ def test_no_secret_is_ever_written_or_said(hub, tmp_path):
     assert refused.returncode == 1 and not any(secret in said for secret in (*secrets, "falsch123"))
 
 
-def test_nothing_is_kept_on_disk_without_a_cache(hub, tmp_path, monkeypatch):
+def test_nothing_is_kept_on_disk_without_a_cache(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME", "TMPDIR"):
         monkeypatch.setenv(name, str(home))
@@ -60,7 +62,7 @@ def test_nothing_is_kept_on_disk_without_a_cache(hub, tmp_path, monkeypatch):
     assert [path for path in home.rglob("*") if path.is_file()] == []
 
 
-def test_a_cache_is_filled_once_and_read_from_then_on(hub, tmp_path):
+def test_a_cache_is_filled_once_and_read_from_then_on(hub: Hub, tmp_path: Path) -> None:
     data = parquet(tmp_path / "y.parquet", documents(3000, seed=7))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x.jsonl").write_bytes(LINES)
@@ -81,7 +83,7 @@ def test_a_cache_is_filled_once_and_read_from_then_on(hub, tmp_path):
 @pytest.mark.parametrize(
     ("way", "shape"), [("offline", "x.jsonl"), ("no connection", ""), ("503", "*.jsonl"), ("a commit", "")]
 )
-def test_with_a_full_cache_a_run_needs_no_hub(way, shape, hub, tmp_path):
+def test_with_a_full_cache_a_run_needs_no_hub(way: str, shape: str, hub: Hub, tmp_path: Path) -> None:
     commit = hub.add(REPO, {"x.jsonl": LINES[:5000], "y.jsonl": jsonl(documents(20, seed=1)), "README.md": b"card"})
     at = f"@{commit}" if way == "a commit" else ""
     call = ("prepare", f"hf://datasets/{REPO}{at}/{shape}", "--cache", tmp_path / "cache", "--name", "web")
@@ -100,7 +102,7 @@ def test_with_a_full_cache_a_run_needs_no_hub(way, shape, hub, tmp_path):
     assert_no_secret(tmp_path)
 
 
-def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub, tmp_path):
+def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": LINES[:5000]})
     cache = str(tmp_path / "cache")
     prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
@@ -109,7 +111,7 @@ def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub, tmp_path):
     assert commit in (tmp_path / "second" / "manifest.json").read_text()
 
 
-def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub, tmp_path):
+def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": LINES[:5000]})
     cache = str(tmp_path / "cache")
     expected = prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
@@ -118,7 +120,7 @@ def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub, tmp_path):
     assert prepared(f"hf://datasets/{REPO}", tmp_path / "second", cache=cache) == expected
 
 
-def test_a_run_without_a_cache_is_gone_on_with_one(hub, tmp_path):
+def test_a_run_without_a_cache_is_gone_on_with_one(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(LINES)
     expected = prepared(tmp_path / "x.jsonl", tmp_path / "local")
     hub.add(REPO, {"x.jsonl": LINES})
@@ -130,7 +132,7 @@ def test_a_run_without_a_cache_is_gone_on_with_one(hub, tmp_path):
     assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out", cache=cache) == expected
 
 
-def test_a_file_in_the_cache_that_is_not_whole_is_fetched_again(hub, tmp_path):
+def test_a_file_in_the_cache_that_is_not_whole_is_fetched_again(hub: Hub, tmp_path: Path) -> None:
     hub.web["x.jsonl"] = LINES
     source, cache = f"{hub.url}/web/x.jsonl", tmp_path / "cache"
     expected = prepared(source, tmp_path / "one", cache=str(cache))
@@ -140,7 +142,7 @@ def test_a_file_in_the_cache_that_is_not_whole_is_fetched_again(hub, tmp_path):
     assert kept.read_bytes() == LINES
 
 
-def test_another_version_of_a_file_is_not_taken_from_the_cache(hub, tmp_path):
+def test_another_version_of_a_file_is_not_taken_from_the_cache(hub: Hub, tmp_path: Path) -> None:
     hub.web["x.jsonl"] = LINES
     source, cache = f"{hub.url}/web/x.jsonl", str(tmp_path / "cache")
     before = prepared(source, tmp_path / "one", cache=cache)
@@ -148,7 +150,7 @@ def test_another_version_of_a_file_is_not_taken_from_the_cache(hub, tmp_path):
     assert prepared(source, tmp_path / "two", cache=cache) != before
 
 
-def test_with_a_cache_a_server_without_ranges_is_read(hub, tmp_path):
+def test_with_a_cache_a_server_without_ranges_is_read(hub: Hub, tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(LINES)
     expected = prepared(tmp_path / "x.jsonl", tmp_path / "local")
     hub.web["x.jsonl"] = LINES
@@ -157,7 +159,7 @@ def test_with_a_cache_a_server_without_ranges_is_read(hub, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
-def test_a_killed_remote_run_ends_with_the_same_bytes(name, hub, tmp_path):
+def test_a_killed_remote_run_ends_with_the_same_bytes(name: str, hub: Hub, tmp_path: Path) -> None:
     texts = documents(30000, seed=9)
     data = jsonl(texts) if name == "x.jsonl" else parquet(tmp_path / "p", texts, rows=2000)
     (tmp_path / name).write_bytes(data)
@@ -184,7 +186,9 @@ def test_a_killed_remote_run_ends_with_the_same_bytes(name, hub, tmp_path):
     assert made_of(out) == expected
 
 
-def test_a_row_group_larger_than_the_memory_stays_within_it(hub, tmp_path, monkeypatch):
+def test_a_row_group_larger_than_the_memory_stays_within_it(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     memory = 360_000_000
     # Words that engines know already: what is measured here is reading.
     few = documents(4000, seed=11)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 
 from shardmill.errors import ShardmillError, SourceError
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
 from tests.documents.away import REPO
-from tests.hub import Fault, Request
+from tests.hub import Fault, Hub, Request
 
 FILES = {f"d/{folder}/{i}.txt": b"some text" for folder in "abc" for i in range(3)}
 KINDS = ["s3", "gs", "az", "hub", "web"]
 SHAPES = ["d/*/*.txt", "d/", "d/**/*.txt", "d/b/*.txt"]
-STATUSES = [500, 503, 429, 403]
+FAULTS: list[dict[str, Any]] = [{"status": status} for status in (500, 503, 429, 403)] + [{"cut": 5}, {"cut": 0}]
 
 
 @pytest.fixture
-def place(hub, monkeypatch, request):
+def place(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
     """The root of the same files at each kind of server, whose listings have pages of four entries."""
     for name, value in hub.store_environment.items():
         monkeypatch.setenv(name, value)
@@ -42,6 +46,10 @@ def expected(shape: str) -> list[str]:
     return [name for name in FILES if shape != "d/b/*.txt" or name.startswith("d/b/")]
 
 
+def _asks(path: str, query: str, request: Any) -> bool:
+    return (request.path, request.query) == (path, query)
+
+
 class Nth:
     """Chooses the n-th request from the time at which it is made."""
 
@@ -55,18 +63,20 @@ class Nth:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_listing_of_several_pages_names_every_file(kind, shape, place):
+def test_a_listing_of_several_pages_names_every_file(kind: str, shape: str, place: Callable[[str], str]) -> None:
     assert found(place(kind), shape) == expected(shape)
 
 
 @pytest.mark.parametrize("shape", ["d/*/*.txt", "d/b/*.txt"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_fault_at_any_request_of_a_listing_is_retried_or_an_error(kind, shape, place, hub):
+def test_one_fault_at_any_request_of_a_listing_is_retried_or_an_error(
+    kind: str, shape: str, place: Callable[[str], str], hub: Hub
+) -> None:
     assert found(place(kind), shape) == expected(shape)
     requests = len(hub.requests)
     assert requests >= (3 if shape == "d/*/*.txt" else 1)
     for number in range(requests):
-        for fault in (*({"status": status} for status in STATUSES), {"cut": 5}, {"cut": 0}):
+        for fault in FAULTS:
             hub.faults[:] = [Fault(Nth(number), **fault)]
             if fault == {"status": 403}:
                 with pytest.raises(ShardmillError):
@@ -78,19 +88,23 @@ def test_one_fault_at_any_request_of_a_listing_is_retried_or_an_error(kind, shap
 
 @pytest.mark.parametrize("status", [503, 403])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_goes_on_failing_within_a_listing_is_an_error(kind, status, place, hub, monkeypatch):
+def test_a_server_that_goes_on_failing_within_a_listing_is_an_error(
+    kind: str, status: int, place: Callable[[str], str], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SHARDMILL_TRIES", "2")
     found(place(kind), "d/")
     requests = len(hub.requests)
     for number in range(requests):
         path, query = hub.requests[number].path, hub.requests[number].query
-        hub.faults[:] = [Fault(lambda one, at=(path, query): (one.path, one.query) == at, times=1000, status=status)]
+        hub.faults[:] = [Fault(partial(_asks, path, query), times=1000, status=status)]
         with pytest.raises(ShardmillError):
             found(place(kind), "d/")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_silence_in_a_listing_is_waited_for_so_long_and_then_retried(kind, place, hub, monkeypatch):
+def test_silence_in_a_listing_is_waited_for_so_long_and_then_retried(
+    kind: str, place: Callable[[str], str], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SHARDMILL_TIMEOUT", "1")
     monkeypatch.setenv("SHARDMILL_TRIES", "50")
     hub.faults += [Fault(Nth(1), stall=2.0), Fault(Nth(3), cut=5, stall=2.0)]
@@ -98,14 +112,18 @@ def test_silence_in_a_listing_is_waited_for_so_long_and_then_retried(kind, place
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
-def test_a_pattern_in_one_folder_does_not_list_what_lies_deeper(kind, place, hub):
+def test_a_pattern_in_one_folder_does_not_list_what_lies_deeper(
+    kind: str, place: Callable[[str], str], hub: Hub
+) -> None:
     hub.objects["bucket"].update({f"d/deep/{i:04}.txt": b"" for i in range(100)})
     hub.objects["bucket"]["d/x.txt"] = b"text"
     assert found(place(kind), "d/*.txt") == ["d/x.txt"]
     assert len(hub.requests) <= 2
 
 
-def test_a_folder_of_the_web_that_the_pattern_cannot_mean_is_not_asked_for(hub, place):
+def test_a_folder_of_the_web_that_the_pattern_cannot_mean_is_not_asked_for(
+    hub: Hub, place: Callable[[str], str]
+) -> None:
     hub.faults.append(Fault("/web/d/a/", times=1000, status=403))
     assert found(place("web"), "d/b/*.txt") == expected("d/b/*.txt")
     hub.web.update({"e/_private/x.txt": b"", "e/y.txt": b"text"})
@@ -113,7 +131,7 @@ def test_a_folder_of_the_web_that_the_pattern_cannot_mean_is_not_asked_for(hub, 
     assert found(place("web"), "e/") == ["e/y.txt"]
 
 
-def test_an_index_page_in_any_style_names_the_same_files(hub):
+def test_an_index_page_in_any_style_names_the_same_files(hub: Hub) -> None:
     hub.web["f/z.txt"] = b"text"
     hub.web["f/a b.txt"] = b"text"
     page = f"""<HTML><a href="?C=N;O=D">Name</a> <A HREF='../'>up</A> <a href="/web/f/z.txt">z</a>
@@ -125,7 +143,9 @@ def test_an_index_page_in_any_style_names_the_same_files(hub):
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error(kind, place, hub):
+def test_an_object_that_is_replaced_while_it_is_read_is_an_error(
+    kind: str, place: Callable[[str], str], hub: Hub
+) -> None:
     hub.objects["bucket"]["x.txt"] = b"a" * 1000
     (source,) = find_sources([f"{kind}://bucket/x.txt"])
     with Fetcher([source]) as fetcher:
@@ -136,11 +156,12 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(kind, place, hu
 
 
 @pytest.mark.parametrize("kind", ["s3", "gs", "az"])
-def test_every_fault_in_the_middle_of_an_object_is_retried(kind, place, hub):
+def test_every_fault_in_the_middle_of_an_object_is_retried(kind: str, place: Callable[[str], str], hub: Hub) -> None:
     data = bytes(range(256)) * 40
     hub.objects["bucket"]["x.bin"] = data
     (source,) = find_sources([f"{kind}://bucket/x.bin"])
-    faults = [{"status": 500}, {"status": 503}, {"status": 429}, {"cut": 0}, {"cut": 7}, {"short": 3}, {"whole": True}]
+    statuses = [{"status": status} for status in (500, 503, 429)]
+    faults: list[dict[str, Any]] = [*statuses, {"cut": 0}, {"cut": 7}, {"short": 3}, {"whole": True}]
     with Fetcher([source]) as fetcher:
         for retries, fault in enumerate(faults, 1):
             hub.faults[:] = [Fault(Nth(0), **fault)]

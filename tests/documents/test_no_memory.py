@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.feather
@@ -25,11 +27,13 @@ FILES = {
 @pytest.mark.parametrize("error", [MemoryError, pa.ArrowMemoryError])
 @pytest.mark.parametrize("after", [1, 2, 4])
 @pytest.mark.parametrize("name", FILES)
-def test_a_read_that_finds_no_memory_is_no_damage(tmp_path, monkeypatch, name, after, error):
+def test_a_read_that_finds_no_memory_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: int, error: type[BaseException]
+) -> None:
     path, calls, peek = tmp_path / name, [], feeds.FileFeed.peek
     FILES[name](path)
 
-    def full(self, *where):
+    def full(self: Any, *where: int) -> bytes:
         calls.append(where)
         if len(calls) > after:
             raise error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,7 +20,7 @@ SIZES = (3000, 1 << 22)
 
 def _texts(nulls: bool) -> list[str | None]:
     dice = random.Random(7)
-    texts: list[str | None] = [f"row {i} é " * dice.randrange(12) for i in range(40)] * 2 + ["same"] * 40
+    texts: list[str | None] = [*[f"row {i} é " * dice.randrange(12) for i in range(40)] * 2, *["same"] * 40]
     texts[50] = "long " * 2000
     dice.shuffle(texts)
     return [None if nulls and dice.random() < 0.2 else text for text in texts]
@@ -45,7 +46,9 @@ def _encoding(name: str, column: str) -> dict[str, Any]:
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_pages_give_the_texts_that_pyarrow_reads(tmp_path: Path, encoding: str, codec: str, version: str, nulls: bool):
+def test_pages_give_the_texts_that_pyarrow_reads(
+    tmp_path: Path, encoding: str, codec: str, version: str, nulls: bool
+) -> None:
     path = tmp_path / "a.parquet"
     texts = _texts(nulls)
     options = {"data_page_size": 500, "row_group_size": 70, "write_page_checksum": True, **_encoding(encoding, "text")}
@@ -85,7 +88,7 @@ def test_a_page_with_a_wrong_checksum_is_an_error(tmp_path: Path, encoding: str,
         read_path(path)
 
 
-def _refusing(amount: int, what: str, place: str, record: int = 0):
+def _refusing(amount: int, what: str, place: str, record: int = 0) -> NoReturn:
     raise BudgetError(f"{what} takes {amount:,} bytes", place=place)
 
 
@@ -98,7 +101,7 @@ def test_a_footer_too_large_to_be_parsed_is_searched_for_the_column(tmp_path: Pa
     data = pa.table({"z": other, "a": inside}) if column == "a.text" else pa.table({"a": range(500), "text": texts})
     pq.write_table(data, path, row_group_size=20)
 
-    def hold(amount: int, what: str, place: str, record: int = 0):
+    def hold(amount: int, what: str, place: str, record: int = 0) -> AbstractContextManager[None]:
         return (_refusing if what == "the footer" else Reading().hold)(amount, what, place, record)
 
     got = read_path(path, 1000, Reading(text_field=column, hold=hold))

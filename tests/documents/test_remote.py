@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -13,11 +15,11 @@ from shardmill.errors import MismatchError, OutputError, SourceError, UsageError
 from shardmill.sources import find_sources
 from tests.corpus import documents
 from tests.documents.away import REPO, every_format, jsonl, made_of, parquet, prepared
-from tests.hub import Fault
+from tests.hub import Fault, Hub
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory):
+def local(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], dict[str, Any]]:
     """Every format on disk, and what is made of each alone."""
     folder = tmp_path_factory.mktemp("local")
     files = every_format(folder / "data")
@@ -31,7 +33,9 @@ NAMES = "a.jsonl b.txt c.jsonl.gz d.txt.zst e.jsonl.bz2 f.txt.xz g.parquet h.csv
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("place", ["hub", "web"])
-def test_a_remote_file_gives_the_same_bytes_as_the_file_on_disk(name, place, local, hub, tmp_path):
+def test_a_remote_file_gives_the_same_bytes_as_the_file_on_disk(
+    name: str, place: str, local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     _, files, made = local
     hub.add(REPO, {f"data/{name}": files[name]})
     hub.web[f"some folder/{name}"] = files[name]
@@ -39,7 +43,9 @@ def test_a_remote_file_gives_the_same_bytes_as_the_file_on_disk(name, place, loc
     assert prepared(source, tmp_path / "out") == made[name]
 
 
-def test_a_remote_folder_gives_the_same_bytes_as_the_folder_on_disk(local, hub, tmp_path):
+def test_a_remote_folder_gives_the_same_bytes_as_the_folder_on_disk(
+    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     folder, _, made = local
     hub.add(REPO, folder)
     assert prepared(f"hf://datasets/{REPO}", tmp_path / "out") == made["all"]
@@ -47,7 +53,7 @@ def test_a_remote_folder_gives_the_same_bytes_as_the_folder_on_disk(local, hub, 
     assert [source["name"].rpartition("/")[2] for source in sources] == NAMES
 
 
-def test_small_pages_of_a_listing_are_all_read(hub):
+def test_small_pages_of_a_listing_are_all_read(hub: Hub) -> None:
     hub.page = 3
     hub.add(REPO, {f"data/{i:03}.txt": b"text" for i in range(20)})
     assert len(find_sources([f"hf://datasets/{REPO}/data"])) == 20
@@ -71,7 +77,9 @@ def test_small_pages_of_a_listing_are_all_read(hub):
     ],
 )
 @pytest.mark.parametrize("place", ["hub", "web", "disk"])
-def test_patterns_and_folders_name_the_same_files_everywhere(pattern, expected, place, hub, tmp_path):
+def test_patterns_and_folders_name_the_same_files_everywhere(
+    pattern: str, expected: list[str], place: str, hub: Hub, tmp_path: Path
+) -> None:
     paths = "data/a.txt data/b.txt data/deep/c.txt data/deep/er/d.txt data/.hidden.txt data/_private/x.txt "
     paths += "data/picture.png data.txt"
     files = {path: f"text of {path}".encode() for path in paths.split()}
@@ -92,7 +100,7 @@ def test_patterns_and_folders_name_the_same_files_everywhere(pattern, expected, 
     assert found == expected
 
 
-def test_of_a_parquet_file_only_the_text_column_is_fetched(hub, tmp_path):
+def test_of_a_parquet_file_only_the_text_column_is_fetched(hub: Hub, tmp_path: Path) -> None:
     texts = documents(6000, seed=5)
     data = parquet(tmp_path / "x.parquet", texts)
     hub.add(REPO, {"x.parquet": data})
@@ -103,7 +111,7 @@ def test_of_a_parquet_file_only_the_text_column_is_fetched(hub, tmp_path):
     assert hub.sent() < text + (1 << 18), "the head, the footer, and nothing else that is not text"
 
 
-def test_the_redirect_of_the_hub_is_remembered_and_the_token_stays_at_the_hub(hub, tmp_path):
+def test_the_redirect_of_the_hub_is_remembered_and_the_token_stays_at_the_hub(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPO, {"x.jsonl": jsonl(documents(40000))}, gated=True)
     prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
     assert len(hub.answered("/cdn/")) > 4 > len(hub.answered("/resolve/"))
@@ -111,7 +119,7 @@ def test_the_redirect_of_the_hub_is_remembered_and_the_token_stays_at_the_hub(hu
     assert not any("authorization" in request.headers for request in hub.answered("/cdn/"))
 
 
-def test_a_redirect_that_has_expired_is_asked_for_again(hub, tmp_path):
+def test_a_redirect_that_has_expired_is_asked_for_again(hub: Hub, tmp_path: Path) -> None:
     lines = jsonl(documents(40000))
     hub.add(REPO, {"x.jsonl": lines})
     (tmp_path / "x.jsonl").write_bytes(lines)
@@ -121,14 +129,14 @@ def test_a_redirect_that_has_expired_is_asked_for_again(hub, tmp_path):
     )
 
 
-def test_the_manifest_names_the_commit(hub, tmp_path):
+def test_the_manifest_names_the_commit(hub: Hub, tmp_path: Path) -> None:
     commit = hub.add(REPO, {"x.txt": b"some text " * 300})
     prepared(f"hf://datasets/{REPO}/x.txt", tmp_path / "out")
     sources = json.loads((tmp_path / "out" / "manifest.json").read_text())["sources"]
     assert sources[0]["name"] == f"hf://datasets/{REPO}@{commit}/x.txt"
 
 
-def test_a_finished_dataset_is_recognised_by_its_commit_however_that_is_named(hub, tmp_path):
+def test_a_finished_dataset_is_recognised_by_its_commit_however_that_is_named(hub: Hub, tmp_path: Path) -> None:
     commit = hub.add(REPO, {"x.txt": b"some text " * 300})
     out = tmp_path / "out"
     prepared(f"hf://datasets/{REPO}/x.txt", out)
@@ -140,7 +148,7 @@ def test_a_finished_dataset_is_recognised_by_its_commit_however_that_is_named(hu
     assert shardmill.prepare(f"hf://datasets/{REPO}@{commit}/x.txt", out, name="web").already
 
 
-def test_a_run_in_progress_goes_on_with_its_commit_when_main_has_moved(hub, tmp_path):
+def test_a_run_in_progress_goes_on_with_its_commit_when_main_has_moved(hub: Hub, tmp_path: Path) -> None:
     before, after = jsonl(documents(30000, seed=1)), jsonl(documents(30000, seed=2))
     (tmp_path / "before.jsonl").write_bytes(before)
     expected = prepared(tmp_path / "before.jsonl", tmp_path / "local")
@@ -157,7 +165,7 @@ def test_a_run_in_progress_goes_on_with_its_commit_when_main_has_moved(hub, tmp_
     assert not (out / ".shardmill" / "revisions.json").exists()
 
 
-def test_another_revision_than_the_one_in_progress_is_refused(hub, tmp_path):
+def test_another_revision_than_the_one_in_progress_is_refused(hub: Hub, tmp_path: Path) -> None:
     # Some of it arrives: a run that has done nothing would not be in the way.
     hub.add(REPO, {"x.jsonl": jsonl(documents(30000))})
     hub.commit(REPO, {"x.jsonl": jsonl(documents(30000, seed=1))}, branch="v2")
@@ -171,21 +179,25 @@ def test_another_revision_than_the_one_in_progress_is_refused(hub, tmp_path):
     prepared(f"hf://datasets/{REPO}@v2/x.jsonl", tmp_path / "out", overwrite=True)
 
 
-def test_val_tail_works_on_a_remote_text(local, hub, tmp_path):
+def test_val_tail_works_on_a_remote_text(
+    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     folder, files, _ = local
     hub.web["b.txt"] = files["b.txt"]
     expected = prepared(folder / "b.txt", tmp_path / "local", val="tail:0.1")
     assert prepared(f"{hub.url}/web/b.txt", tmp_path / "out", val="tail:0.1") == expected
 
 
-def test_a_limit_ends_a_remote_run_early(local, hub, tmp_path):
+def test_a_limit_ends_a_remote_run_early(
+    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     folder, files, _ = local
     hub.add(REPO, {"g.parquet": files["g.parquet"], "h.parquet": files["g.parquet"]})
     expected = prepared(folder / "g.parquet", tmp_path / "local", limit="1000")
     assert prepared(f"hf://datasets/{REPO}/g.parquet", tmp_path / "out", limit="1000") == expected
 
 
-def test_a_dictionary_of_long_values_is_read_as_from_disk(hub, tmp_path):
+def test_a_dictionary_of_long_values_is_read_as_from_disk(hub: Hub, tmp_path: Path) -> None:
     texts = [f"{'long value ' * 3000} {i % 40}" for i in range(3000)]
     data = parquet(tmp_path / "d.parquet", texts, rows=3000, dictionary_pagesize_limit=1 << 24)
     hub.add(REPO, {"d.parquet": data})
@@ -203,20 +215,22 @@ def test_a_dictionary_of_long_values_is_read_as_from_disk(hub, tmp_path):
         ("s3://", "s3://BUCKET"),
     ],
 )
-def test_an_address_that_cannot_be_is_an_error_that_shows_how_it_is_written(source, hint, hub):
+def test_an_address_that_cannot_be_is_an_error_that_shows_how_it_is_written(source: str, hint: str, hub: Hub) -> None:
     with pytest.raises(UsageError) as caught:
         find_sources([source])
     assert hint in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "none/*.txt", "none"])
-def test_a_name_that_is_not_in_the_dataset_is_an_error(name, hub):
+def test_a_name_that_is_not_in_the_dataset_is_an_error(name: str, hub: Hub) -> None:
     hub.add(REPO, {"data/a.txt": b"text"})
     with pytest.raises((UsageError, SourceError), match=r"not there|no such file|nothing matches"):
         find_sources([f"hf://datasets/{REPO}/{name}"])
 
 
-def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(local, hub, tmp_path):
+def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(
+    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path
+) -> None:
     folder, _, made = local
     hub.add(REPO, folder)
     hub.latency = 0.03
@@ -224,13 +238,15 @@ def test_the_same_bytes_whatever_the_latency_and_the_number_of_workers(local, hu
     assert made_of(tmp_path / "out") == made["all"]
 
 
-def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(local, hub, tmp_path, monkeypatch):
+def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(
+    local: tuple[Path, dict[str, bytes], dict[str, Any]], hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, files, made = local
     hub.add(REPO, {"g.parquet": files["g.parquet"], "a.jsonl": files["a.jsonl"]})
     usage = type(shutil.disk_usage(tmp_path))
-    monkeypatch.setattr("shardmill.run.preflight.shutil.disk_usage", lambda _: usage(1 << 30, 0, 6 << 20))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda _: usage(1 << 30, 0, 6 << 20))
     assert prepared(f"hf://datasets/{REPO}/g.parquet", tmp_path / "out") == made["g.parquet"]
-    monkeypatch.setattr("shardmill.run.preflight.shutil.disk_usage", lambda _: usage(1 << 30, 0, 1 << 16))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda _: usage(1 << 30, 0, 1 << 16))
     for name in ("g.parquet", "a.jsonl"):
         with pytest.raises(OutputError, match="the output would take about"):
             prepared(f"hf://datasets/{REPO}/{name}", tmp_path / name)

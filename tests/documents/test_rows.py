@@ -218,7 +218,7 @@ def test_a_dictionary_that_repeats_a_long_value_is_read_in_small_chunks(tmp_path
 
 def test_rows_that_grow_within_a_row_group_do_not_make_chunks_grow(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    texts: list[str | None] = ["a"] * 5000 + [f"{i:05}" * 4000 for i in range(200)]
+    texts: list[str | None] = [*["a"] * 5000, *(f"{i:05}" * 4000 for i in range(200))]
     path.write_bytes(parquet_bytes(table(texts), rows=100_000, use_dictionary=False))
     got = read_path(path, 100_000)
     assert got.documents == [text.encode() for text in texts if text]

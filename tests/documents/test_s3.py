@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import botocore.session
@@ -13,11 +15,11 @@ from shardmill.errors import SourceError, UsageError
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
 from tests.documents.away import QUICK, every_format, prepared
-from tests.object_store import FaultyWay
+from tests.object_store import FaultyWay, Server
 
 
 @pytest.fixture(scope="module")
-def server():
+def server() -> Iterator[str]:
     """One for all tests: what is stored in it stays in memory."""
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
@@ -27,7 +29,7 @@ def server():
 
 
 @pytest.fixture
-def s3(server, monkeypatch):
+def s3(server: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     settings = {
         "AWS_ENDPOINT_URL": server,
         "AWS_ACCESS_KEY_ID": "testing",
@@ -39,13 +41,13 @@ def s3(server, monkeypatch):
     return botocore.session.get_session().create_client("s3", endpoint_url=server)
 
 
-def fill(s3, bucket, files):
+def fill(s3: Any, bucket: str, files: dict[str, bytes]) -> None:
     s3.create_bucket(Bucket=bucket)
     for name, data in files.items():
         s3.put_object(Bucket=bucket, Key=name, Body=data)
 
 
-def test_a_folder_in_s3_gives_the_same_bytes_as_the_folder_on_disk(s3, tmp_path):
+def test_a_folder_in_s3_gives_the_same_bytes_as_the_folder_on_disk(s3: Any, tmp_path: Path) -> None:
     files = every_format(tmp_path / "data", count=2000)
     fill(s3, "corpus", {f"web/{name}": data for name, data in files.items()})
     expected = prepared(tmp_path / "data", tmp_path / "local")
@@ -56,7 +58,7 @@ def test_a_folder_in_s3_gives_the_same_bytes_as_the_folder_on_disk(s3, tmp_path)
         assert not path.is_file() or b"never-to-be-written" not in path.read_bytes()
 
 
-def test_an_object_that_is_replaced_while_it_is_read_is_an_error(s3):
+def test_an_object_that_is_replaced_while_it_is_read_is_an_error(s3: Any) -> None:
     fill(s3, "moving", {"x.txt": b"a" * 100_000})
     (source,) = find_sources(["s3://moving/x.txt"])
     with Fetcher([source]) as fetcher:
@@ -67,14 +69,16 @@ def test_an_object_that_is_replaced_while_it_is_read_is_an_error(s3):
 
 
 @pytest.mark.parametrize("name", ["s3://no-such-bucket/x.txt", "s3://plain/none.txt", "s3://plain/*.parquet"])
-def test_what_is_not_in_s3_is_an_error_at_once(name, s3):
+def test_what_is_not_in_s3_is_an_error_at_once(name: str, s3: Any) -> None:
     if "plain" not in [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]]:
         fill(s3, "plain", {"x.txt": b"text"})
     with pytest.raises((SourceError, UsageError), match=r"no bucket|not there|nothing matches"):
         find_sources([name])
 
 
-def test_missing_credentials_are_an_error_that_says_where_they_are_looked_for(s3, monkeypatch, tmp_path):
+def test_missing_credentials_are_an_error_that_says_where_they_are_looked_for(
+    s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -89,7 +93,7 @@ NAMES = [*"ü.txt 100%.txt %41.txt a+b#c.txt q?.txt [x].txt st*r.txt a@b:c.txt ~
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_object_with_an_odd_name_is_found_and_read(name, s3, request):
+def test_an_object_with_an_odd_name_is_found_and_read(name: str, s3: Any, request: pytest.FixtureRequest) -> None:
     bucket = f"odd-{NAMES.index(name)}"
     fill(s3, bucket, {f"d/{name}": b"its text", "d/other.txt": b"another"})
     source = next(one for one in find_sources([f"s3://{bucket}/d"]) if one.name.endswith(f"/{name}"))
@@ -99,29 +103,31 @@ def test_an_object_with_an_odd_name_is_found_and_read(name, s3, request):
         assert list(find_sources([f"s3://{bucket}/d/{name}"])) == [source]
 
 
-def test_objects_that_only_stand_for_folders_are_no_sources(s3):
+def test_objects_that_only_stand_for_folders_are_no_sources(s3: Any) -> None:
     files = {"d/": b"", "d/e/": b"", "d/e/x.txt": b"text", "d/empty/": b"", "d/nothing": b"", "d/y.txt": b"text"}
     fill(s3, "marked", files)
     found = {source.name for source in find_sources(["s3://marked/d"])}
     assert found == {f"s3://marked/d/{name}" for name in ("e/x.txt", "nothing", "y.txt")}
 
 
-def test_a_name_that_no_file_can_have_is_an_error_and_nothing_is_left_out(s3):
+def test_a_name_that_no_file_can_have_is_an_error_and_nothing_is_left_out(s3: Any) -> None:
     fill(s3, "slashes", {"d/a.txt": b"text", "d//b.txt": b"text"})
     with pytest.raises(SourceError, match="not one of a file"):
         find_sources(["s3://slashes/d"])
 
 
 @pytest.mark.parametrize("status", [500, 503, 403])
-def test_a_folder_whose_list_fails_is_never_left_out(status, s3, server, monkeypatch):
+def test_a_folder_whose_list_fails_is_never_left_out(
+    status: int, s3: Any, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whichever requests a client lists with: the same one fails again and again."""
     bucket = f"lost-{status}"
     names = [f"d/{folder}/{i}.txt" for folder in "abc" for i in range(3)]
     fill(s3, bucket, dict.fromkeys(names, b"text"))
-    with FaultyWay(SimpleNamespace(port=urlsplit(server).port), lambda method, path: None) as way:
+    with FaultyWay(Server(urlsplit(server).port or 0), lambda method, path: None) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
         assert len(find_sources([f"s3://{bucket}/d/*/*.txt"])) == 9
         for request in list(dict.fromkeys(way.requests)):
-            way.rule = lambda method, path, request=request: status if (method, path) == request else None
+            way.rule = lambda method, path: status if (method, path) == request else None  # noqa: B023 - called within this turn
             with pytest.raises((SourceError, UsageError)):
                 find_sources([f"s3://{bucket}/d/*/*.txt"])

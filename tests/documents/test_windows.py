@@ -12,7 +12,7 @@ import zstandard
 
 from shardmill.storage.compressed import window_of
 from tests.corpus import random_words
-from tests.meter import metered
+from tests.meter import Metered, metered
 
 MB = 1_000_000
 
@@ -24,14 +24,14 @@ def _zstd(data: bytes, log: int, size: bool) -> bytes:
 
 
 @pytest.mark.parametrize("log", [10, 20, 27])
-def test_the_window_of_a_zstd_stream_is_told_by_its_header(log):
+def test_the_window_of_a_zstd_stream_is_told_by_its_header(log: int) -> None:
     assert window_of(_zstd(b"text" * 1000, log, False), "zstd") == 1 << log
     assert window_of(zstandard.compress(b"a" * 300_000), "zstd") == 300_000  # one segment: all of it
     assert window_of(b"\x28\xb5\x2f\xfd", "zstd") == 0
 
 
 @pytest.mark.parametrize("preset", [0, 3, 6, 9])
-def test_the_dictionary_of_an_xz_stream_is_told_by_its_header(preset):
+def test_the_dictionary_of_an_xz_stream_is_told_by_its_header(preset: int) -> None:
     [wanted] = {0: [1 << 18], 3: [1 << 22], 6: [1 << 23], 9: [1 << 26]}[preset]
     assert window_of(lzma.compress(b"text", preset=preset), "xz") == wanted
     filters = [{"id": lzma.FILTER_DELTA, "dist": 4}, {"id": lzma.FILTER_LZMA2, "dict_size": 1 << 20}]
@@ -46,11 +46,11 @@ STREAMS = {
 
 
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_window_that_does_not_fit_is_refused_with_the_memory_that_suffices(tmp_path: Path, name: str):
+def test_a_window_that_does_not_fit_is_refused_with_the_memory_that_suffices(tmp_path: Path, name: str) -> None:
     source = tmp_path / name
     source.write_bytes(STREAMS[name](random_words(3 * MB)))
 
-    def run(memory: int):
+    def run(memory: int) -> Metered:
         out = tmp_path / str(memory)
         done = metered("prepare", source, "-o", out, "--memory", f"{memory}MB", "--workers", "1", "--separator", r"\n")
         assert done.peak < memory * MB
@@ -62,7 +62,7 @@ def test_a_window_that_does_not_fit_is_refused_with_the_memory_that_suffices(tmp
     assert run(named).code == 0
 
 
-def test_a_stretch_without_a_cut_needs_no_more_than_the_least_memory(tmp_path: Path):
+def test_a_stretch_without_a_cut_needs_no_more_than_the_least_memory(tmp_path: Path) -> None:
     source = tmp_path / "a.txt.gz"
     source.write_bytes(gzip.compress(b"\0" * 100 * MB, 1))
     least = metered("prepare", source, "-o", tmp_path / "out", "--memory", "1MB").err

@@ -16,7 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from shardmill.documents import SPAN, Position, Reading, reader_for
-from shardmill.documents.oversize import TooLarge
+from shardmill.documents.chunks import TooLarge
 from shardmill.sources import find_sources
 from shardmill.storage import Source
 

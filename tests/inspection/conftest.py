@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from shardmill.storage import feeds as storage
 
 
 @pytest.fixture
-def few_places(monkeypatch):
+def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
     monkeypatch.setattr(places, "UNIT", 1 << 15)
     monkeypatch.setattr(places, "STREAM", 1)
@@ -22,28 +23,20 @@ def few_places(monkeypatch):
         monkeypatch.setattr(module, "STREAM_BLOCK", block)
     monkeypatch.setattr(delimited, "BLOCK", delimited.BLOCK >> 4)
     monkeypatch.setattr(compressed, "INPUT_BLOCK", compressed.INPUT_BLOCK >> 4)
-    zstd = compressed._zstd
-
-    def in_small_blocks(raw, name):
-        read = raw.read
-        raw.read = lambda n: read(min(n, compressed.INPUT_BLOCK))  # pyarrow asks for 64 KiB
-        return zstd(raw, name)
-
-    monkeypatch.setattr(compressed, "_zstd", in_small_blocks)
 
 
 @pytest.fixture
-def bytes_read(monkeypatch):
+def bytes_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many bytes come from files, and how many files are opened."""
     counted = {"bytes": 0, "opened": 0}
     pread, opened = storage._pread, os.open
 
-    def count(descriptor, n, offset):
+    def count(descriptor: int, n: int, offset: int) -> bytes:
         got = pread(descriptor, n, offset)
         counted["bytes"] += len(got)
         return got
 
-    def count_open(*arguments, **more):
+    def count_open(*arguments: Any, **more: Any) -> int:
         counted["opened"] += 1
         return opened(*arguments, **more)
 

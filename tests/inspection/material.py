@@ -13,7 +13,9 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 
-from shardmill.tokens import load_tokenizer
+from shardmill.inspection.inspection import Inspection
+from shardmill.inspection.troubles import Trouble
+from shardmill.tokens import Tokenizer, load_tokenizer
 from tests.corpus import documents
 
 _COMMON = [f"{start}{end}" for start in ("wo", "ti", "ca", "pre", "mo", "un", "dis", "con", "th", "re", "s")
@@ -71,7 +73,7 @@ def true_tokens(made: list[str]) -> int:
 
 
 @cache
-def _tokenizer():
+def _tokenizer() -> Tokenizer:
     return load_tokenizer("gpt2")
 
 
@@ -86,5 +88,5 @@ def write_csv(path: Path, made: list[str]) -> Path:
     return path
 
 
-def found(report, what):
+def found(report: Inspection, what: str) -> list[Trouble]:
     return [trouble for trouble in report.troubles if trouble.what == what]

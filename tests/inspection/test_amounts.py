@@ -7,6 +7,8 @@ import gzip
 import json
 import lzma
 from functools import cache, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,7 @@ from tests.corpus import documents, write_jsonl
 from tests.inspection.material import texts, true_tokens, write_csv, write_parquet
 
 
-def test_all_of_a_small_source_is_read_and_exact(tmp_path):
+def test_all_of_a_small_source_is_read_and_exact(tmp_path: Path) -> None:
     made = documents(300)
     report = inspect(write_jsonl(tmp_path / "a.jsonl", made))
     assert report.documents.exact and report.documents.value == 300
@@ -33,12 +35,12 @@ def test_all_of_a_small_source_is_read_and_exact(tmp_path):
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".txt", ".txt.zst", ".log", ".parquet", ".csv"])
-def test_what_is_said_to_be_exact_is_what_prepare_makes(tmp_path, ending):
+def test_what_is_said_to_be_exact_is_what_prepare_makes(tmp_path: Path, ending: str) -> None:
     made = [text for text in documents(4000, seed=3) if text and "\0" not in text and "\r" not in text]
     path = tmp_path / f"a{ending}"
     lines = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made)
     plain = "<|sep|>".join(made).encode()
-    options = {}
+    options: dict[str, Any] = {}
     if "parquet" in ending:
         write_parquet(path, made, 500)
     elif "csv" in ending:
@@ -55,7 +57,7 @@ def test_what_is_said_to_be_exact_is_what_prepare_makes(tmp_path, ending):
     assert report.documents.value == result.manifest["documents"]
 
 
-def test_the_rows_of_parquet_are_exact_though_its_tokens_are_estimated(tmp_path, few_places):
+def test_the_rows_of_parquet_are_exact_though_its_tokens_are_estimated(tmp_path: Path, few_places: None) -> None:
     made = texts(6_000_000, 5)
     report = inspect(write_parquet(tmp_path / "a.parquet", made, 200))
     assert report.documents == report.kinds[0].documents
@@ -64,7 +66,7 @@ def test_the_rows_of_parquet_are_exact_though_its_tokens_are_estimated(tmp_path,
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
 
 
-def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_three_percent(tmp_path, few_places):
+def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_three_percent(tmp_path: Path, few_places: None) -> None:
     parts = [texts(size, seed) for seed, size in enumerate([9_000_000, 4_000_000, 3_000_000, 2_000_000, 500_000])]
     write_jsonl(tmp_path / "large.jsonl", parts[0])
     write_parquet(tmp_path / "a.parquet", parts[1], 300)
@@ -87,14 +89,16 @@ def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_three_percent(tmp_
 
 
 @cache
-def large():
+def large() -> tuple[list[str], int]:
     """A corpus and its tokens, once for all kinds."""
     made = [text for text in texts(24_000_000, 8) if text]
     return made, true_tokens(made)
 
 
 @pytest.mark.parametrize(("kind", "most"), [("csv", 0.4), ("csv.gz", 0.4), ("40.feather", 0.4), ("400.feather", 1.0)])
-def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(tmp_path, few_places, kind, most):
+def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(
+    tmp_path: Path, few_places: None, kind: str, most: float
+) -> None:
     """Record batches are read whole, however many rows they have."""
     made, tokens = large()
     path = tmp_path / f"a.{kind}"
@@ -112,7 +116,9 @@ def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(tmp_path,
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst", "bz2", "xz"])
-def test_the_text_of_compressed_sources_is_estimated_by_what_went_in_and_came_out(tmp_path, few_places, ending):
+def test_the_text_of_compressed_sources_is_estimated_by_what_went_in_and_came_out(
+    tmp_path: Path, few_places: None, ending: str
+) -> None:
     fast_xz = partial(lzma.compress, preset=0)
     pack = {"gz": gzip.compress, "zst": zstandard.compress, "bz2": bz2.compress, "xz": fast_xz}[ending]
     made = [text.replace("\n", " ") for text in texts(8_000_000, 9)]
@@ -124,7 +130,7 @@ def test_the_text_of_compressed_sources_is_estimated_by_what_went_in_and_came_ou
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
 
 
-def test_the_histogram_adds_up_to_the_documents_that_have_text(tmp_path, few_places):
+def test_the_histogram_adds_up_to_the_documents_that_have_text(tmp_path: Path, few_places: None) -> None:
     made = texts(5_000_000, 2)
     report = inspect(write_parquet(tmp_path / "a.parquet", made, 100))
     assert sum(count for _, count in report.sizes) == pytest.approx(sum(1 for text in made if text), rel=0.01)
@@ -136,7 +142,7 @@ def test_the_histogram_adds_up_to_the_documents_that_have_text(tmp_path, few_pla
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_the_size_of_every_output_format_is_foreseen(tmp_path, format):
+def test_the_size_of_every_output_format_is_foreseen(tmp_path: Path, format: str) -> None:
     made = [text for text in documents(3000, seed=1) if text]
     source = write_jsonl(tmp_path / "a.jsonl", made)
     report = inspect(source)

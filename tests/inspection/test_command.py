@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.corpus import documents, write_jsonl
 from tests.meter import metered
 
 
-def test_json_holds_what_the_python_call_gives(tmp_path):
+def test_json_holds_what_the_python_call_gives(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     run = metered("inspect", source, "--json", "-o", tmp_path, "--workers", "1")
     assert (run.code, run.err) == (0, "")
@@ -25,7 +26,7 @@ def test_json_holds_what_the_python_call_gives(tmp_path):
     assert said["naive_bytes"] == 41 * said["tokens"]["value"] + said["text_bytes"]["value"]
 
 
-def test_the_text_says_all_of_it_in_a_hundred_columns(tmp_path):
+def test_the_text_says_all_of_it_in_a_hundred_columns(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", documents(500))
     (tmp_path / "b.txt").write_text("one\n\ntwo\n\n" * 200_000)
     (tmp_path / "c.txt").write_bytes(b"\xff")
@@ -48,7 +49,7 @@ def test_the_text_says_all_of_it_in_a_hundred_columns(tmp_path):
         (["{good}", "--input-format", "parquet"], 1, "would stop:"),
     ],
 )
-def test_what_is_wrong_is_said_without_a_traceback(tmp_path, arguments, code, said):
+def test_what_is_wrong_is_said_without_a_traceback(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
     good = write_jsonl(tmp_path / "good.jsonl", documents(10))
     run = metered("inspect", *[argument.format(good=good) for argument in arguments])
     assert run.code == code, run.err
@@ -56,5 +57,5 @@ def test_what_is_wrong_is_said_without_a_traceback(tmp_path, arguments, code, sa
     assert "Traceback" not in run.err
 
 
-def test_the_function_is_there_under_the_packages_name(tmp_path):
+def test_the_function_is_there_under_the_packages_name(tmp_path: Path) -> None:
     assert shardmill.inspect(write_jsonl(tmp_path / "a.jsonl", documents(3))).documents.value == 3

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shardmill.inspection import inspect
-from shardmill.storage import opening
+from shardmill.storage import compressed, opening
 from tests.inspection.material import found, texts, true_tokens
 
 
 @pytest.mark.parametrize("name", ["hole.txt", "hole.jsonl"])
-def test_a_terabyte_costs_no_more_than_some_megabytes(tmp_path, bytes_read, name):
+def test_a_terabyte_costs_no_more_than_some_megabytes(tmp_path: Path, bytes_read: dict[str, int], name: str) -> None:
     path = tmp_path / name
     block = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts(300_000, 1))
     with path.open("wb") as file:
@@ -29,7 +32,7 @@ def test_a_terabyte_costs_no_more_than_some_megabytes(tmp_path, bytes_read, name
     assert 0 < bytes_read["bytes"] < 250_000_000
 
 
-def test_of_very_many_files_some_are_opened(tmp_path, bytes_read):
+def test_of_very_many_files_some_are_opened(tmp_path: Path, bytes_read: dict[str, int]) -> None:
     made = texts(3_000_000, 4)
     for i in range(6000):
         folder = tmp_path / f"{i // 1000}"
@@ -42,7 +45,7 @@ def test_of_very_many_files_some_are_opened(tmp_path, bytes_read):
     assert abs(report.tokens.value / truth - 1) < 0.03
 
 
-def test_a_small_file_that_unpacks_to_very_much_is_not_unpacked_whole(tmp_path):
+def test_a_small_file_that_unpacks_to_very_much_is_not_unpacked_whole(tmp_path: Path) -> None:
     path = tmp_path / "bomb.txt.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(300):
@@ -53,13 +56,13 @@ def test_a_small_file_that_unpacks_to_very_much_is_not_unpacked_whole(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.jsonl.gz"])
-def test_a_stream_without_a_place_to_cut_is_not_followed_to_its_end(tmp_path, name):
+def test_a_stream_without_a_place_to_cut_is_not_followed_to_its_end(tmp_path: Path, name: str) -> None:
     with gzip.open(tmp_path / name, "wb", compresslevel=1) as file:
         for _ in range(60):
             file.write(b"a" * 1_000_000)
-    opened, decompressed = [], opening.decompressed
+    opened, decompressed = list[bytes](), compressed.decompressed
 
-    def count(*arguments):
+    def count(*arguments: Any) -> Iterator[bytes]:
         for block in decompressed(*arguments):
             opened.append(block)
             yield block

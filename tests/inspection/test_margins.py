@@ -29,7 +29,7 @@ CORPORA = 5
 
 
 @pytest.fixture
-def fewer_places(few_places, monkeypatch):
+def fewer_places(few_places: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "UNIT", 1 << 14)
 
 
@@ -41,7 +41,7 @@ def known(seed: int) -> tuple[list[str], dict[str, int]]:
     return made, truth
 
 
-def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path, fewer_places):
+def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path: Path, fewer_places: None) -> None:
     outside: dict[str, list[str]] = {"documents": [], "tokens": [], "text": []}
     estimates = 0
     for kind in KINDS:
@@ -63,7 +63,7 @@ def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path, fewer
     assert max(map(len, outside.values())) <= 2, outside
 
 
-def test_short_streams_are_neither_over_nor_underestimated(tmp_path, few_places):
+def test_short_streams_are_neither_over_nor_underestimated(tmp_path: Path, few_places: None) -> None:
     """Of each file a part is read from its start, which is compressed less well than what follows, and in blocks that
     are large beside it."""
     rng = np.random.default_rng(5)
@@ -113,7 +113,7 @@ def write(path: Path, made: list[str], kind: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl.gz", "feather"])
-def test_tokens_have_a_margin_where_all_was_read_and_only_some_of_it_encoded(tmp_path, kind):
+def test_tokens_have_a_margin_where_all_was_read_and_only_some_of_it_encoded(tmp_path: Path, kind: str) -> None:
     made = corpus(5_000_000, 1)
     report = inspect(tmp_path / f"a.{kind}", **write(tmp_path / f"a.{kind}", made, kind))
     assert report.documents.value == len(made)
@@ -121,7 +121,9 @@ def test_tokens_have_a_margin_where_all_was_read_and_only_some_of_it_encoded(tmp
     assert off <= report.tokens.margin, f"off by {off:,}, said ± {report.tokens.margin:,}"
 
 
-def test_a_part_that_was_drawn_by_its_size_does_not_count_by_it_once_more(tmp_path, monkeypatch):
+def test_a_part_that_was_drawn_by_its_size_does_not_count_by_it_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of short documents and files of long ones: each is one part, and all of a part is read."""
     monkeypatch.setattr(places, "UNIT", 1 << 14)
     for i in range(300):
@@ -135,7 +137,9 @@ def test_a_part_that_was_drawn_by_its_size_does_not_count_by_it_once_more(tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "csv", "txt"])
-def test_documents_longer_than_a_place_are_neither_missed_nor_counted_twice(tmp_path, fewer_places, kind):
+def test_documents_longer_than_a_place_are_neither_missed_nor_counted_twice(
+    tmp_path: Path, fewer_places: None, kind: str
+) -> None:
     made = ["short words " * 10] * 20_000
     for i in range(0, 20_000, 200):
         made[i] = "long words of it " * 1000
@@ -148,7 +152,9 @@ def test_documents_longer_than_a_place_are_neither_missed_nor_counted_twice(tmp_
     assert 50 <= long <= 200
 
 
-def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_sampled_by_its_bytes(tmp_path, fewer_places):
+def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_sampled_by_its_bytes(
+    tmp_path: Path, fewer_places: None
+) -> None:
     """The long one has other tokens; to take rows of a group by their number would leave it out of most samples."""
     made = [*(["plain words here " * 20] * 200), "0123456789" * 20_000] * 12
     pq.write_table(pa.table({"text": made}), tmp_path / "a.parquet", row_group_size=201, use_dictionary=False)
@@ -158,7 +164,7 @@ def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_sampled_by_its
     assert abs(report.tokens.value - truth) <= report.tokens.margin < 0.5 * truth
 
 
-def test_one_long_document_makes_the_margin_wider_and_few_places_too():
+def test_one_long_document_makes_the_margin_wider_and_few_places_too() -> None:
     def told(values: list[float]) -> float:
         kind = Kind("jsonl", "", [0], np.array([10**9]), np.array([10**9]))
         kind.places = [
@@ -173,7 +179,7 @@ def test_one_long_document_makes_the_margin_wider_and_few_places_too():
     assert told([250_000.0] * 39 + [750_000.0]) > 0.1
 
 
-def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen():
+def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen() -> None:
     kind = Kind("csv", "", [0], np.array([10**9]), np.array([10**9]))
     kind.looked = [SampledSource(0, Source("a.csv", "a.csv", 10**9, ""), 10**9, Reading())]
     kind.looked[0].unseen = 9 * 10**8
@@ -185,7 +191,7 @@ def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen():
     assert far.documents.margin > far.tokens.margin * (far.documents.value / far.tokens.value)
 
 
-def test_csv_with_quotes_and_line_breaks_is_read_as_rows(tmp_path, few_places):
+def test_csv_with_quotes_and_line_breaks_is_read_as_rows(tmp_path: Path, few_places: None) -> None:
     made = [text.replace(" wo", ' "wo",\n').replace(" ti", "\n\nti") for text in corpus(3_000_000, 1)]
     pyarrow.csv.write_csv(pa.table({"id": range(len(made)), "text": made}), tmp_path / "two.csv")
     report = inspect(tmp_path / "two.csv")
@@ -195,7 +201,7 @@ def test_csv_with_quotes_and_line_breaks_is_read_as_rows(tmp_path, few_places):
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
 
 
-def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path, few_places):
+def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path: Path, few_places: None) -> None:
     made = corpus(4_000_000, 4)
     rows = [f'{i},"{text}"' if i % 8 else f'{i},"{text}",and a field too many' for i, text in enumerate(made)]
     (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(rows))
@@ -207,7 +213,7 @@ def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path, few_places):
     assert 0.09 < float(trouble.message.split(" %")[0]) / 100 < 0.16
 
 
-def test_csv_whose_rows_end_with_carriage_returns_is_sampled_too(tmp_path, few_places):
+def test_csv_whose_rows_end_with_carriage_returns_is_sampled_too(tmp_path: Path, few_places: None) -> None:
     made = corpus(4_000_000, 4)
     (tmp_path / "a.csv").write_bytes(b"id,text\r" + b"".join(f"{i},{text}\r".encode() for i, text in enumerate(made)))
     report = inspect(tmp_path / "a.csv")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -25,7 +28,7 @@ from tests.corpus import documents, write_jsonl
         (Pace(starting=2, feeding=1, working=8, keeping=1), 1, 1, "cpus", 12),
     ],
 )
-def test_the_slowest_part_bounds_the_time(needed, workers, cpus, bound, least):
+def test_the_slowest_part_bounds_the_time(needed: Pace, workers: int, cpus: int, bound: str, least: float) -> None:
     seconds, by = needed.seconds(workers, cpus)
     assert by == bound
     assert least <= seconds < 1.3 * least
@@ -38,7 +41,7 @@ def sample(stored: int, speeds: list[float]) -> tuple[Kind, Expected]:
     return kind, Expected(Amount(stored), Amount(stored // 10**4), Amount(stored // 10**4), Amount(stored // 4))
 
 
-def test_cold_caches_are_paid_for_once_a_worker_and_not_for_every_byte():
+def test_cold_caches_are_paid_for_once_a_worker_and_not_for_every_byte() -> None:
     kind, holds = sample(10**12, [20.0] * 10 + [200.0] * 10)
     warm = pace([kind], [holds], 2, 4, 0.0).working
     assert warm == pytest.approx(10**12 / 200e6 + 1000 + 4 * 0.45, rel=0.2)
@@ -46,13 +49,13 @@ def test_cold_caches_are_paid_for_once_a_worker_and_not_for_every_byte():
     assert four - one == pytest.approx(3 * 10 * (1 / 20 - 1 / 200))
 
 
-def test_what_loads_libraries_is_not_multiplied(tmp_path, monkeypatch):
+def test_what_loads_libraries_is_not_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader whose first chunks take a second each, as an import does, and no time after that."""
     write_jsonl(tmp_path / "a.jsonl", documents(4000))
     now = [0.0]
     calls = []
 
-    def slow_at_first(self, chunk):
+    def slow_at_first(self: Any, chunk: Any) -> Any:
         calls.append(chunk)
         now[0] += 1.0 if len(calls) <= 2 else 0.0
         return read(self, chunk)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt", "groups", "pages", "dictionary", "feather", "batch"])
-def test_every_record_is_at_exactly_one_place(tmp_path, monkeypatch, kind):
+def test_every_record_is_at_exactly_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(places, "UNIT", UNIT)
     made = texts()
     path = tmp_path / f"a.{kind}"
@@ -66,7 +67,9 @@ def test_every_record_is_at_exactly_one_place(tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("separator", [b"\n", b"<|sep|>", b"\n\n"])
-def test_places_of_text_that_meet_at_a_separator_share_its_documents_out(tmp_path, monkeypatch, separator):
+def test_places_of_text_that_meet_at_a_separator_share_its_documents_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: bytes
+) -> None:
     made = [f"note {i} says a little" if i % 3 else "ok" for i in range(400)]
     (tmp_path / "a.txt").write_bytes(separator.join(text.encode() for text in made))
     (source,) = find_sources([str(tmp_path / "a.txt")])

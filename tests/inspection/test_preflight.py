@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import shardmill
 from shardmill.errors import OutputError
 from shardmill.inspection import inspect
-from shardmill.run import preflight
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import Disk
 
 
-def test_prepare_refuses_a_disk_that_is_too_small_and_writes_nothing(tmp_path, monkeypatch):
+def test_prepare_refuses_a_disk_that_is_too_small_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(2000))
     needed = inspect(source).output_bytes["nanogpt"]
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed - 1))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda path: Disk(10**9, 0, needed - 1))
     with pytest.raises(OutputError, match="the output would take about") as refused:
         shardmill.prepare(source, tmp_path / "out", val="0")
     assert refused.value.hint
     assert not list((tmp_path / "out").glob("*.bin*"))
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda path: Disk(10**9, 0, needed))
     assert shardmill.prepare(source, tmp_path / "out", val="0").manifest["documents"] > 0
 
 
-def test_two_formats_need_the_space_of_both(tmp_path, monkeypatch):
+def test_two_formats_need_the_space_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(2000))
     sizes = inspect(source).output_bytes
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, int(1.5 * sizes["nanogpt"])))
+    monkeypatch.setattr(
+        "shardmill.run.encoded_text.shutil.disk_usage", lambda path: Disk(10**9, 0, int(1.5 * sizes["nanogpt"]))
+    )
     with pytest.raises(OutputError):
         shardmill.prepare(source, tmp_path / "out", format=("nanogpt", "npy"))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +15,8 @@ import pytest
 import shardmill
 from shardmill.errors import OutputError
 from shardmill.inspection import inspect
-from shardmill.run import preflight
-from tests.hub import TOKEN, Fault, Hub
+from tests.hub import Fault, Hub
+from tests.hub_answers import TOKEN
 from tests.inspection.material import Disk, corpus, found, true_tokens
 from tests.meter import SHARDMILL
 
@@ -34,7 +35,7 @@ def told(hub: Hub, *arguments: object, code: int = 0, **environment: str) -> sub
     return done
 
 
-def sample_of_fineweb(hub: Hub, folder, size: int) -> list[str]:
+def sample_of_fineweb(hub: Hub, folder: Path, size: int) -> list[str]:
     """Four files with columns beside the text, one of them larger than the text."""
     made = corpus(size, 11)
     files = {}
@@ -48,7 +49,7 @@ def sample_of_fineweb(hub: Hub, folder, size: int) -> list[str]:
     return made
 
 
-def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path, hub):
+def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path: Path, hub: Hub) -> None:
     made = sample_of_fineweb(hub, tmp_path, 12_000_000)
     said = json.loads(told(hub, "fineweb-edu/sample-10BT", "--json").stdout)
     truth = true_tokens(made)
@@ -68,7 +69,7 @@ def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path
     assert said["bound"] in ("cpus", "workers", "feeder", "download")
 
 
-def test_where_the_download_is_slow_it_bounds_the_time(tmp_path, hub):
+def test_where_the_download_is_slow_it_bounds_the_time(tmp_path: Path, hub: Hub) -> None:
     sample_of_fineweb(hub, tmp_path, 12_000_000)
     hub.latency = 0.7
     page = told(hub, "fineweb-edu/sample-10BT").stdout
@@ -76,7 +77,7 @@ def test_where_the_download_is_slow_it_bounds_the_time(tmp_path, hub):
     assert "to download" in page
 
 
-def test_a_wrong_field_is_told_with_the_names_of_those_there_are(tmp_path, hub):
+def test_a_wrong_field_is_told_with_the_names_of_those_there_are(tmp_path: Path, hub: Hub) -> None:
     sample_of_fineweb(hub, tmp_path, 200_000)
     done = told(hub, "fineweb-edu/sample-10BT", "--text-field", "body", code=1)
     assert "would stop:" in done.stdout
@@ -84,11 +85,11 @@ def test_a_wrong_field_is_told_with_the_names_of_those_there_are(tmp_path, hub):
 
 
 @pytest.mark.parametrize(("name", "said"), [("fineweb/sample-10BT", "fineweb"), ("fineweb-2/xyz_Latn", "fineweb-2")])
-def test_a_recipe_that_the_hub_does_not_have_is_an_error(tmp_path, hub, name, said):
+def test_a_recipe_that_the_hub_does_not_have_is_an_error(tmp_path: Path, hub: Hub, name: str, said: str) -> None:
     assert said in told(hub, name, code=1).stderr
 
 
-def test_a_server_that_falls_silent_does_not_hold_it_up(tmp_path, hub):
+def test_a_server_that_falls_silent_does_not_hold_it_up(tmp_path: Path, hub: Hub) -> None:
     sample_of_fineweb(hub, tmp_path, 200_000)
     hub.faults.append(Fault("/cdn/", stall=170, times=99))
     started = time.monotonic()
@@ -98,7 +99,9 @@ def test_a_server_that_falls_silent_does_not_hold_it_up(tmp_path, hub):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.jsonl.gz"])
-def test_a_file_on_the_web_is_entered_anywhere_or_read_from_its_start(tmp_path, hub, few_places, name):
+def test_a_file_on_the_web_is_entered_anywhere_or_read_from_its_start(
+    tmp_path: Path, hub: Hub, few_places: None, name: str
+) -> None:
     import gzip
 
     made = corpus(6_000_000, 4)
@@ -114,20 +117,22 @@ def test_a_file_on_the_web_is_entered_anywhere_or_read_from_its_start(tmp_path, 
     assert abs(report.documents.value / len(made) - 1) < 0.1
 
 
-def test_prepare_looks_at_remote_sources_too_before_it_begins(tmp_path, hub, monkeypatch):
+def test_prepare_looks_at_remote_sources_too_before_it_begins(
+    tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = corpus(400_000, 5)
     hub.web["a.jsonl"] = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made)
     url = f"{hub.url}/web/a.jsonl"
     needed = 2 * true_tokens(made)
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed - 1))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda path: Disk(10**9, 0, needed - 1))
     with pytest.raises(OutputError, match="the output would take about"):
         shardmill.prepare(url, tmp_path / "out", val="0")
     assert not list((tmp_path / "out").glob("*.bin*"))
-    monkeypatch.setattr(preflight.shutil, "disk_usage", lambda path: Disk(10**9, 0, needed))
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda path: Disk(10**9, 0, needed))
     assert shardmill.prepare(url, tmp_path / "out", val="0").manifest["documents"] == len(made)
 
 
-def test_the_troubles_of_a_remote_source_name_no_secret(hub):
+def test_the_troubles_of_a_remote_source_name_no_secret(hub: Hub) -> None:
     hub.web["a.jsonl"] = b'{"text": \n' * 300
     report = inspect(f"{hub.url}/web/a.jsonl?token=hushhush")
     assert found(report, "rejects") or found(report, "source")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from tests.tokens.vocabularies import rank_file
 @pytest.mark.parametrize(
     ("between", "option"), [("<|endoftext|>", "<|endoftext|>"), ("\n\n", r"\n\n"), ("\n\n\n", r"\n\n\n"), ("\n", r"\n")]
 )
-def test_separators_in_plain_text_are_found_with_the_option_to_use(tmp_path, between, option):
+def test_separators_in_plain_text_are_found_with_the_option_to_use(tmp_path: Path, between: str, option: str) -> None:
     pieces = [" ".join(["some words of one document"] * 40)] * 2000
     (tmp_path / "a.txt").write_text(between.join(pieces))
     report = inspect(tmp_path / "a.txt")
@@ -36,7 +37,7 @@ def test_separators_in_plain_text_are_found_with_the_option_to_use(tmp_path, bet
     assert not again.troubles and not again.separators
 
 
-def test_a_folder_of_small_notes_with_blank_lines_needs_no_separator(tmp_path):
+def test_a_folder_of_small_notes_with_blank_lines_needs_no_separator(tmp_path: Path) -> None:
     for i in range(20):
         (tmp_path / f"{i}.txt").write_text("A note.\n\nIts second paragraph.\n\nIts end.\n")
     report = inspect(tmp_path)
@@ -44,14 +45,14 @@ def test_a_folder_of_small_notes_with_blank_lines_needs_no_separator(tmp_path):
     assert not report.troubles
 
 
-def test_a_separator_that_is_not_there_is_said(tmp_path):
+def test_a_separator_that_is_not_there_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(random_words(1_000_000))
     (trouble,) = found(inspect(tmp_path / "a.txt", separator="<|nowhere|>"), "separator")
     assert "<|nowhere|>" in trouble.message
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "csv"])
-def test_a_wrong_field_would_stop_and_the_fields_are_named(tmp_path, kind):
+def test_a_wrong_field_would_stop_and_the_fields_are_named(tmp_path: Path, kind: str) -> None:
     made = documents(50)
     if kind == "parquet":
         path = write_parquet(tmp_path / "a.parquet", made, 10)
@@ -67,7 +68,7 @@ def test_a_wrong_field_would_stop_and_the_fields_are_named(tmp_path, kind):
     assert "`text`" in found(report, "source")[0].hint and "--text-field" in found(report, "source")[0].hint
 
 
-def test_rejects_are_told_with_their_share_and_reasons(tmp_path):
+def test_rejects_are_told_with_their_share_and_reasons(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", documents(900))
     with path.open("a") as file:
         file.writelines(['{"text": null}\n'] * 60 + ['{"text": \n'] * 40)
@@ -79,19 +80,19 @@ def test_rejects_are_told_with_their_share_and_reasons(tmp_path):
         file.write('{"text": null}\n')
     (trouble,) = found(inspect(path), "rejects")
     assert trouble.stops
-    allowed = re.search(r"--max-bad (\S+?)`", trouble.hint)[1]
+    allowed = re.search(r"--max-bad (\S+?)`", trouble.hint or "")[1]
     assert not inspect(path, max_bad=allowed).stops
     shardmill.prepare(path, tmp_path / "out", max_bad=allowed)
 
 
-def test_invalid_utf8_is_told_with_its_share(tmp_path):
+def test_invalid_utf8_is_told_with_its_share(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9 au lait " * 1000)
     (trouble,) = found(inspect(tmp_path / "a.txt"), "utf8")
     assert "1,000 places" in trouble.message and "6.7 %" in trouble.message
     assert "iconv" in trouble.hint
 
 
-def test_a_vocabulary_too_large_for_uint16_is_told(tmp_path):
+def test_a_vocabulary_too_large_for_uint16_is_told(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(20))
     report = inspect(source, tokenizer=str(rank_file("cl100k_base.tiktoken")))
     assert report.token_bytes == 4
@@ -100,7 +101,7 @@ def test_a_vocabulary_too_large_for_uint16_is_told(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"text": "', b"words without an end "])
-def test_json_lines_without_line_ends_would_stop(tmp_path, content):
+def test_json_lines_without_line_ends_would_stop(tmp_path: Path, content: bytes) -> None:
     """A terabyte of one line, of which nearly all is a hole; and a hundred megabytes of words."""
     path = tmp_path / "one.jsonl"
     with path.open("wb") as file:
@@ -127,7 +128,7 @@ def test_json_lines_without_line_ends_would_stop(tmp_path, content):
         ("half.txt", b"some words\n" * 2000 + bytes(300_000)),
     ],
 )
-def test_a_source_that_is_not_text_is_named_and_not_printed_raw(tmp_path, name, content):
+def test_a_source_that_is_not_text_is_named_and_not_printed_raw(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     report = inspect(tmp_path / name)
     (trouble,) = found(report, "binary")
@@ -139,7 +140,7 @@ def test_a_source_that_is_not_text_is_named_and_not_printed_raw(tmp_path, name, 
     assert len(said) < 10_000
 
 
-def test_real_text_with_a_few_control_characters_is_text(tmp_path):
+def test_real_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None:
     pages = "A page of words.\n\tAnd \x1b[1mmore\x1b[0m of them.\r\n" * 40 + "\f"
     (tmp_path / "a.txt").write_text(pages * 50)
     (tmp_path / "b.txt").write_bytes(b"one\x00 in many" + b" words of it" * 1000)
@@ -148,7 +149,9 @@ def test_real_text_with_a_few_control_characters_is_text(tmp_path):
 
 
 @pytest.mark.parametrize(("size", "exact"), [(6_000_000, True), (10_000_000, False)])
-def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning_if_it_is_too_long_to_be_read(tmp_path, size, exact):
+def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning_if_it_is_too_long_to_be_read(
+    tmp_path: Path, size: int, exact: bool
+) -> None:
     (tmp_path / "a.txt").write_bytes(b"a" * size)
     report = inspect(tmp_path / "a.txt")
     assert report.text_bytes.value == size
@@ -157,7 +160,7 @@ def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning_if_it_is_too_
     assert abs(report.tokens.value - result.manifest["splits"]["train"]["tokens"]) <= report.tokens.margin
 
 
-def test_empty_sources_are_named(tmp_path):
+def test_empty_sources_are_named(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", documents(5))
     (tmp_path / "b.txt").touch()
     (tmp_path / "c.jsonl").touch()
@@ -168,7 +171,7 @@ def test_empty_sources_are_named(tmp_path):
     assert "all sources" in found(inspect(tmp_path / "b.txt"), "empty")[0].message
 
 
-def test_a_disk_that_is_too_small_is_told(tmp_path, monkeypatch):
+def test_a_disk_that_is_too_small_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
     asked = []
     monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or Disk(10**6, 10**6, 1000))
@@ -178,7 +181,9 @@ def test_a_disk_that_is_too_small_is_told(tmp_path, monkeypatch):
     assert "1 kB are free" in found(report, "disk")[0].message
 
 
-def test_for_an_object_store_the_disk_is_that_where_files_are_made_until_they_are_whole(tmp_path, monkeypatch):
+def test_for_an_object_store_the_disk_is_that_where_files_are_made_until_they_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
@@ -200,16 +205,16 @@ def test_for_an_object_store_the_disk_is_that_where_files_are_made_until_they_ar
     assert not kept.exists(), "nothing is written"
 
 
-def test_uploads_take_their_memory_in_the_foretelling_too(tmp_path):
+def test_uploads_take_their_memory_in_the_foretelling_too(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(5))
     least = []
     for out in (tmp_path / "out", "s3://bucket/out"):
         (trouble,) = found(inspect(source, out, memory="50MB"), "memory")
-        least.append(int(re.search(r"--memory (\d+)MB", trouble.hint)[1]))
+        least.append(int(re.search(r"--memory (\d+)MB", trouble.hint or "")[1]))
     assert least[1] - least[0] > 50
 
 
-def test_an_object_that_would_be_too_large_is_told(tmp_path, monkeypatch):
+def test_an_object_that_would_be_too_large_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(400))
     monkeypatch.setattr("shardmill.inspection.troubles.LARGEST_OBJECT", 1000)
     (trouble,) = found(inspect(source, "gs://bucket/out"), "disk")
@@ -217,26 +222,26 @@ def test_an_object_that_would_be_too_large_is_told(tmp_path, monkeypatch):
     assert not found(inspect(source, tmp_path / "out"), "disk")
 
 
-def test_a_url_that_nothing_can_be_written_to_is_refused(tmp_path):
+def test_a_url_that_nothing_can_be_written_to_is_refused(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(5))
     with pytest.raises(UsageError, match="nothing can be written"):
         inspect(source, "ftp://host/out")
 
 
-def test_formats_of_one_file_are_those_whose_files_have_no_end(tmp_path):
+def test_formats_of_one_file_are_those_whose_files_have_no_end(tmp_path: Path) -> None:
     made = [open_output(name, tmp_path, name="a", dtype=np.dtype("uint16"), shard_tokens=1000) for name in FORMATS]
     assert {output.format for output in made if not output.file_tokens} == {
         name for name in FORMATS if not format_named(name).sharded
     }
 
 
-def test_memory_that_does_not_suffice_is_told_with_the_least_that_works(tmp_path):
+def test_memory_that_does_not_suffice_is_told_with_the_least_that_works(tmp_path: Path) -> None:
     report = inspect(write_jsonl(tmp_path / "a.jsonl", documents(5)), memory="50MB")
     assert report.memory_bytes == 50_000_000
     assert "--memory" in found(report, "memory")[0].hint and report.stops
 
 
-def test_a_damaged_source_is_told_and_the_others_are_counted(tmp_path):
+def test_a_damaged_source_is_told_and_the_others_are_counted(tmp_path: Path) -> None:
     good = write_jsonl(tmp_path / "a.jsonl", documents(100))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(good.read_bytes())[:-20])
     (tmp_path / "c.parquet").write_bytes(b"PAR1 and no more than that")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +14,10 @@ import shardmill
 
 
 @pytest.mark.parametrize("called", [True, False], ids=["generator", "callable"])
-def test_a_generator_that_is_not_read_to_its_end_is_closed_in_its_own_thread(tmp_path, called):
+def test_a_generator_that_is_not_read_to_its_end_is_closed_in_its_own_thread(tmp_path: Path, called: bool) -> None:
     threads = []
 
-    def given():
+    def given() -> Iterator[str]:
         threads.append(threading.get_ident())
         try:
             for i in range(1_000_000):
@@ -28,28 +30,27 @@ def test_a_generator_that_is_not_read_to_its_end_is_closed_in_its_own_thread(tmp
 
 
 _BLOCKED = """
-import os, signal, sys, threading, time, shardmill
+import os, signal, sys, threading, shardmill
+from shardmill.run import pipeline
+pipeline._PATIENCE = 1000  # seconds, for a thread that may still end by itself
 
 def given():
     yield from (f"document {i} " * 50 for i in range(20_000))
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
-    blocked.append(time.monotonic())
     threading.Event().wait()
 
-blocked = []
 try:
     shardmill.prepare(given, sys.argv[1], val=0)
 except KeyboardInterrupt:
-    print(time.monotonic() - blocked[0])
+    print("interrupted")
 """
 
 
-def test_an_interrupt_does_not_wait_for_a_generator_that_never_goes_on(tmp_path):
+def test_an_interrupt_does_not_wait_for_a_generator_that_never_goes_on(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _BLOCKED, str(tmp_path / "out")], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _BLOCKED, str(tmp_path / "out")], capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
-    # Ten seconds are what a thread is given that may still end by itself.
-    assert float(done.stdout) < 8
+    assert done.stdout == "interrupted\n"
     made = shardmill.prepare(lambda: (f"document {i} " * 50 for i in range(20_000)), tmp_path / "out", val=0)
     assert made.manifest["documents"] == 20_000

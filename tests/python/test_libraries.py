@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,90 +15,90 @@ from tests.corpus import documents, write_jsonl
 from tests.watching import interrupt_after
 
 TEXTS = documents(1200, seed=5)
-OPTIONS = {"val": 0.1, "name": "data"}
+OPTIONS: dict[str, Any] = {"val": 0.1, "name": "data"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' own
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("whole")
     shardmill.prepare(write_jsonl(folder / "a.jsonl", TEXTS), folder / "out", **OPTIONS)
     return bins(folder / "out")
 
 
-def bins(folder):
+def bins(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("*.bin"))}
 
 
-def missing(name):
+def missing(name: str) -> Any:
     return pytest.importorskip(name, reason=f"{name} is not installed")
 
 
-def from_polars():
+def from_polars() -> Any:
     polars = missing("polars")
     return polars.DataFrame({"id": range(len(TEXTS)), "text": TEXTS})
 
 
-def from_lazy_polars():
+def from_lazy_polars() -> Any:
     frame = from_polars()
     return lambda: frame.lazy().collect().iter_slices(100)
 
 
-def from_lazy_frame():
+def from_lazy_frame() -> Any:
     return from_polars().lazy()
 
 
-def from_polars_categories():
+def from_polars_categories() -> Any:
     polars = missing("polars")
     return polars.DataFrame({"text": polars.Series(TEXTS, dtype=polars.Categorical)})
 
 
-def from_pandas():
+def from_pandas() -> Any:
     return missing("pandas").DataFrame({"text": TEXTS})
 
 
-def from_pandas_objects():
+def from_pandas_objects() -> Any:
     # A column of several kinds beside the texts: of that there is no Arrow.
     pandas = missing("pandas")
     return pandas.DataFrame({"text": pandas.Series(TEXTS, dtype=object), "other": [1, "two"] * (len(TEXTS) // 2)})
 
 
-def from_duckdb():
+def from_duckdb() -> Any:
     connection = missing("duckdb").connect()
     connection.register("given", pa.table({"id": range(len(TEXTS)), "text": TEXTS}))
     return connection.sql("select text from given order by id")
 
 
-def from_dataset():
+def from_dataset() -> Any:
     return missing("datasets").Dataset.from_dict({"text": TEXTS, "id": list(range(len(TEXTS)))})
 
 
-def from_selected_dataset():
+def from_selected_dataset() -> Any:
     datasets = missing("datasets")
     return datasets.Dataset.from_dict({"text": ["none of these", *TEXTS[::-1]]}).select(range(len(TEXTS), 0, -1))
 
 
-def from_transformed_dataset():
+def from_transformed_dataset() -> Any:
     rows = missing("datasets").Dataset.from_dict({"body": [text[::-1] for text in TEXTS]})
     return rows.with_transform(lambda batch: {"text": [text[::-1] for text in batch["body"]]})
 
 
-def from_formatted_dataset():
+def from_formatted_dataset() -> Any:
     return from_dataset().with_format("numpy", columns=["id"])
 
 
-def from_iterable_dataset():
+def from_iterable_dataset() -> Any:
     return from_dataset().to_iterable_dataset(num_shards=3)
 
 
-def from_mapped_dataset():
+def from_mapped_dataset() -> Any:
     rows = missing("datasets").IterableDataset.from_generator(lambda: ({"body": text} for text in TEXTS))
     return rows.map(lambda row: {"text": row["body"]}, remove_columns="body")
 
 
-def from_dataset_with_nulls():
-    def given():
+def from_dataset_with_nulls() -> Any:
+    def given() -> Iterator[dict[str, Any]]:
         yield from ({"text": text, "score": None if i % 3 else i} for i, text in enumerate(TEXTS))
 
     return missing("datasets").IterableDataset.from_generator(given)
@@ -108,8 +111,12 @@ WAYS = [from_polars, from_lazy_polars, from_lazy_frame, from_polars_categories, 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_the_library_gives_the_same_dataset_as_a_file_whole_and_resumed(
-    tmp_path, whole, way, small_chunks, monkeypatch
-):
+    tmp_path: Path,
+    whole: dict[str, bytes],
+    way: Callable[..., Any],
+    small_chunks: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     given = way()
     interrupt_after(3, given, tmp_path / "out", **OPTIONS)
@@ -117,11 +124,11 @@ def test_the_library_gives_the_same_dataset_as_a_file_whole_and_resumed(
     assert made.resumed and bins(tmp_path / "out") == whole
 
 
-def rejects(folder):
+def rejects(folder: Path) -> list[str]:
     return [json.loads(line)["reason"] for line in (folder / "rejects.jsonl").read_text().splitlines()]
 
 
-def test_what_is_no_text_in_a_frame_or_a_dataset_is_a_reject(tmp_path):
+def test_what_is_no_text_in_a_frame_or_a_dataset_is_a_reject(tmp_path: Path) -> None:
     pandas, datasets = missing("pandas"), missing("datasets")
     values = ["one", None, 3, float("nan"), "two"] * 30
     frame = pandas.DataFrame({"text": pandas.Series(values, dtype=object)})
@@ -133,14 +140,16 @@ def test_what_is_no_text_in_a_frame_or_a_dataset_is_a_reject(tmp_path):
         assert set(rejects(tmp_path / name)) == reasons
 
 
-def test_a_frame_without_the_column_is_an_error_that_names_those_there_are(tmp_path):
+def test_a_frame_without_the_column_is_an_error_that_names_those_there_are(tmp_path: Path) -> None:
     frame = missing("pandas").DataFrame({"body": ["one"]})
     with pytest.raises(shardmill.ShardmillError, match="no record has the field `text`") as error:
         shardmill.prepare(frame, tmp_path / "out")
     assert "`body`" in error.value.hint
 
 
-def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(tmp_path, small_chunks, monkeypatch):
+def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     datasets = missing("datasets")
     from shardmill.documents import Position
     from shardmill.documents.iterating import Items
@@ -161,7 +170,7 @@ def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(tmp_path, sm
         list(Items(shardmill.NamedSource(rows), "text", Position(1300, 1300)))
 
 
-def test_long_rows_of_a_dataset_come_in_small_slices(tmp_path):
+def test_long_rows_of_a_dataset_come_in_small_slices(tmp_path: Path) -> None:
     from shardmill.documents import Position
     from shardmill.documents.iterating import Items
 
@@ -170,11 +179,11 @@ def test_long_rows_of_a_dataset_come_in_small_slices(tmp_path):
     assert sum(sizes) > 200_000_000 and max(sizes[1:]) < 3_000_000
 
 
-def streamed(produced, shards=12):
+def streamed(produced: list[str], shards: int = 12) -> Any:
     """An IterableDataset of several shards that tells what was produced."""
     datasets = missing("datasets")
 
-    def given(numbers):
+    def given(numbers: list[int]) -> Iterator[dict[str, str]]:
         for number in numbers:
             for text in TEXTS[number * 100 : (number + 1) * 100]:
                 produced.append(text)
@@ -183,23 +192,27 @@ def streamed(produced, shards=12):
     return datasets.IterableDataset.from_generator(given, gen_kwargs={"numbers": list(range(shards))})
 
 
-def test_the_state_of_an_iterable_dataset_is_used(tmp_path, whole, small_chunks, monkeypatch):
+def test_the_state_of_an_iterable_dataset_is_used(
+    tmp_path: Path, whole: dict[str, bytes], small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     monkeypatch.setattr("shardmill.documents.iterating._ASKED", 20)
     interrupt_after(6, streamed([]), tmp_path / "out", **OPTIONS)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]
-    produced = []
+    produced: list[str] = []
     shardmill.prepare(streamed(produced), tmp_path / "out", **OPTIONS)
     assert bins(tmp_path / "out") == whole
     # Not from the beginning: the dataset enters the shard in which it was, and at most that is produced again.
     assert recorded > 150 and len(produced) <= len(TEXTS) - recorded + 100
 
 
-def test_the_state_of_a_shuffled_dataset_is_not_used_for_it_forgets_its_buffer(tmp_path, small_chunks, monkeypatch):
+def test_the_state_of_a_shuffled_dataset_is_not_used_for_it_forgets_its_buffer(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
 
-    def shuffled():
+    def shuffled() -> Any:
         return streamed([]).shuffle(seed=3, buffer_size=200)
 
     shardmill.prepare(shuffled(), tmp_path / "whole", **OPTIONS)
@@ -208,7 +221,7 @@ def test_the_state_of_a_shuffled_dataset_is_not_used_for_it_forgets_its_buffer(t
     assert bins(tmp_path / "out") == bins(tmp_path / "whole")
 
 
-def test_what_is_read_goes_into_a_data_frame(tmp_path):
+def test_what_is_read_goes_into_a_data_frame(tmp_path: Path) -> None:
     polars = missing("polars")
     frame = polars.DataFrame(shardmill.read(write_jsonl(tmp_path / "a.jsonl", TEXTS)))
     assert frame["text"].to_list() == TEXTS

@@ -9,7 +9,9 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,17 +27,17 @@ from tests.watching import interrupt_after, wait_until
 TEXTS = documents(1500, seed=4)
 
 
-def table(texts, kind=None):
+def table(texts: Sequence[str | None], kind: pa.DataType | None = None) -> pa.Table:
     return pa.table({"id": range(len(texts)), "text": pa.array(texts, kind or pa.string())})
 
 
 class Again:
     """An iterable that is no list, and counts how often it was begun."""
 
-    def __init__(self, texts):
+    def __init__(self, texts: Iterable[str]) -> None:
         self.texts, self.begun = texts, 0
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         self.begun += 1
         yield from self.texts
 
@@ -66,13 +68,13 @@ WAYS = {
 RESUMABLE = ["callable", "iterable", "list of mappings", "string views", "list of tables", "one batch at a time"]
 
 
-def files(folder):
+def files(folder: Path) -> dict[str, bytes]:
     """The dataset but for its manifest, which names the sources."""
     return {name: data for name, data in contents(folder).items() if name != "manifest.json"}
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """The dataset of the same documents in a file."""
     folder = tmp_path_factory.mktemp("whole")
     source = write_jsonl(folder / "a.jsonl", TEXTS)
@@ -80,11 +82,11 @@ def whole(tmp_path_factory):
     return files(folder / "out")
 
 
-OPTIONS = {"val": 0.1, "format": "shards", "shard_tokens": 20_000, "name": "data"}
+OPTIONS: dict[str, Any] = {"val": 0.1, "format": "shards", "shard_tokens": 20_000, "name": "data"}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_give_documents_makes_the_same_dataset(tmp_path, whole, way):
+def test_every_way_to_give_documents_makes_the_same_dataset(tmp_path: Path, whole: dict[str, bytes], way: str) -> None:
     result = shardmill.prepare(WAYS[way](TEXTS), tmp_path / "out", **OPTIONS)
     assert files(tmp_path / "out") == whole
     assert result.manifest["documents"] + result.manifest["empty"] == len(TEXTS)
@@ -92,7 +94,9 @@ def test_every_way_to_give_documents_makes_the_same_dataset(tmp_path, whole, way
 
 
 @pytest.mark.parametrize("way", RESUMABLE)
-def test_an_interrupted_run_goes_on_after_the_last_document(tmp_path, whole, way, monkeypatch, small_chunks):
+def test_an_interrupted_run_goes_on_after_the_last_document(
+    tmp_path: Path, whole: dict[str, bytes], way: str, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     interrupt_after(3, WAYS[way](TEXTS), tmp_path / "out", **OPTIONS)
     assert shardmill.prepare(WAYS[way](TEXTS), tmp_path / "out", workers=1, **OPTIONS).resumed
@@ -100,14 +104,14 @@ def test_an_interrupted_run_goes_on_after_the_last_document(tmp_path, whole, way
 
 
 @pytest.mark.parametrize("form", DIFFERENT)
-def test_every_format_takes_text_from_python(tmp_path, form):
+def test_every_format_takes_text_from_python(tmp_path: Path, form: str) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", TEXTS[:300])
     shardmill.prepare(source, tmp_path / "file", format=form, name="data")
     shardmill.prepare((text for text in TEXTS[:300]), tmp_path / "out", format=form, name="data")
     assert files(tmp_path / "out") == files(tmp_path / "file")
 
 
-def test_paths_and_text_from_python_stand_beside_each_other(tmp_path):
+def test_paths_and_text_from_python_stand_beside_each_other(tmp_path: Path) -> None:
     parts = [write_jsonl(tmp_path / f"{i}.jsonl", TEXTS[i * 100 : (i + 1) * 100]) for i in range(3)]
     shardmill.prepare(parts, tmp_path / "files", val=0)
     made = shardmill.prepare([parts[0], table(TEXTS[100:200]), parts[2]], tmp_path / "mixed", val=0)
@@ -136,7 +140,9 @@ BAD_FIELDS = [
 
 
 @pytest.mark.parametrize("good", ["text", {"text": "text"}])
-def test_what_is_no_document_is_a_reject_with_its_number_and_its_reason(tmp_path, good, small_chunks):
+def test_what_is_no_document_is_a_reject_with_its_number_and_its_reason(
+    tmp_path: Path, good: str | dict[str, str], small_chunks: None
+) -> None:
     bad = [*BAD.items(), *BAD_FIELDS]
     given = []
     for value, _ in bad:
@@ -150,7 +156,7 @@ def test_what_is_no_document_is_a_reject_with_its_number_and_its_reason(tmp_path
     assert lines[1]["excerpt"] == "bytes" and lines[4]["excerpt"] == "a ? b"
 
 
-def test_nulls_and_bad_bytes_in_arrow_are_rejects_with_their_numbers(tmp_path):
+def test_nulls_and_bad_bytes_in_arrow_are_rejects_with_their_numbers(tmp_path: Path) -> None:
     column = pa.array([b"one", None, b"\xff\xfe", b"", b"two"], pa.binary())
     made = shardmill.prepare(iter([pa.table({"text": column})] * 2), tmp_path / "out", val=0)
     lines = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
@@ -158,7 +164,7 @@ def test_nulls_and_bad_bytes_in_arrow_are_rejects_with_their_numbers(tmp_path):
     assert (made.manifest["documents"], made.manifest["empty"], made.manifest["rejected"]) == (4, 2, 4)
 
 
-def test_a_field_may_be_named_and_nested(tmp_path):
+def test_a_field_may_be_named_and_nested(tmp_path: Path) -> None:
     given = [{"a": {"b": "one"}}, {"a": None}, {"a": 3}, {"a.b": "two"}]
     made = shardmill.prepare(given, tmp_path / "out", val=0, text_field="a.b")
     lines = [json.loads(line)["reason"] for line in (tmp_path / "out" / "rejects.jsonl").read_text().splitlines()]
@@ -168,20 +174,22 @@ def test_a_field_may_be_named_and_nested(tmp_path):
     assert shardmill.prepare(nested, tmp_path / "arrow", val=0, text_field="a.b").manifest["documents"] == 2
 
 
-def test_too_many_bad_documents_stop_the_run(tmp_path):
+def test_too_many_bad_documents_stop_the_run(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="documents are bad") as error:
         shardmill.prepare(lambda: iter(["good", *[None] * 200]), tmp_path / "out", val=0)
     assert "document 20" in error.value.place
 
 
 @pytest.mark.parametrize("given", [[{"body": "a"}, {"body": "b"}], pa.table({"body": ["a"]})])
-def test_a_field_that_no_record_has_is_an_error_that_names_those_there_are(tmp_path, given):
+def test_a_field_that_no_record_has_is_an_error_that_names_those_there_are(tmp_path: Path, given: Any) -> None:
     with pytest.raises(SourceError, match="`text`") as error:
         shardmill.prepare(given, tmp_path / "out")
     assert "`body`" in error.value.hint
 
 
-def test_records_without_the_field_are_rejects_where_others_have_it_whatever_the_chunks(tmp_path, monkeypatch):
+def test_records_without_the_field_are_rejects_where_others_have_it_whatever_the_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = [*[{"other": "x"}] * 90, {"text": "one"}, *[{"other": "x"}] * 5]
     for size in (1, 1 << 16):
         monkeypatch.setattr("shardmill.run.budget.SMALLEST", size)
@@ -195,17 +203,19 @@ def test_records_without_the_field_are_rejects_where_others_have_it_whatever_the
                 shardmill.prepare([{"other": "x"}] * many, tmp_path / "none", val=0)
 
 
-def test_the_iterable_runs_in_one_thread_and_is_asked_only_as_fast_as_tokens_are_written(tmp_path, small_chunks):
+def test_the_iterable_runs_in_one_thread_and_is_asked_only_as_fast_as_tokens_are_written(
+    tmp_path: Path, small_chunks: None
+) -> None:
     from shardmill.run.writer import Writer
 
     threads, ahead, written = set(), [], [0]
     write = Writer.write
 
-    def counted(self, batch):
+    def counted(self: Any, batch: Any) -> None:
         write(self, batch)
         written[0] = sum(self.state.totals[name] for name in ("documents", "empty"))
 
-    def given():
+    def given() -> Iterator[str]:
         for i in range(12_000):
             threads.add(threading.get_ident())
             ahead.append(i - written[0])
@@ -224,11 +234,11 @@ class Sad(Exception):
 
 
 def test_an_exception_of_the_iterable_comes_with_its_own_traceback_and_the_run_can_be_resumed(
-    tmp_path, whole, small_chunks
-):
+    tmp_path: Path, whole: dict[str, bytes], small_chunks: None
+) -> None:
     asked = []
 
-    def given(fails):
+    def given(fails: bool) -> Iterator[str]:
         for i, text in enumerate(TEXTS):
             if fails and i == 1000:
                 raise Sad("no more")
@@ -245,7 +255,9 @@ def test_an_exception_of_the_iterable_comes_with_its_own_traceback_and_the_run_c
     assert files(tmp_path / "out") == whole
 
 
-def test_an_iterator_is_refused_for_an_unfinished_run_and_taken_for_a_new_one(tmp_path, whole, small_chunks):
+def test_an_iterator_is_refused_for_an_unfinished_run_and_taken_for_a_new_one(
+    tmp_path: Path, whole: dict[str, bytes], small_chunks: None
+) -> None:
     out = tmp_path / "out"
     given = (text for text in TEXTS)
     interrupt_after(2, given, out, **OPTIONS)
@@ -260,14 +272,14 @@ def test_an_iterator_is_refused_for_an_unfinished_run_and_taken_for_a_new_one(tm
     assert files(out) == whole
 
 
-def test_an_iterator_that_the_feeder_may_have_begun_is_refused_too(tmp_path, small_chunks):
+def test_an_iterator_that_the_feeder_may_have_begun_is_refused_too(tmp_path: Path, small_chunks: None) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", TEXTS)
     interrupt_after(2, [source, iter(TEXTS)], tmp_path / "out", **OPTIONS)
     with pytest.raises(MismatchError, match="second time"):
         shardmill.prepare([source, iter(TEXTS)], tmp_path / "out", **OPTIONS)
 
 
-def test_a_callable_that_gives_the_rest_of_a_generator_is_refused(tmp_path):
+def test_a_callable_that_gives_the_rest_of_a_generator_is_refused(tmp_path: Path) -> None:
     given = iter(TEXTS)
     started = (text for text in given)
     next(started)
@@ -277,14 +289,16 @@ def test_a_callable_that_gives_the_rest_of_a_generator_is_refused(tmp_path):
         shardmill.prepare(lambda: 3, tmp_path / "out", overwrite=True)
 
 
-def test_fewer_documents_than_before_are_noticed(tmp_path, small_chunks, monkeypatch):
+def test_fewer_documents_than_before_are_noticed(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     interrupt_after(5, Again(TEXTS), tmp_path / "out", **OPTIONS)
     with pytest.raises(SourceError, match="there are 10 documents, and"):
         shardmill.prepare(Again(TEXTS[:10]), tmp_path / "out", **OPTIONS)
 
 
-def test_name_and_version_are_part_of_the_fingerprint(tmp_path):
+def test_name_and_version_are_part_of_the_fingerprint(tmp_path: Path) -> None:
     made = shardmill.prepare(shardmill.NamedSource(["one"], name="crawl", version="1"), tmp_path / "out", val=0)
     again = shardmill.NamedSource(["one"], name="crawl", version="1")
     assert shardmill.prepare(again, tmp_path / "out", val=0).already
@@ -295,13 +309,13 @@ def test_name_and_version_are_part_of_the_fingerprint(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"name": ""}, {"name": 3}, {"version": 2}])
-def test_name_and_version_are_texts(wrong):
+def test_name_and_version_are_texts(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         shardmill.NamedSource(["one"], **wrong)
 
 
 @pytest.mark.parametrize("wrong", ["text", b"text", 3, None, int, dict])
-def test_what_gives_no_documents_is_no_source(wrong):
+def test_what_gives_no_documents_is_no_source(wrong: Any) -> None:
     with pytest.raises(UsageError, match="gives no documents"):
         shardmill.NamedSource(wrong)
 
@@ -309,16 +323,16 @@ def test_what_gives_no_documents_is_no_source(wrong):
 class Counting:
     """Gives documents, knows how far it is, and tells what it has produced."""
 
-    def __init__(self, texts, produced):
+    def __init__(self, texts: Sequence[str], produced: list[int]) -> None:
         self.texts, self.produced, self.at = texts, produced, 0
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return {"at": self.at}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.at = state["at"]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         while self.at < len(self.texts):
             self.produced.append(self.at)
             self.at += 1
@@ -328,30 +342,36 @@ class Counting:
 class Forgetful(Counting):
     """Its state cannot be written down, so it is not used."""
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, Any]:
         return {"at": object()}
 
 
-def test_a_state_is_used_so_that_nothing_recorded_is_produced_twice(tmp_path, whole, small_chunks, monkeypatch):
+def test_a_state_is_used_so_that_nothing_recorded_is_produced_twice(
+    tmp_path: Path, whole: dict[str, bytes], small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     interrupt_after(5, Counting(TEXTS, []), tmp_path / "out", **OPTIONS)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"][0]
-    produced = []
+    produced: list[int] = []
     assert recorded > 100
     assert shardmill.prepare(Counting(TEXTS, produced), tmp_path / "out", **OPTIONS).resumed
     assert produced == list(range(recorded, len(TEXTS)))
     assert files(tmp_path / "out") == whole
 
 
-def test_a_state_that_cannot_be_written_down_is_not_used(tmp_path, whole, small_chunks):
+def test_a_state_that_cannot_be_written_down_is_not_used(
+    tmp_path: Path, whole: dict[str, bytes], small_chunks: None
+) -> None:
     interrupt_after(5, Forgetful(TEXTS, []), tmp_path / "out", **OPTIONS)
-    produced = []
+    produced: list[int] = []
     shardmill.prepare(Forgetful(TEXTS, produced), tmp_path / "out", **OPTIONS)
     assert produced == list(range(len(TEXTS))) and files(tmp_path / "out") == whole
 
 
-def test_a_state_within_tables_and_long_texts_is_exact(tmp_path, small_chunks, monkeypatch):
+def test_a_state_within_tables_and_long_texts_is_exact(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     items = [
         *TEXTS[:200],
@@ -383,28 +403,31 @@ print(made.resumed, made.manifest["documents"])
 
 
 @pytest.mark.parametrize("kind", ["texts", "table"])
-def test_a_document_larger_than_the_memory_ends_the_run_with_its_place_and_with_more_it_goes_on(tmp_path, kind):
+def test_a_document_larger_than_the_memory_ends_the_run_with_its_place_and_with_more_it_goes_on(
+    tmp_path: Path, kind: str
+) -> None:
     run = metered_command([sys.executable, "-c", _LARGE, kind, str(tmp_path / "out")])
     assert run.code == 0, run.err
     assert "larger than the memory allows" in run.out and "place: documents, document 3" in run.out
     assert "--memory" in run.out and run.out.endswith("True 4\n")
 
 
-def test_the_end_of_text_from_python_cannot_be_set_aside(tmp_path):
+def test_the_end_of_text_from_python_cannot_be_set_aside(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="only for text"):
         shardmill.prepare(Again(["one"]), tmp_path / "out", val="tail:0.1")
 
 
-def test_an_iterator_of_paths_is_refused_with_the_way_out(tmp_path):
+def test_an_iterator_of_paths_is_refused_with_the_way_out(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", ["a"])
     with pytest.raises(UsageError, match="gives paths") as error:
         shardmill.prepare(tmp_path.glob("*.jsonl"), tmp_path / "out")
     assert "list" in error.value.hint
 
 
-def test_limit_and_first_count_documents_from_python(tmp_path):
+def test_limit_and_first_count_documents_from_python(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", TEXTS)
-    for number, options in enumerate([{"limit": 700}, {"limit": "9000 tokens"}, {"val": "first:5000"}]):
+    limits: list[dict[str, Any]] = [{"limit": 700}, {"limit": "9000 tokens"}, {"val": "first:5000"}]
+    for number, options in enumerate(limits):
         shardmill.prepare(source, tmp_path / f"file{number}", **options)
         shardmill.prepare(Again(TEXTS), tmp_path / f"out{number}", **options)
         assert files(tmp_path / f"out{number}") == files(tmp_path / f"file{number}")
@@ -426,7 +449,7 @@ if __name__ == "__main__":
 """
 
 
-def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path):
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     script = tmp_path / "given.py"
     script.write_text(_GIVEN)
     command = [sys.executable, str(script)]
@@ -435,13 +458,13 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path):
     out, kills, draw = tmp_path / "out", 0, random.Random(1)
     journal = out / ".shardmill" / "journal.jsonl"
 
-    def size():
+    def size() -> int:
         return journal.stat().st_size if journal.exists() else 0
 
     while not (out / "manifest.json").exists():
         before, settings = size(), [("400MB", "1"), ("1GB", "2")][kills % 2]
         with subprocess.Popen([*command, str(out), *settings], env=project) as run:
-            wait_until(lambda run=run, before=before: run.poll() is not None or size() not in (0, before))
+            wait_until(lambda: run.poll() is not None or size() not in (0, before))  # noqa: B023 - called within this turn
             try:
                 run.wait(timeout=draw.random() / 10 if kills < 4 else None)
             except subprocess.TimeoutExpired:
@@ -469,7 +492,7 @@ shardmill.prepare({"texts": texts, "batches": batches}[kind], out, memory="400MB
 
 
 @pytest.mark.parametrize("kind", ["texts", "batches"])
-def test_memory_is_bounded_whatever_the_iterable_gives(tmp_path, kind):
+def test_memory_is_bounded_whatever_the_iterable_gives(tmp_path: Path, kind: str) -> None:
     run = metered_command([sys.executable, "-c", _FAST, kind, str(tmp_path / "out")])
     assert run.code == 0, run.err
     assert run.peak < 400_000_000

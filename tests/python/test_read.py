@@ -5,6 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,13 +25,13 @@ from tests.watching import interrupt_after
 TEXTS = documents(1200, seed=8)
 
 
-def rows(read):
+def rows(read: Iterable[pa.RecordBatch]) -> list[dict[str, Any]]:
     batches = list(read)
     assert all(batch.schema.names == ["text", "source", "place", "reject"] for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def make(folder):
+def make(folder: Path) -> list[str]:
     """Sources of every kind, and the texts that are in them."""
     folder.mkdir()
     write_jsonl(folder / "a.jsonl", TEXTS[:300])
@@ -40,7 +43,7 @@ def make(folder):
     return [*TEXTS[:300], *TEXTS[:300], *TEXTS[300:], *(f"file {i}" for i in range(5))]
 
 
-def test_every_document_comes_once_in_order_with_its_source_and_place(tmp_path, small_chunks):
+def test_every_document_comes_once_in_order_with_its_source_and_place(tmp_path: Path, small_chunks: None) -> None:
     expected = make(tmp_path / "in")
     read = shardmill.read(tmp_path / "in")
     found = rows(read)
@@ -53,7 +56,7 @@ def test_every_document_comes_once_in_order_with_its_source_and_place(tmp_path, 
     assert not any(row["reject"] for row in found)
 
 
-def test_several_sources_and_a_separator(tmp_path):
+def test_several_sources_and_a_separator(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("one\n\ntwo\n\nthree")
     (tmp_path / "b.txt").write_text("four")
     found = rows(shardmill.read(tmp_path / "a.txt", tmp_path / "b.txt", separator=r"\n\n"))
@@ -63,7 +66,7 @@ def test_several_sources_and_a_separator(tmp_path):
     assert rows(shardmill.read([tmp_path / "a.txt", tmp_path / "b.txt"], separator=r"\n\n")) == found
 
 
-def test_a_bad_record_has_no_text_and_the_reason_stands_beside_it(tmp_path):
+def test_a_bad_record_has_no_text_and_the_reason_stands_beside_it(tmp_path: Path) -> None:
     source = tmp_path / "a.jsonl"
     source.write_text('{"text": "one"}\nnot json\n\n{"text": null}\n{"text": ""}\n{"text": "two"}\n')
     found = rows(shardmill.read(source))
@@ -73,7 +76,7 @@ def test_a_bad_record_has_no_text_and_the_reason_stands_beside_it(tmp_path):
     assert [bool(row["reject"]) for row in found] == [False, True, True, False, False]
 
 
-def test_what_is_read_is_what_prepare_would_encode(tmp_path, small_chunks):
+def test_what_is_read_is_what_prepare_would_encode(tmp_path: Path, small_chunks: None) -> None:
     make(tmp_path / "in")
     shardmill.prepare(tmp_path / "in", tmp_path / "direct", val=0.1)
     shardmill.prepare(shardmill.read(tmp_path / "in"), tmp_path / "read", val=0.1)
@@ -82,11 +85,13 @@ def test_what_is_read_is_what_prepare_would_encode(tmp_path, small_chunks):
     assert direct == read
 
 
-def test_a_filter_between_read_and_prepare_keeps_the_promises(tmp_path, small_chunks, monkeypatch):
+def test_a_filter_between_read_and_prepare_keeps_the_promises(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     expected = make(tmp_path / "in")
 
-    def long_ones():
+    def long_ones() -> Iterator[pa.RecordBatch]:
         for batch in shardmill.read(tmp_path / "in"):
             yield batch.filter(pc.greater(pc.utf8_length(batch["text"]), 200))
 
@@ -100,7 +105,7 @@ def test_a_filter_between_read_and_prepare_keeps_the_promises(tmp_path, small_ch
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_its_fingerprint_knows_of_a_changed_source(tmp_path):
+def test_its_fingerprint_knows_of_a_changed_source(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", ["one"])
     before = shardmill.read(source)
     shardmill.prepare(before, tmp_path / "out", val=0)
@@ -114,14 +119,14 @@ def test_its_fingerprint_knows_of_a_changed_source(tmp_path):
         shardmill.prepare(shardmill.read(source), tmp_path / "out", val=0)
 
 
-def test_it_is_an_arrow_stream_for_others(tmp_path):
+def test_it_is_an_arrow_stream_for_others(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", TEXTS[:50])
     assert pa.table(shardmill.read(source))["text"].to_pylist() == TEXTS[:50]
 
 
 @pytest.mark.parametrize("call", [lambda: shardmill.read(), lambda: shardmill.read("nowhere.txt"),
                                   lambda: shardmill.read("a", val=0), lambda: shardmill.read(3)])  # fmt: skip
-def test_a_wrong_call_is_refused_at_once(call):
+def test_a_wrong_call_is_refused_at_once(call: Callable[..., Any]) -> None:
     with pytest.raises(UsageError):
         call()
 
@@ -135,7 +140,7 @@ print(count)
 """
 
 
-def test_memory_is_bounded_and_a_document_without_room_is_an_error(tmp_path):
+def test_memory_is_bounded_and_a_document_without_room_is_an_error(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     with open(source, "w") as file:
         file.writelines("so many words that nobody reads them\n" * 100_000 for _ in range(40))
@@ -147,12 +152,12 @@ def test_memory_is_bounded_and_a_document_without_room_is_an_error(tmp_path):
     assert run.peak < 300_000_000
 
 
-def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path):
+def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path: Path) -> None:
     from shardmill.run.budget import budget_here
 
     source, seen = write_jsonl(tmp_path / "a.jsonl", TEXTS), []
 
-    def given(**options):
+    def given(**options: Any) -> Iterator[pa.RecordBatch]:
         for batch in shardmill.read(source, **options):
             seen.append((budget_here().memory, batch.num_rows))
             yield batch
@@ -165,7 +170,7 @@ def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path):
     assert budget_here() is None
 
 
-def test_the_twin_reads_the_same(tmp_path):
+def test_the_twin_reads_the_same(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", TEXTS[:200])
     with open(source, "a") as file:
         file.write(json.dumps({"id": 3}) + "\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import given, settings
@@ -22,7 +24,7 @@ batches = tables.map(lambda table: (table.to_batches() or [pa.RecordBatch.from_p
 items = st.lists(st.one_of(texts, texts.map(lambda text: {"text": text}), bad, tables, batches), max_size=14)
 
 
-def twin(given_items):
+def twin(given_items: list[Any]) -> list[bytes | None]:
     """Every document as its bytes, or None for a reject."""
     found = []
     for item in given_items:
@@ -37,16 +39,16 @@ def twin(given_items):
 
 
 class Stateful:
-    def __init__(self, given_items):
+    def __init__(self, given_items: list[Any]) -> None:
         self.items, self.at = given_items, 0
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, int]:
         return {"at": self.at}
 
-    def load_state_dict(self, state):
+    def load_state_dict(self, state: dict[str, int]) -> None:
         self.at = state["at"]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         while self.at < len(self.items):
             self.at += 1
             yield self.items[self.at - 1]
@@ -55,14 +57,15 @@ class Stateful:
 WAYS = [lambda made: made, lambda made: lambda: iter(made), Stateful]
 
 
-def read(source, size, start):
+def read(source: Any, size: int, start: Any) -> Any:
     """The documents from a position on, and every position between two chunks."""
     reader = PythonReader(3, source.found(3), Reading(), source)
     found, positions, position = [], [], start
     for chunk in reader.chunks(start, size):
         assert (chunk.source, chunk.start) == (3, position.offset)
         documents = reader.read(chunk)
-        data, rows = documents.data.tobytes(), [None] * documents.lines
+        data = documents.data.tobytes()
+        rows: list[bytes | None] = [None] * documents.lines
         for row, (begin, end) in enumerate(pairwise(documents.offsets.tolist())):
             rows[documents.record(row)] = data[begin:end]
         assert [i for i, row in enumerate(rows) if row is None] == [reject.record for reject in documents.rejects]
@@ -75,7 +78,9 @@ def read(source, size, start):
 
 @given(items, st.sampled_from([1, 40, 100, 1 << 20]), st.sampled_from(WAYS), st.sampled_from([1, 70, 1 << 20]))
 @settings(max_examples=200)
-def test_any_items_are_read_as_the_twin_reads_them_and_from_any_position_on(made, size, way, later):
+def test_any_items_are_read_as_the_twin_reads_them_and_from_any_position_on(
+    made: list[Any], size: int, way: Callable[..., Any] | type, later: int
+) -> None:
     # What has the field comes first: a source in which no record has it is an error of its own.
     made = [{"text": "first"}, *made]
     expected = twin(made)

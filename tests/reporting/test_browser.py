@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 
 import shardmill
 from tests.corpus import documents, write_jsonl
 from tests.reporting.test_page import HOSTILE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page
 
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
 AXE = Path(os.environ.get("SHARDMILL_AXE", "node_modules/axe-core/axe.min.js"))
@@ -21,7 +26,7 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A report of a hostile dataset, and one of two datasets."""
     folder = tmp_path_factory.mktemp("pages")
     source = write_jsonl(folder / "a.jsonl", [*HOSTILE, "Hello world, 你好.", *documents(60)])
@@ -36,7 +41,7 @@ def pages(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def browser():
+def browser() -> Iterator[Browser]:
     with playwright.sync_playwright() as started:
         # Chromium refuses its sandbox to the superuser, which is who tests in a container.
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
@@ -46,17 +51,21 @@ def browser():
 
 
 @pytest.fixture
-def visit(browser, pages):
+def visit(browser: Browser, pages: dict[str, Path]) -> Iterator[Callable[..., Page]]:
     """Opens a page, and fails on whatever it complains of or asks a server for."""
     contexts, troubles = [], []
 
-    def go(which, width=1280, scheme="light"):
+    def refuse(dialog: Dialog) -> None:
+        troubles.append(dialog.message)
+        dialog.dismiss()
+
+    def go(which: str, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Page:
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: troubles.append(message.text))
         page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("dialog", lambda dialog: (troubles.append(dialog.message), dialog.dismiss()))
+        page.on("dialog", refuse)
         page.on("request", lambda asked: troubles.append(asked.url) if not _local(asked.url) else None)
         page.goto(pages[which].as_uri())
         return page
@@ -74,7 +83,9 @@ def _local(url: str) -> bool:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("which", ["single", "double"])
-def test_a_page_is_drawn_and_fits_in_both_themes_on_a_phone_and_a_desk(visit, which, width, scheme):
+def test_a_page_is_drawn_and_fits_in_both_themes_on_a_phone_and_a_desk(
+    visit: Callable[..., Page], which: str, width: int, scheme: str
+) -> None:
     page = visit(which, width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -92,14 +103,16 @@ def test_a_page_is_drawn_and_fits_in_both_themes_on_a_phone_and_a_desk(visit, wh
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
 
 
-def test_a_hostile_document_is_text_and_does_not_run(visit):
+def test_a_hostile_document_is_text_and_does_not_run(visit: Callable[..., Page]) -> None:
     page = visit("single")
     assert page.title() == "one · shardmill report"
     assert page.evaluate("document.querySelectorAll('img, iframe, svg[onload]').length") == 0
     assert HOSTILE[0] in page.inner_text("body")
 
 
-def test_a_script_that_slipped_through_would_be_refused(browser, pages, tmp_path):
+def test_a_script_that_slipped_through_would_be_refused(
+    browser: Browser, pages: dict[str, Path], tmp_path: Path
+) -> None:
     """By the page's own policy: the same page with a script put into a document."""
     broken = tmp_path / "broken.html"
     text = pages["single"].read_text(encoding="utf-8")
@@ -114,7 +127,7 @@ def test_a_script_that_slipped_through_would_be_refused(browser, pages, tmp_path
         context.close()
 
 
-def test_pointing_at_a_token_and_arrow_keys_show_its_id_and_bytes(visit):
+def test_pointing_at_a_token_and_arrow_keys_show_its_id_and_bytes(visit: Callable[..., Page]) -> None:
     page = visit("single")
     hello = page.locator(".doc span", has_text="Hello").first
     hello.scroll_into_view_if_needed()
@@ -137,7 +150,7 @@ def test_pointing_at_a_token_and_arrow_keys_show_its_id_and_bytes(visit):
     assert tip.is_hidden()
 
 
-def test_everything_that_can_be_done_can_be_reached_by_the_tab_key(visit):
+def test_everything_that_can_be_done_can_be_reached_by_the_tab_key(visit: Callable[..., Page]) -> None:
     page = visit("single")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -150,7 +163,9 @@ def test_everything_that_can_be_done_can_be_reached_by_the_tab_key(visit):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("which", ["single", "double"])
-def test_axe_finds_nothing_that_keeps_people_out(browser, pages, which, scheme):
+def test_axe_finds_nothing_that_keeps_people_out(
+    browser: Browser, pages: dict[str, Path], which: str, scheme: Literal["light", "dark"]
+) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed; SHARDMILL_AXE says where its axe.min.js is")
     # Past the page's policy: what is looked at is the page, and axe is a script that it would refuse.

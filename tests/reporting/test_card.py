@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +14,7 @@ from shardmill.errors import UsageError
 from tests.corpus import documents, write_jsonl
 
 
-def test_a_card_has_a_head_that_the_hub_reads_and_the_numbers_of_the_manifest(tmp_path):
+def test_a_card_has_a_head_that_the_hub_reads_and_the_numbers_of_the_manifest(tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
     folder = tmp_path / 'a: "b"\n---\nlicense: mit|<b>`x`'
     shardmill.prepare(write_jsonl(tmp_path / "a|`b.jsonl", documents(60)), folder, val=0.3)
@@ -29,7 +30,7 @@ def test_a_card_has_a_head_that_the_hub_reads_and_the_numbers_of_the_manifest(tm
     assert "\n<b>" not in body and body.count("\n# ") == 1
 
 
-def test_many_sources_are_counted_and_some_named(tmp_path):
+def test_many_sources_are_counted_and_some_named(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for i in range(30):
         (tmp_path / "in" / f"{i}.txt").write_text(f"text number {i}")
@@ -38,7 +39,7 @@ def test_many_sources_are_counted_and_some_named(tmp_path):
     assert "## Sources (30)" in made and "and 10 more" in made
 
 
-def test_the_command_prints_the_card_and_says_what_is_no_dataset(tmp_path):
+def test_the_command_prints_the_card_and_says_what_is_no_dataset(tmp_path: Path) -> None:
     shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", documents(20)), tmp_path / "out", val=0)
     done = CliRunner().invoke(command, ["card", str(tmp_path / "out")])
     assert done.stdout == shardmill.card(tmp_path / "out") + "\n"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,18 +33,20 @@ HOSTILE = [
 
 
 class _Tags(HTMLParser):
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
-        self.tags, self.texts, self.ids = [], [], []
+        self.tags: list[str] = []
+        self.texts: list[str] = []
+        self.ids: list[int] = []
 
-    def handle_starttag(self, tag, attributes):
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
-        self.ids += [value for name, value in attributes if name == "data-i"]
+        self.ids += [int(value or "") for name, value in attributes if name == "data-i"]
         for name, value in attributes:
             assert not name.startswith("on"), (tag, name, value)
             assert name not in ("src", "srcset", "action") and not (name == "href" and "://" in value), (tag, value)
 
-    def handle_data(self, data):
+    def handle_data(self, data: str) -> None:
         self.texts.append(data)
 
 
@@ -54,7 +57,7 @@ def read(path: Path) -> _Tags:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset whose documents, rejects and source's name try to get out of the page."""
     folder = tmp_path_factory.mktemp("made")
     source = write_jsonl(folder / "a<b>&.jsonl", [*HOSTILE, *documents(80)])
@@ -64,7 +67,7 @@ def made(tmp_path_factory):
     return folder / "<i>set"
 
 
-def test_a_report_says_what_the_manifest_says_and_lets_no_text_become_html(made, tmp_path):
+def test_a_report_says_what_the_manifest_says_and_lets_no_text_become_html(made: Path, tmp_path: Path) -> None:
     path = shardmill.report(made, out=tmp_path / "report.html", documents=50)
     parsed = read(path)
     assert parsed.tags.count("script") == 1 and "img" not in parsed.tags and "i" not in parsed.tags
@@ -81,7 +84,7 @@ def test_a_report_says_what_the_manifest_says_and_lets_no_text_become_html(made,
     assert path.stat().st_size < 3_000_000
 
 
-def test_the_same_seed_draws_the_same_documents_and_another_one_others(made, tmp_path):
+def test_the_same_seed_draws_the_same_documents_and_another_one_others(made: Path, tmp_path: Path) -> None:
     pages = [
         shardmill.report(made, out=tmp_path / f"{i}.html", seed=seed, documents=3).read_bytes()
         for i, seed in enumerate((0, 0, 1))
@@ -90,7 +93,7 @@ def test_the_same_seed_draws_the_same_documents_and_another_one_others(made, tmp
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_format_has_a_report_and_two_of_them_stand_side_by_side(format, tmp_path):
+def test_every_format_has_a_report_and_two_of_them_stand_side_by_side(format: str, tmp_path: Path) -> None:
     made = random_documents(5, 20, 60)
     one = make_dataset(format, tmp_path / "one", made, shard_tokens=500)
     other = make_dataset("nanogpt", tmp_path / "other", made)
@@ -99,13 +102,13 @@ def test_every_format_has_a_report_and_two_of_them_stand_side_by_side(format, tm
     assert "and the same documents in other" in both and "Not found in this dataset" not in both
 
 
-def test_without_end_of_text_stretches_are_shown(tmp_path):
+def test_without_end_of_text_stretches_are_shown(tmp_path: Path) -> None:
     folder = make_dataset("nanogpt", tmp_path / "one", random_documents(5, 20, 60), eot="none")
     assert re.search(r"tokens \d+ to \d+", "".join(read(shardmill.report(folder, out=tmp_path / "a.html")).texts))
 
 
 @pytest.mark.parametrize("made", [{"train": [], "val": []}, {"train": [], "val": [[5, 6]]}, {"train": [[7]]}])
-def test_next_to_nothing_has_a_report_too(made, tmp_path):
+def test_next_to_nothing_has_a_report_too(made: dict[str, list[list[int]]], tmp_path: Path) -> None:
     documents = {split: [np.array(one, np.uint16) for one in some] for split, some in made.items()}
     folder = make_dataset("nanogpt", tmp_path / "one", documents)
     assert "No document was rejected" in "".join(read(shardmill.report(folder, out=tmp_path / "a.html")).texts)
@@ -114,7 +117,7 @@ def test_next_to_nothing_has_a_report_too(made, tmp_path):
     assert f"of {count} document{'s' * (count != 1)}, tokenized" in shardmill.card(folder)
 
 
-def test_a_document_is_found_again_where_the_other_dataset_has_fewer(tmp_path):
+def test_a_document_is_found_again_where_the_other_dataset_has_fewer(tmp_path: Path) -> None:
     texts = [f"document number {i}, of some words." for i in range(300)]
     sources = [write_jsonl(tmp_path / name, some) for name, some in (("a.jsonl", texts), ("b.jsonl", texts[::2]))]
     for name, source in zip("ab", sources, strict=True):
@@ -126,7 +129,7 @@ def test_a_document_is_found_again_where_the_other_dataset_has_fewer(tmp_path):
     assert page.count("Not found in this dataset") == sum(number % 2 for number in numbers) > 0
 
 
-def test_the_same_documents_are_found_whatever_the_tokenizer_and_the_script(tmp_path):
+def test_the_same_documents_are_found_whatever_the_tokenizer_and_the_script(tmp_path: Path) -> None:
     """Of Chinese or Russian one tokenizer makes three times as many tokens as another."""
     texts = [
         f"{i} 你好世界，这是一个很长的句子。" * 9 if i % 2 else f"Привет, мир! Это документ {i}. " * 9
@@ -140,14 +143,14 @@ def test_the_same_documents_are_found_whatever_the_tokenizer_and_the_script(tmp_
         assert "Not found in this dataset" not in page.read_text(encoding="utf-8"), TOKENIZERS[i]
 
 
-def test_the_last_character_that_is_shown_is_whole(tmp_path):
+def test_the_last_character_that_is_shown_is_whole(tmp_path: Path) -> None:
     shardmill.prepare(write_jsonl(tmp_path / "a.jsonl", ["你好世界，" * 300]), tmp_path / "out", val=0)
     page = shardmill.report(tmp_path / "out", out=tmp_path / "a.html").read_text(encoding="utf-8")
     assert "more tokens" in page and "\\x" not in re.sub(r"(?s)<section id=.tokens.*?</section>", "", page)
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_each_token_is_shown_with_its_spaces_and_bytes(name):
+def test_each_token_is_shown_with_its_spaces_and_bytes(name: str) -> None:
     """Decoded alone, tokens of SentencePiece lose their space, and parts of a character become U+FFFD."""
     tokenizer = load_tokenizer(_tokenizer(name))
     text = "the quick brown fox, 你好 🎉 and the lazy dog"
@@ -156,13 +159,13 @@ def test_each_token_is_shown_with_its_spaces_and_bytes(name):
     assert "".join(one.text for one in running_tokens(tokenizer, np.array(ids))).replace("·", "").lstrip() == text
 
 
-def test_what_was_only_sampled_is_said(made, tmp_path):
+def test_what_was_only_sampled_is_said(made: Path, tmp_path: Path) -> None:
     page = "".join(read(shardmill.report(made, out=tmp_path / "a.html", tokens=500)).texts)
     assert "a sample of" in page
     assert "a sample of" not in "".join(read(shardmill.report(made, out=tmp_path / "b.html")).texts)
 
 
-def test_a_character_over_several_tokens_is_shown_once_and_every_byte_is_told():
+def test_a_character_over_several_tokens_is_shown_once_and_every_byte_is_told() -> None:
     tokenizer = load_tokenizer("gpt2")
     text = "你好 a\n🎉\x00é\u202e"
     ids = np.array(tokenizer.reference()(text))
@@ -178,7 +181,7 @@ def test_a_character_over_several_tokens_is_shown_once_and_every_byte_is_told():
     assert Token(0, "!", "") == tokens_of(tokenizer, np.array([0]))[0]
 
 
-def test_a_file_of_another_making_is_not_overwritten_and_a_report_is(made, tmp_path):
+def test_a_file_of_another_making_is_not_overwritten_and_a_report_is(made: Path, tmp_path: Path) -> None:
     place = tmp_path / "report.html"
     place.write_text("mine")
     with pytest.raises(OutputError, match="not a shardmill report"):
@@ -191,14 +194,16 @@ def test_a_file_of_another_making_is_not_overwritten_and_a_report_is(made, tmp_p
     shardmill.report(made, out=place)
 
 
-def test_the_same_documents_are_found_where_only_a_sample_was_read(tmp_path):
+def test_the_same_documents_are_found_where_only_a_sample_was_read(tmp_path: Path) -> None:
     made = random_documents(6, 200, 60)
-    folders = [make_dataset(format, tmp_path / format, made) for format in ("nanogpt", "npy")]
-    page = "".join(read(shardmill.report(*folders, tmp_path / "r.html", tokens=2000, documents=4)).texts)
+    one, two = (make_dataset(format, tmp_path / format, made) for format in ("nanogpt", "npy"))
+    page = "".join(read(shardmill.report(one, two, tmp_path / "r.html", tokens=2000, documents=4)).texts)
     assert "a sample of" in page and "nanogpt, at token" in page and "Not found in this dataset" not in page
 
 
-def test_a_library_that_is_missing_is_named_with_its_extra(made, tmp_path, monkeypatch):
+def test_a_library_that_is_missing_is_named_with_its_extra(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(UsageError, match="cannot do without the library `jinja2`") as caught:
         shardmill.report(made, out=tmp_path / "a.html")
@@ -206,20 +211,20 @@ def test_a_library_that_is_missing_is_named_with_its_extra(made, tmp_path, monke
 
 
 @pytest.mark.parametrize("wrong", [{"seed": -1}, {"tokens": "many"}, {"tokens": 0}, {"documents": 0}])
-def test_a_wrong_argument_is_named_before_anything_is_read(wrong, made, tmp_path):
+def test_a_wrong_argument_is_named_before_anything_is_read(wrong: dict[str, Any], made: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="|".join([*wrong, "many"])):
         shardmill.report(made, out=tmp_path / "a.html", **wrong)
     assert not (tmp_path / "a.html").exists()
 
 
-def test_the_command_writes_the_page_and_says_where(made, tmp_path):
+def test_the_command_writes_the_page_and_says_where(made: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["report", str(made), "-o", str(tmp_path / "a.html"), "-n", "2"])
     assert done.exit_code == 0 and str(tmp_path / "a.html") in done.stderr and done.stdout == ""
     wrong = CliRunner().invoke(command, ["report", str(tmp_path), "-o", str(tmp_path / "b.html")])
     assert isinstance(wrong.exception, UsageError) and not (tmp_path / "b.html").exists()
 
 
-def test_a_report_of_a_long_run_marks_what_happened(made, tmp_path):
+def test_a_report_of_a_long_run_marks_what_happened(made: Path, tmp_path: Path) -> None:
     points = [[i, i * 10**6, i, i * 10**5, 0, 10**8, i // 50, i // 80] for i in range(200)]
     attempt = {"began": 0, "state": "complete", "memory": 10**9, "workers": 2, "engine": "core"}
     attempts = [{**attempt, "points": points, "stalls": [[20, 40]]}, {**attempt, "points": points[:5], "stalls": []}]
@@ -230,7 +235,7 @@ def test_a_report_of_a_long_run_marks_what_happened(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_report_of_many_tokens_takes_little_memory(tmp_path):
+def test_a_report_of_many_tokens_takes_little_memory(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     folder = make_dataset("nanogpt", tmp_path / "big", {"train": [random.integers(0, 50000, 1000).astype(np.uint16)]})
     block = random.zipf(1.3, 20_000_000) % 50257
@@ -252,10 +257,10 @@ print(most_resident())
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_every_kind_of_tokenizer_has_a_report(tokenizer, tmp_path):
+def test_every_kind_of_tokenizer_has_a_report(tokenizer: str, tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [*documents(30), HOSTILE[0]])
     shardmill.prepare(source, tmp_path / "out", tokenizer=_tokenizer(tokenizer), val=0, workers=1)
     parsed = read(shardmill.report(tmp_path / "out", out=tmp_path / "a.html", documents=50))
     train = shardmill.open(tmp_path / "out")["train"]
     assert parsed.tags.count("script") == 1
-    assert {int(id_) for id_ in parsed.ids} <= set(train[:].tolist()) and len(parsed.ids) > 100
+    assert set(parsed.ids) <= set(train[:].tolist()) and len(parsed.ids) > 100

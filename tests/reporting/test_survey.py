@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import shardmill
+from shardmill.dataset import Dataset
 from shardmill.options import FORMATS
 from shardmill.reporting import survey as module
 from shardmill.reporting.survey import EXACT, OUTLIERS, PER_OCTAVE, SplitSurvey, survey, token_bytes
@@ -14,22 +17,33 @@ from tests.datasets import EOT, make_dataset, random_documents
 
 
 @pytest.fixture(scope="module")
-def sizes():
+def sizes() -> np.ndarray:
     return token_bytes(load_tokenizer("gpt2"))
 
 
-def look(data, sizes, split="train", *, most=10**9, seed=0, draws=5, outliers=2):
+def look(
+    data: Dataset,
+    sizes: np.ndarray,
+    split: str = "train",
+    *,
+    most: int = 10**9,
+    seed: int = 0,
+    draws: int = 5,
+    outliers: int = 2,
+) -> SplitSurvey:
     return survey(data, split, sizes, most=most, seed=seed, draws=draws, outliers=outliers)
 
 
-def test_token_bytes_are_those_of_each_token_alone_and_none_for_end_of_text(sizes):
+def test_token_bytes_are_those_of_each_token_alone_and_none_for_end_of_text(sizes: np.ndarray) -> None:
     decode = load_tokenizer("gpt2").decode
     assert [int(sizes[i]) for i in (0, 464, 50255, EOT)] == [*(len(decode(np.array([i]))) for i in (0, 464, 50255)), 0]
 
 
 @pytest.mark.parametrize("block", [1, 57, 1 << 20])
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_survey_counts_what_a_loop_over_the_documents_counts(format, block, sizes, tmp_path, monkeypatch):
+def test_a_survey_counts_what_a_loop_over_the_documents_counts(
+    format: str, block: int, sizes: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     data = shardmill.open(make_dataset(format, tmp_path / "out", random_documents(1, 24, 90), shard_tokens=700))
     found = look(data, sizes)
@@ -54,7 +68,9 @@ def test_a_survey_counts_what_a_loop_over_the_documents_counts(format, block, si
     assert found.along.sum(axis=1).tolist() == content
 
 
-def test_the_documents_that_are_drawn_depend_on_the_seed_and_not_on_the_blocks(sizes, tmp_path, monkeypatch):
+def test_the_documents_that_are_drawn_depend_on_the_seed_and_not_on_the_blocks(
+    sizes: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", random_documents(2, 50)))
     first, other = look(data, sizes).random, look(data, sizes, seed=1).random
     monkeypatch.setattr(module, "BLOCK", 33)
@@ -62,7 +78,9 @@ def test_the_documents_that_are_drawn_depend_on_the_seed_and_not_on_the_blocks(s
     assert len(first) == 5 == len({one.number for one in first})
 
 
-def test_a_large_split_is_sampled_and_every_document_in_the_sample_is_a_whole_one(sizes, tmp_path, monkeypatch):
+def test_a_large_split_is_sampled_and_every_document_in_the_sample_is_a_whole_one(
+    sizes: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "STRETCH", 500)
     monkeypatch.setattr(module, "BLOCK", 64)
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", random_documents(3, 400, 60)))
@@ -75,7 +93,9 @@ def test_a_large_split_is_sampled_and_every_document_in_the_sample_is_a_whole_on
         assert bounds[one.start, one.stop - 1] == one.tokens and one.number is None
 
 
-def test_a_sample_favours_neither_long_documents_nor_short_ones(sizes, tmp_path, monkeypatch):
+def test_a_sample_favours_neither_long_documents_nor_short_ones(
+    sizes: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "STRETCH", 200)
     monkeypatch.setattr(module, "BLOCK", 128)
     random = np.random.default_rng(0)
@@ -89,7 +109,9 @@ def test_a_sample_favours_neither_long_documents_nor_short_ones(sizes, tmp_path,
     assert 0.08 < long / seen < 0.12  # 0.1; whole stretches alone would give 0.05
 
 
-def test_a_split_without_documents_is_counted_and_nothing_is_said_of_documents(sizes, tmp_path):
+def test_a_split_without_documents_is_counted_and_nothing_is_said_of_documents(
+    sizes: np.ndarray, tmp_path: Path
+) -> None:
     made = random_documents(4, 20)
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made, eot="none"))
     found = look(data, sizes)
@@ -98,7 +120,9 @@ def test_a_split_without_documents_is_counted_and_nothing_is_said_of_documents(s
     assert np.array_equal(found.counts, np.bincount(data["train"][:], minlength=len(sizes)))
 
 
-def test_a_document_longer_than_many_blocks_is_one_document(sizes, tmp_path, monkeypatch):
+def test_a_document_longer_than_many_blocks_is_one_document(
+    sizes: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BLOCK", 1000)
     made = {"train": [np.arange(1, 20, dtype=np.uint16), np.arange(1, 40_000, dtype=np.uint16) % 5000 + 1]}
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made))
@@ -107,7 +131,7 @@ def test_a_document_longer_than_many_blocks_is_one_document(sizes, tmp_path, mon
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 1000, EXACT - 2, EXACT, 1 << 40])
-def test_a_quantile_is_exact_for_lengths_below_65535_and_within_a_bin_above(length):
+def test_a_quantile_is_exact_for_lengths_below_65535_and_within_a_bin_above(length: int) -> None:
     found = SplitSurvey("train", 0, 0)
     found.lengths[min(length, EXACT - 1)] = 3
     found.octaves[int(np.floor(np.log2(length) * PER_OCTAVE + 1e-9))] = 3

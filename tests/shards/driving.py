@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shardmill.shards import SPLITS, open_output
+from shardmill.shards.output import Output
 
 SHARD = 500
 
@@ -14,7 +16,7 @@ SHARD = 500
 class Driven:
     """An output, and what a journal would know of it."""
 
-    def __init__(self, format: str, folder: Path, **more) -> None:
+    def __init__(self, format: str, folder: Path, **more: Any) -> None:
         more = {"name": "web", "dtype": np.dtype("uint16"), "shard_tokens": SHARD, **more}
         self.format, self.folder, self.more = format, folder, more
         folder.mkdir(exist_ok=True)
@@ -22,7 +24,7 @@ class Driven:
         self.output.restore(self.output.position(), set())
         self.files: list = []
         self.unrecorded: list = []
-        self.journal = (self.output.position(), [])
+        self.journal: tuple[Any, list] = (self.output.position(), [])
 
     def checkpoint(self, *, record: bool = True) -> None:
         position = self.output.position()
@@ -33,7 +35,7 @@ class Driven:
             self.journal = (position, list(self.files))
             self.output.recorded()
 
-    def finish(self, wanted=SPLITS) -> None:
+    def finish(self, wanted: tuple[str, ...] = SPLITS) -> None:
         self.output.finish(wanted)
         self.checkpoint()
         self.checkpoint()  # as the writer does: what only the position before needed goes now
@@ -77,7 +79,7 @@ def steps(made: list[tuple[str, np.ndarray]], seed: int = 0) -> list[tuple[str, 
                 done.append((split, pieces[-1], np.empty(0, np.int64), True))
             i += 1
             continue
-        batch = []
+        batch: list[np.ndarray] = []
         while i < len(made) and made[i][0] == split and len(made[i][1]) <= 250 and len(batch) < 5:
             batch.append(made[i][1])
             i += 1
@@ -85,7 +87,7 @@ def steps(made: list[tuple[str, np.ndarray]], seed: int = 0) -> list[tuple[str, 
     return done
 
 
-def take(output, step) -> None:
+def take(output: Output, step: tuple[str, np.ndarray, np.ndarray, bool]) -> None:
     split, tokens, ends, ends_now = step
     output.append(split, tokens, ends)
     if ends_now:
@@ -96,7 +98,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def whole_run(format, folder, made, **more):
+def whole_run(format: str, folder: Path, made: list[tuple[str, np.ndarray]], **more: Any) -> Driven:
     """All documents through an output, without a crash."""
     run = Driven(format, folder, **more)
     for step in steps(made):

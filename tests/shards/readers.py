@@ -119,7 +119,7 @@ def olmo(path: Path, dtype: str) -> np.ndarray:
 
 def olmo_documents(path: Path, dtype: str) -> list[np.ndarray]:
     tokens = raw(path, dtype)
-    documents = []
+    documents: list[np.ndarray] = []
     with gzip.open(path.with_suffix(".csv.gz"), "rt") as file:
         for line in file:
             start, end = line.rstrip("\n").split(",")

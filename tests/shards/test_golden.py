@@ -7,17 +7,20 @@ import importlib.util
 import json
 import sys
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from shardmill.shards import SPLITS
-from tests.shards.driving import SHARD, contents, documents, whole_run
+from tests.shards.driving import SHARD, Driven, contents, documents, whole_run
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs, not ours
 
 
-def library(name: str):
+def library(name: str) -> Any:
     """A module of somebody else's, whatever it warns of while it is imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -27,7 +30,7 @@ def library(name: str):
             return pytest.skip(f"{name}: {why}")
 
 
-def streaming_base():
+def streaming_base() -> Any:
     """MosaicML's readers and writers, without its `vision`, which `import streaming` imports and which needs CUDA."""
     spec = importlib.util.find_spec("streaming")
     if spec is None:
@@ -37,11 +40,11 @@ def streaming_base():
         return library("streaming.base")
 
 
-def of(made, split):
+def of(made: list[tuple[str, np.ndarray]], split: str) -> list[np.ndarray]:
     return [tokens for s, tokens in made if s == split]
 
 
-def test_numpy_loads_our_shards_and_would_have_written_the_same(tmp_path):
+def test_numpy_loads_our_shards_and_would_have_written_the_same(tmp_path: Path) -> None:
     made = documents(1)
     run = whole_run("npy", tmp_path / "out", made)
     for split in SPLITS:
@@ -51,7 +54,7 @@ def test_numpy_loads_our_shards_and_would_have_written_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("largest", [50257, 200_000])
-def test_megatron_core_reads_our_pair_and_would_have_written_the_same(largest, tmp_path):
+def test_megatron_core_reads_our_pair_and_would_have_written_the_same(largest: int, tmp_path: Path) -> None:
     megatron = library("megatron.core.datasets.indexed_dataset")
     import torch
 
@@ -73,7 +76,7 @@ def test_megatron_core_reads_our_pair_and_would_have_written_the_same(largest, t
             assert (tmp_path / f"theirs{ending}").read_bytes() == prefix.with_suffix(ending).read_bytes()
 
 
-def test_datatrove_reads_our_files_and_would_have_written_the_same(tmp_path):
+def test_datatrove_reads_our_files_and_would_have_written_the_same(tmp_path: Path) -> None:
     datasets = library("datatrove.utils.dataset")
     writing = library("datatrove.pipeline.tokens.tokenizer")
     made = documents(3)
@@ -101,7 +104,7 @@ def test_datatrove_reads_our_files_and_would_have_written_the_same(tmp_path):
     assert contents(tmp_path / "theirs") == contents(run.folder)
 
 
-def test_mosaicmls_streaming_reads_our_shards_and_would_have_written_the_same(tmp_path):
+def test_mosaicmls_streaming_reads_our_shards_and_would_have_written_the_same(tmp_path: Path) -> None:
     streaming = streaming_base()
     made = [*documents(4), ("train", np.arange(70_000, dtype=np.uint16))]
     run = whole_run("mds", tmp_path / "out", made)
@@ -117,7 +120,7 @@ def test_mosaicmls_streaming_reads_our_shards_and_would_have_written_the_same(tm
     assert contents(tmp_path / "theirs") == contents(together.folder)
 
 
-def test_torch_takes_our_files_as_llmc_and_modded_nanogpt_take_them(tmp_path):
+def test_torch_takes_our_files_as_llmc_and_modded_nanogpt_take_them(tmp_path: Path) -> None:
     torch = library("torch")
     made = documents(5)
     run = whole_run("llmc", tmp_path / "out", made)
@@ -135,7 +138,7 @@ def test_torch_takes_our_files_as_llmc_and_modded_nanogpt_take_them(tmp_path):
 
 
 @pytest.mark.parametrize("largest", [50257, 200_000])
-def test_litdata_reads_our_chunks_as_litgpt_does_and_would_have_written_the_same(largest, tmp_path):
+def test_litdata_reads_our_chunks_as_litgpt_does_and_would_have_written_the_same(largest: int, tmp_path: Path) -> None:
     litdata = library("litdata")
     writer = library("litdata.streaming.writer")
     torch = library("torch")
@@ -163,7 +166,7 @@ def test_litdata_reads_our_chunks_as_litgpt_does_and_would_have_written_the_same
     assert all(np.array_equal(dataset[i].numpy(), block) for i, block in enumerate(expected))
 
 
-def chunks(run):
+def chunks(run: Driven) -> Iterator[np.ndarray]:
     tokens = {name: data for name, data in contents(run.folder).items() if name in run.names("train")}
     for name in run.names("train"):
         start = 4 * (2 + int(np.frombuffer(tokens[name], "<u4", 1)[0]))
@@ -171,7 +174,7 @@ def chunks(run):
 
 
 @pytest.mark.parametrize("largest", [50257, 200_000])
-def test_olmo_core_reads_our_files_and_would_have_listed_the_same_documents(largest, tmp_path):
+def test_olmo_core_reads_our_files_and_would_have_listed_the_same_documents(largest: int, tmp_path: Path) -> None:
     data = library("olmo_core.data.numpy_dataset")
     utils = library("olmo_core.data.utils")
     eos = largest - 1

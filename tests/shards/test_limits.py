@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,8 +16,8 @@ from tests.shards.driving import SHARD, Driven
 
 
 @pytest.mark.parametrize(("dtype", "most"), [("uint16", 1_073_741_311), ("uint32", 536_870_655)])
-def test_a_shard_that_llmc_cannot_seek_in_is_refused_before_any_work(dtype, most, tmp_path):
-    order = {"name": "x", "dtype": np.dtype(dtype)}
+def test_a_shard_that_llmc_cannot_seek_in_is_refused_before_any_work(dtype: str, most: int, tmp_path: Path) -> None:
+    order: dict[str, Any] = {"name": "x", "dtype": np.dtype(dtype)}
     open_output("llmc", tmp_path, shard_tokens=most, **order)
     with pytest.raises(UsageError, match="2 GiB"):
         open_output("llmc", tmp_path, shard_tokens=most + 1, **order)
@@ -22,9 +25,11 @@ def test_a_shard_that_llmc_cannot_seek_in_is_refused_before_any_work(dtype, most
         open_output("llmc", tmp_path, shard_tokens=most // 2 + 2, tail="merge", **order)
 
 
-def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(tmp_path):
+def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = Driven("mds", tmp_path / "out")
-    run.output.longest = 1000
+    monkeypatch.setattr(run.output, "longest", 1000)
     with pytest.raises(OutputError, match="does not fit"):
         run.output.append("train", np.zeros(1001, np.uint16), np.array([1001]))
     run.output.append("train", np.zeros(600, np.uint16), np.empty(0, np.int64))
@@ -33,15 +38,15 @@ def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(tmp_
     run.output.close()
 
 
-def described(split_files):
+def described(split_files: dict[str, list[int]]) -> dict[str, Any]:
     return {
         split: {"tokens": sum(files), "files": [{"name": f"{split}{i}", "tokens": n} for i, n in enumerate(files)]}
         for split, files in split_files.items()
     }
 
 
-def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path):
-    def warnings(format, files, **more):
+def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path: Path) -> None:
+    def warnings(format: str, files: dict[str, list[int]], **more: Any) -> str:
         more = {"dtype": np.dtype("uint16"), **more}
         output = open_output(format, tmp_path, name="x", shard_tokens=SHARD, **more)
         return " | ".join(output.warnings(described(files)))
@@ -71,7 +76,7 @@ def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path):
     assert warnings("nanogpt", {"train": [plenty], "val": [plenty]}) == ""
 
 
-def test_what_follows_from_the_choice_of_formats_is_said_before_a_run_and_after_it(tmp_path):
+def test_what_follows_from_the_choice_of_formats_is_said_before_a_run_and_after_it(tmp_path: Path) -> None:
     assert foreseen(["nanogpt", "llmc"]) == []
     assert [sentence.split()[0] for sentence in foreseen(["npy"])] == ["OLMo-core"]
     assert [sentence.split()[0] for sentence in foreseen(["npy", "llmc"])] == ["build-nanogpt", "OLMo-core"]
@@ -85,8 +90,8 @@ def test_what_follows_from_the_choice_of_formats_is_said_before_a_run_and_after_
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", ["run111111", "run222222", "a.b", "x_train", "web+1", "w{name}", "000000"])
-def test_an_output_claims_files_of_its_own_name_only(format, name, tmp_path):
-    order = {"dtype": np.dtype("uint16"), "shard_tokens": SHARD}
+def test_an_output_claims_files_of_its_own_name_only(format: str, name: str, tmp_path: Path) -> None:
+    order: dict[str, Any] = {"dtype": np.dtype("uint16"), "shard_tokens": SHARD}
     made = Driven(format, tmp_path / "out", name=name)
     for split in SPLITS:
         made.output.append(split, np.arange(3 * SHARD, dtype=np.uint16) % 9, np.array([3 * SHARD]))
@@ -99,7 +104,7 @@ def test_an_output_claims_files_of_its_own_name_only(format, name, tmp_path):
         assert claimed == (sorted(files) if without_name else [])
 
 
-def test_overwriting_leaves_the_files_of_another_dataset_alone(tmp_path):
+def test_overwriting_leaves_the_files_of_another_dataset_alone(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Some words.")
     out = tmp_path / "out"
     shardmill.prepare(tmp_path / "a.txt", out, format="npy", name="run111111", val=0)

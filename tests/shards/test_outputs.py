@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from shardmill.errors import OutputError
 from shardmill.options import Options
 from shardmill.shards import FORMATS, SPLITS, format_named, open_output
+from shardmill.shards.streams import StreamFormat
 from tests.shards.driving import SHARD, Driven, contents, documents, steps, take, whole_run
 from tests.shards.readers import (
     READERS,
@@ -28,14 +32,14 @@ SHARDED = ("shards", "npy", "llmc")
 TAILS = [(format, tail) for format in ALL for tail in ("keep", "merge", "drop") if tail == "keep" or format in SHARDED]
 
 
-def test_every_format_can_be_chosen_and_has_a_reader_here():
+def test_every_format_can_be_chosen_and_has_a_reader_here() -> None:
     choices = {field.name: field.metadata["choices"] for field in dataclasses.fields(Options)}
     assert choices["format"] == FORMATS and sorted(READERS) == ALL
 
 
 @pytest.mark.parametrize("format", ALL)
 @pytest.mark.parametrize("largest", [50257, 200_000])
-def test_a_reader_that_knows_only_the_format_gets_the_tokens_back(format, largest, tmp_path):
+def test_a_reader_that_knows_only_the_format_gets_the_tokens_back(format: str, largest: int, tmp_path: Path) -> None:
     made = documents(1, largest=largest)
     dtype = "uint16" if largest <= 65536 else "uint32"
     run = whole_run(format, tmp_path / "out", made, dtype=np.dtype(dtype))
@@ -47,7 +51,7 @@ def test_a_reader_that_knows_only_the_format_gets_the_tokens_back(format, larges
 
 
 @pytest.mark.parametrize("format", ALL)
-def test_what_is_said_of_each_file_is_what_stands_on_disk(format, tmp_path):
+def test_what_is_said_of_each_file_is_what_stands_on_disk(format: str, tmp_path: Path) -> None:
     run = whole_run(format, tmp_path / "out", documents(2))
     said = {written.name: written for _, written in run.files}
     on_disk = contents(run.folder)
@@ -59,7 +63,9 @@ def test_what_is_said_of_each_file_is_what_stands_on_disk(format, tmp_path):
 
 @pytest.mark.parametrize(("format", "tail"), TAILS)
 @pytest.mark.parametrize("seed", range(3))
-def test_after_any_number_of_crashes_the_bytes_are_those_of_an_uninterrupted_run(format, tail, seed, tmp_path):
+def test_after_any_number_of_crashes_the_bytes_are_those_of_an_uninterrupted_run(
+    format: str, tail: str, seed: int, tmp_path: Path
+) -> None:
     made, random = documents(seed), np.random.default_rng(seed)
     straight = whole_run(format, tmp_path / "straight", made, tail=tail)
     run, todo = Driven(format, tmp_path / "crashed", tail=tail), steps(made)
@@ -92,7 +98,7 @@ def test_after_any_number_of_crashes_the_bytes_are_those_of_an_uninterrupted_run
 
 
 @pytest.mark.parametrize("format", ALL)
-def test_a_file_that_became_shorter_is_an_error_and_not_wrong_data(format, tmp_path):
+def test_a_file_that_became_shorter_is_an_error_and_not_wrong_data(format: str, tmp_path: Path) -> None:
     run = Driven(format, tmp_path / "out", shard_tokens=10**6)
     for step in steps(documents(3)):
         take(run.output, step)
@@ -106,7 +112,7 @@ def test_a_file_that_became_shorter_is_an_error_and_not_wrong_data(format, tmp_p
 
 
 @pytest.mark.parametrize("format", ALL)
-def test_files_of_others_are_left_alone_and_names_of_ours_are_seen(format, tmp_path):
+def test_files_of_others_are_left_alone_and_names_of_ours_are_seen(format: str, tmp_path: Path) -> None:
     run = whole_run(format, tmp_path / "out", documents(4))
     (run.folder / "notes.txt").write_text("mine")
     again = open_output(format, run.folder, name="web", dtype=np.dtype("uint16"), shard_tokens=SHARD)
@@ -116,7 +122,7 @@ def test_files_of_others_are_left_alone_and_names_of_ours_are_seen(format, tmp_p
 
 
 @pytest.mark.parametrize("format", ALL)
-def test_a_split_without_tokens_has_its_file_all_the_same(format, tmp_path):
+def test_a_split_without_tokens_has_its_file_all_the_same(format: str, tmp_path: Path) -> None:
     run = Driven(format, tmp_path / "out")
     run.output.append("train", np.arange(5, dtype=np.uint16), np.array([5]))
     run.finish()
@@ -124,7 +130,7 @@ def test_a_split_without_tokens_has_its_file_all_the_same(format, tmp_path):
     assert sum(written.tokens for split, written in run.files if split == "val") == 0
 
 
-def test_raw_shards_joined_are_nanogpts_file(tmp_path):
+def test_raw_shards_joined_are_nanogpts_file(tmp_path: Path) -> None:
     made = documents(5)
     shards = whole_run("shards", tmp_path / "shards", made)
     whole = whole_run("nanogpt", tmp_path / "whole", made)
@@ -135,7 +141,7 @@ def test_raw_shards_joined_are_nanogpts_file(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["npy", "llmc"])
-def test_shards_are_numbered_as_the_trainers_that_read_them_do(format, tmp_path):
+def test_shards_are_numbered_as_the_trainers_that_read_them_do(format: str, tmp_path: Path) -> None:
     run = whole_run(format, tmp_path / "out", documents(6))
     ending = {"npy": "npy", "llmc": "bin"}[format]
     assert run.names("val")[0] == f"web_val_000000.{ending}"
@@ -143,7 +149,7 @@ def test_shards_are_numbered_as_the_trainers_that_read_them_do(format, tmp_path)
 
 
 @pytest.mark.parametrize("format", SHARDED)
-def test_a_short_last_shard_is_merged_into_the_one_before(format, tmp_path):
+def test_a_short_last_shard_is_merged_into_the_one_before(format: str, tmp_path: Path) -> None:
     made = documents(7)
     kept = whole_run(format, tmp_path / "kept", made)
     merged = whole_run(format, tmp_path / "merged", made, tail="merge")
@@ -151,12 +157,12 @@ def test_a_short_last_shard_is_merged_into_the_one_before(format, tmp_path):
         assert len(merged.names(split)) == len(kept.names(split)) - 1
         sizes = [written.tokens for s, written in merged.files if s == split]
         assert set(sizes[:-1]) <= {SHARD} and SHARD < sizes[-1] < 2 * SHARD
-        streams = [read_stream(format, run.folder, run.names(split), "uint16") for run in (kept, merged)]
-        assert np.array_equal(*streams)
+        one, two = (read_stream(format, run.folder, run.names(split), "uint16") for run in (kept, merged))
+        assert np.array_equal(one, two)
 
 
 @pytest.mark.parametrize("format", SHARDED)
-def test_a_short_last_shard_is_dropped_and_counted(format, tmp_path):
+def test_a_short_last_shard_is_dropped_and_counted(format: str, tmp_path: Path) -> None:
     made = documents(8)
     run = whole_run(format, tmp_path / "out", made, tail="drop")
     for split in SPLITS:
@@ -167,7 +173,7 @@ def test_a_short_last_shard_is_dropped_and_counted(format, tmp_path):
 
 
 @pytest.mark.parametrize("tail", ["merge", "drop"])
-def test_the_only_shard_of_a_split_stays_however_short(tail, tmp_path):
+def test_the_only_shard_of_a_split_stays_however_short(tail: str, tmp_path: Path) -> None:
     run = Driven("llmc", tmp_path / "out", tail=tail)
     run.output.append("train", np.arange(7, dtype=np.uint16), np.array([7]))
     run.finish(("train",))
@@ -186,7 +192,9 @@ def test_the_only_shard_of_a_split_stays_however_short(tail, tmp_path):
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_formats_with_an_index_give_every_document_back_whole(format, read, seed, tmp_path):
+def test_formats_with_an_index_give_every_document_back_whole(
+    format: str, read: Callable[..., Any], seed: int, tmp_path: Path
+) -> None:
     made = documents(seed, count=400, longest=40)
     run = whole_run(format, tmp_path / "out", made)
     for split in SPLITS:
@@ -195,7 +203,7 @@ def test_formats_with_an_index_give_every_document_back_whole(format, read, seed
         assert list(map(bytes, got)) == list(map(bytes, expected))
 
 
-def test_a_document_that_is_still_open_at_the_end_is_in_the_index(tmp_path):
+def test_a_document_that_is_still_open_at_the_end_is_in_the_index(tmp_path: Path) -> None:
     run = Driven("megatron", tmp_path / "out")
     run.output.append("train", np.arange(9, dtype=np.uint16), np.array([4]))
     run.finish(("train",))
@@ -203,14 +211,14 @@ def test_a_document_that_is_still_open_at_the_end_is_in_the_index(tmp_path):
 
 
 @pytest.mark.parametrize("format", ["datatrove", "mds", "litdata", "olmo"])
-def test_a_file_ends_with_the_document_that_fills_it(format, tmp_path):
+def test_a_file_ends_with_the_document_that_fills_it(format: str, tmp_path: Path) -> None:
     made = [("train", np.full(n, n, np.uint16)) for n in (200, 200, 200, 900, 20, 600)]
     run = whole_run(format, tmp_path / "out", made)
     sizes = [written.tokens for split, written in run.files if split == "train" and not written.role]
     assert sizes == [600, 900, 620]
 
 
-def test_a_megatron_pair_without_a_val_split_is_called_as_megatrons_own_tool_calls_it(tmp_path):
+def test_a_megatron_pair_without_a_val_split_is_called_as_megatrons_own_tool_calls_it(tmp_path: Path) -> None:
     run = Driven("megatron", tmp_path / "out", splits=("train",))
     run.output.append("train", np.arange(4, dtype=np.uint16), np.array([4]))
     run.finish(("train",))
@@ -218,14 +226,14 @@ def test_a_megatron_pair_without_a_val_split_is_called_as_megatrons_own_tool_cal
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(50257, "uint16"), (65499, "uint16"), (65500, "int32")])
-def test_megatrons_width_follows_megatrons_own_rule(vocab_size, dtype, tmp_path):
+def test_megatrons_width_follows_megatrons_own_rule(vocab_size: int, dtype: str, tmp_path: Path) -> None:
     output = open_output(
         "megatron", tmp_path, name="x", dtype=np.dtype("uint16"), shard_tokens=9, vocab_size=vocab_size
     )
     assert output.dtype == dtype
 
 
-def test_mds_has_an_index_that_lists_its_shards(tmp_path):
+def test_mds_has_an_index_that_lists_its_shards(tmp_path: Path) -> None:
     run = whole_run("mds", tmp_path / "out", documents(9))
     for split in SPLITS:
         index = json.loads((run.folder / split / "index.json").read_text())
@@ -239,12 +247,13 @@ def test_mds_has_an_index_that_lists_its_shards(tmp_path):
 
 @pytest.mark.parametrize("tokens", [0, 1, 99, 10**8, 1_073_741_311])
 @pytest.mark.parametrize("dtype", ["uint16", "uint32"])
-def test_the_head_of_an_npy_shard_is_numpys_own(tokens, dtype):
+def test_the_head_of_an_npy_shard_is_numpys_own(tokens: int, dtype: str) -> None:
     from io import BytesIO
 
     expected = BytesIO()
     np.lib.format.write_array_header_1_0(
         expected, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (tokens,)}
     )
-    assert format_named("npy").head(tokens, np.dtype(dtype)) == expected.getvalue()
+    npy = format_named("npy")
+    assert isinstance(npy, StreamFormat) and npy.head(tokens, np.dtype(dtype)) == expected.getvalue()
     assert len(expected.getvalue()) == 128

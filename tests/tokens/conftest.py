@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shardmill.tokens import core_backend
+from shardmill.tokens import backends
 
 
 @pytest.fixture(autouse=True)
-def engine_of_a_library(monkeypatch):
-    monkeypatch.setattr(core_backend, "knows", lambda scheme: False)
+def engine_of_a_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "core_knows", lambda scheme: False)

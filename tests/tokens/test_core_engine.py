@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,7 @@ import shardmill
 from shardmill import core
 from shardmill.core.encoding import Encoder
 from shardmill.dataset import verify
-from shardmill.tokens import self_check
+from shardmill.tokens import Tokenizer, self_check
 from tests.corpus import HARD, documents, random_words, write_jsonl
 from tests.tokens.hard import lists, rows
 from tests.tokens.vocabularies import EVERY, TOKENIZERS, tokenizer
@@ -21,21 +24,21 @@ OTHERS = {"qwen2-json": "gigatoken", "deepseek-json": "gigatoken"}
 
 
 @pytest.fixture(autouse=True)
-def engine_of_a_library():
+def engine_of_a_library() -> None:
     """Unlike the tests beside this one, the core is used."""
 
 
-def loaded(name: str, specials: str = "text"):
+def loaded(name: str, specials: str = "text") -> Tokenizer:
     return tokenizer.__wrapped__(name, specials)
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_core_is_the_engine_wherever_it_can_be(name):
+def test_the_core_is_the_engine_wherever_it_can_be(name: str) -> None:
     assert loaded(name).engine_name == OTHERS.get(name, "core")
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_tokens_are_those_of_the_library(name):
+def test_the_tokens_are_those_of_the_library(name: str) -> None:
     made = loaded(name)
     texts = [*HARD, "", *documents(200, seed=3), "x" * 100_000, " \n" * 9000 + "a", "1234567" * 999, "漢字" * 5000]
     encoded = made.engine().encode(*rows(texts))
@@ -44,7 +47,7 @@ def test_the_tokens_are_those_of_the_library(name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k"])
-def test_a_text_in_pieces_gives_the_tokens_of_the_whole(name):
+def test_a_text_in_pieces_gives_the_tokens_of_the_whole(name: str) -> None:
     made = loaded(name)
     for text in ("a" * 3_000_000, "aGVsbG8gd29ybGQ" * 60_000, " " * 1_500_000 + "x", "中" * 300_000):
         data = text.encode()
@@ -56,7 +59,7 @@ def test_a_text_in_pieces_gives_the_tokens_of_the_whole(name):
         assert tokens.tolist() == lists(whole)[0]
 
 
-def test_special_tokens_are_refused_where_they_are_an_error_and_found_where_they_are_wanted():
+def test_special_tokens_are_refused_where_they_are_an_error_and_found_where_they_are_wanted() -> None:
     text = "before <|endoftext|> after"
     refused = loaded("gpt2", "error").engine().encode(*rows([text, "plain"]))
     assert [row for row, _ in refused.failed] == [0]
@@ -66,21 +69,21 @@ def test_special_tokens_are_refused_where_they_are_an_error_and_found_where_they
 
 
 @pytest.mark.parametrize("name", [name for name in TOKENIZERS if name in ("gpt2", "o200k", "gpt2-json")])
-def test_both_engines_have_one_provenance(name, monkeypatch):
+def test_both_engines_have_one_provenance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = loaded(name)
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.tokens.core_backend.knows", lambda scheme: False)
+        patch.setattr("shardmill.tokens.backends.core_knows", lambda scheme: False)
         other = loaded(name)
     assert (made.engine_name, other.engine_name) == ("core", "gigatoken")
     one, two = made.provenance(made.engine()), other.provenance(other.engine())
     assert one["sha256"] == two["sha256"] and one["libraries"] != two["libraries"]
 
 
-def test_a_core_that_lies_is_not_trusted(monkeypatch):
+def test_a_core_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a vocabulary that nobody has published; and for releases that no test has seen."""
     encode = Encoder.encode
 
-    def lie(self, *arguments, **options):
+    def lie(self: Any, *arguments: Any, **options: Any) -> Any:
         ids, counts = encode(self, *arguments, **options)
         if len(ids) > 1000:
             ids[999] ^= 1
@@ -93,11 +96,11 @@ def test_a_core_that_lies_is_not_trusted(monkeypatch):
     assert loaded("gpt2").engine_name == "gigatoken"
 
 
-def test_a_core_that_lies_is_found_by_verify(monkeypatch, tmp_path):
+def test_a_core_that_lies_is_found_by_verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A sample of the documents is encoded again by the tokenizer's own library."""
     encode = Encoder.encode
 
-    def lie(self, data, offsets, *arguments, **options):
+    def lie(self: Any, data: Any, offsets: Any, *arguments: Any, **options: Any) -> Any:
         ids, counts = encode(self, data, offsets, *arguments, **options)
         ids[np.cumsum(counts)[counts > 9] - 5] ^= 1
         return ids, counts
@@ -111,7 +114,7 @@ def test_a_core_that_lies_is_found_by_verify(monkeypatch, tmp_path):
     assert not verify(tmp_path / "right").damage
 
 
-def test_the_memory_of_an_engine_does_not_grow_with_the_text():
+def test_the_memory_of_an_engine_does_not_grow_with_the_text() -> None:
     from shardmill.run.machine import resident
 
     engine = loaded("gpt2").engine()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +35,7 @@ garbage = st.lists(
 ).map(b"".join)
 
 
-def places(cut, text: bytes) -> list[int]:
+def places(cut: Callable[[bytes, int], int], text: bytes) -> list[int]:
     found = []
     at = 1
     while (place := cut(text, at)) > 0:
@@ -45,6 +47,7 @@ def places(cut, text: bytes) -> list[int]:
 def check(name: str, specials: str) -> None:
     made = tokenizer(name, specials)
     reference, cut = made.reference(), made.cut
+    assert cut is not None
     tried = 0
     for text in disorder(name, 2_000):
         encoded = text.encode()

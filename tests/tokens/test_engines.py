@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import functools
 import threading
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from shardmill.tokens import (
     EngineError,
     Tokenizer,
     UncuttableError,
+    backends,
     engines,
-    gigatoken_backend,
     load_tokenizer,
     vocabulary,
 )
-from shardmill.tokens.gigatoken_backend import MARK
+from shardmill.tokens.backends import MARK
 from tests.tokens.hard import disorder, lists, rows, run, texts
 from tests.tokens.vocabularies import EVERY, gpt2_rules, tokenizer, write_json
 
@@ -137,7 +137,7 @@ def test_a_special_token_that_is_an_error_is_found_in_a_text_in_pieces_too() -> 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_row_may_hold_the_mark_that_stands_between_rows_or_a_part_of_it(name: str) -> None:
     made = tokenizer(name)
-    first, last = MARK
+    first, last = MARK[0], MARK[1]
     texts = [MARK, f"a{MARK}", f"{MARK}b", "", f"x{first}", f"{last}y", first, last, f"{last}{first}", "", "plain"]
     for some in (texts, [text for text in texts if MARK not in text], [MARK], [first], [""]):
         encoded = made.engine().encode(*rows(some))
@@ -152,9 +152,7 @@ SEPARATORS = ["<|endoftext|>", "\n\n", "\n", "---", "aa", "é", " ", "<|end", "#
 @pytest.mark.parametrize("name", ["gpt2", "p50k", "cl100k"])
 def test_rows_with_separators_between_them_have_the_tokens_of_rows_alone(name: str, separator: str) -> None:
     made = tokenizer(name)
-    assert made.takes(separator.encode())
-    engine = made.engine(separator.encode())
-    plain = made.engine()
+    engine, plain = made.engine(), made.engine()
     for seed in range(20):
         some = [text for text in disorder(f"{separator}{seed}", 60) if separator not in text + separator[:-1]]
         # What stands before a separator must not make another one with its beginning: a reader finds the first.
@@ -168,16 +166,28 @@ def test_rows_with_separators_between_them_have_the_tokens_of_rows_alone(name: s
         expected = plain.encode(packed, offsets)
         assert lists(encoded) == lists(expected)
         assert (encoded.fallbacks, encoded.failed) == (expected.fallbacks, expected.failed)
-        # An engine that knows a separator also takes rows without any between them, and rows that hold it.
+        # An engine that has seen a separator also takes rows without any between them, and rows that hold it.
         assert lists(engine.encode(*rows([*some, f"a{separator}b"]))) == lists(
             plain.encode(*rows([*some, f"a{separator}b"]))
         )
 
 
-def test_a_separator_is_not_looked_for_where_special_tokens_are() -> None:
-    assert not load_tokenizer("gpt2", specials="parse").takes(b"<|endoftext|>")
-    assert not load_tokenizer("gpt2", specials="error").takes(b"<|endoftext|>")
-    assert not load_tokenizer("gpt2").takes(b"") and not load_tokenizer("gpt2").takes(MARK.encode())
+@pytest.mark.parametrize("specials", ["parse", "error"])
+def test_a_separator_that_is_a_special_token_or_the_mark_is_none_where_it_stands_between_rows(specials: str) -> None:
+    engine = load_tokenizer("gpt2", specials=specials).engine()
+    expected = lists(engine.encode(*rows(["some", "", "words"])))
+    for separator in ("<|endoftext|>", MARK):
+        gap = len(separator)
+        raw = np.frombuffer(separator.join(["some", "", "words"]).encode(), np.uint8)
+        encoded = engine.encode(raw, np.array([0, 4 + gap, 4 + 2 * gap, len(raw) + gap]), gap)
+        assert (lists(encoded), encoded.failed, encoded.fallbacks) == (expected, [], 0)
+
+
+def changed(made: Tokenizer, **attributes: Any) -> Tokenizer:
+    """The same tokenizer with some things replaced."""
+    other = copy.copy(made)
+    vars(other).update(attributes)
+    return other
 
 
 class Noted:
@@ -194,12 +204,13 @@ class Noted:
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts(alone: bool) -> None:
     made = tokenizer("llama3-json")
-    assert made.stitching and made.stitching.little and made.make_fallback
-    noted = Noted(made.make_fallback())
+    assert made.stitching and made.stitching.little and made.engine_name != "tokenizers"
+    noted = Noted(made.backend("tokenizers"))
     if alone:
-        made = dataclasses.replace(made, make_primary=lambda separator: noted, make_fallback=None)
+        made = changed(made, engine_name="tokenizers", backend=lambda name: noted)
     else:  # for rows with a character that the engine may not know
-        made = dataclasses.replace(made, make_fallback=lambda: noted)
+        inner = made.backend
+        made = changed(made, backend=lambda name: noted if name == "tokenizers" else inner(name))
     long = run("words", 400_000) + " \u088f's " + run("words", 300_000, 1)
     documents = ["short", long, "", long[:1_000]]
     assert lists(made.engine().encode(*rows(documents))) == [made.reference()(document) for document in documents]
@@ -210,12 +221,12 @@ def test_a_library_gets_many_documents_in_one_call_and_not_too_many(monkeypatch:
     """A call for each document holds the GIL between them, and workers wait for each other."""
     made = load_tokenizer(str(write_json("lower", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}})))
     calls: list[int] = []
-    init = engines.ReferenceBackend.__init__
+    init = backends.ReferenceBackend.__init__
 
-    def noted(self: engines.ReferenceBackend, encode: Callable[[Any], Any]) -> None:
+    def noted(self: backends.ReferenceBackend, encode: Callable[[Any], Any]) -> None:
         init(self, lambda texts: calls.append(sum(map(len, texts))) or encode(texts))
 
-    monkeypatch.setattr(engines.ReferenceBackend, "__init__", noted)
+    monkeypatch.setattr(backends.ReferenceBackend, "__init__", noted)
     documents = [run("words", 300, i) for i in range(2000)]
     check(made, documents)
     total = sum(map(len, documents))
@@ -244,7 +255,7 @@ class Poisoned:
         if POISON.encode() in data[offsets[0] : offsets[-1]].tobytes():
             if self._failure == "panic":
                 # Two tokens that are no merge of others: gigatoken gives a real panic on such a vocabulary.
-                gigatoken_backend.of_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {}, 2)
+                backends.from_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {})
             if self._failure == "interrupt":
                 raise KeyboardInterrupt
             if self._failure == "memory":
@@ -257,12 +268,12 @@ class Poisoned:
 
 def poisoned(failure: str, *, reference_too: bool = False) -> Tokenizer:
     made = load_tokenizer("gpt2")
-    inner, fallback = made.make_primary, made.make_fallback
-    return dataclasses.replace(
-        made,
-        make_primary=lambda separator: Poisoned(inner(separator), failure),
-        make_fallback=(lambda: Poisoned(fallback(), failure)) if reference_too else fallback,
-    )
+    inner, own = made.backend, made.library_name
+
+    def backend(name: str) -> Any:
+        return Poisoned(inner(name), failure) if reference_too or name != own else inner(name)
+
+    return changed(made, backend=backend)
 
 
 DOCUMENTS = ["one", "two", f"bad {POISON}", "three", *["more"] * 20, f"{POISON} again", "end"]

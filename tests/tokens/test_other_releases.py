@@ -59,14 +59,14 @@ _OFTEN = "from shardmill.run import checkpoints as c; c._EVERY = 0; from shardmi
 
 
 @pytest.fixture(params=["tokenizers", "sentencepiece"])
-def library(request, tmp_path) -> str:
+def library(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     (tmp_path / "before" / request.param).mkdir(parents=True)
     (tmp_path / "before" / request.param / "__init__.py").write_text(_BEFORE)
     return request.param
 
 
 @pytest.fixture
-def tokenizer(library, tmp_path) -> Path:
+def tokenizer(library: str, tmp_path: Path) -> Path:
     """One that only its library can encode."""
     if library == "tokenizers":
         return write_json("lower", {**gpt2_rules(), "normalizer": {"type": "Lowercase"}})
@@ -90,7 +90,7 @@ def _called(tmp_path: Path, *arguments: object, **environment: str) -> subproces
     )  # fmt: skip
 
 
-def test_a_run_gives_the_library_many_documents_in_a_call(tmp_path, tokenizer):
+def test_a_run_gives_the_library_many_documents_in_a_call(tmp_path: Path, tokenizer: Path) -> None:
     # A call for each document holds the GIL before and after it, so that workers wait for each other.
     source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
     done = _called(tmp_path, "prepare", source, "-o", tmp_path / "out", "-t", tokenizer, "--workers", "2")
@@ -100,7 +100,9 @@ def test_a_run_gives_the_library_many_documents_in_a_call(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize("tokens", ["equal", "other"])
-def test_a_run_goes_on_with_another_release_only_if_that_gives_the_same_tokens(tmp_path, library, tokenizer, tokens):
+def test_a_run_goes_on_with_another_release_only_if_that_gives_the_same_tokens(
+    tmp_path: Path, library: str, tokenizer: Path, tokens: str
+) -> None:
     texts = [text or "Some words." for text in documents(8000)]
     source = write_jsonl(tmp_path / "a.jsonl", texts)
     with gzip.open(tmp_path / "b.jsonl.gz", "wt") as file:

@@ -234,7 +234,9 @@ def test_any_tokens_decode_to_the_text_that_they_came_from() -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "cl100k", "gpt2-json"])
-def test_releases_that_no_test_has_seen_are_compared_in_every_character(name, monkeypatch):
+def test_releases_that_no_test_has_seen_are_compared_in_every_character(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(self_check, "TESTED", dict.fromkeys(self_check.TESTED, "99."))
     tokenizer.cache_clear()
     assert tokenizer(name).engine_name == "gigatoken"
@@ -247,7 +249,7 @@ def test_releases_that_no_test_has_seen_are_compared_in_every_character(name, mo
 
 
 @pytest.mark.parametrize("library", ["tiktoken", "tokenizers", "gigatoken", "sentencepiece", "numpy", "nosuchlibrary"])
-def test_the_version_of_a_library_is_that_of_its_package(library):
+def test_the_version_of_a_library_is_that_of_its_package(library: str) -> None:
     try:
         expected = metadata.version(library)
     except metadata.PackageNotFoundError:
@@ -255,7 +257,7 @@ def test_the_version_of_a_library_is_that_of_its_package(library):
     assert self_check.version(library) == expected
 
 
-def test_provenance_is_the_same_for_two_engines_and_changes_with_the_tokens():
+def test_provenance_is_the_same_for_two_engines_and_changes_with_the_tokens() -> None:
     made, other = tokenizer("gpt2"), tokenizer("p50k")
     assert made.provenance(made.engine()) == made.provenance(made.engine())
     assert "gigatoken 0." in made.provenance(made.engine())["libraries"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shardmill.tokens import load_tokenizer, unicode_mismatch
+from shardmill.tokens import Tokenizer, load_tokenizer, unicode_mismatch
 from shardmill.tokens.schemes import DEEPSEEK, SCHEMES
 from tests.tokens.hard import lists, rows
 from tests.tokens.vocabularies import tokenizer
@@ -31,7 +31,7 @@ SURROUNDINGS = [
 ]
 
 
-def check_all(made, before: str, after: str) -> None:
+def check_all(made: Tokenizer, before: str, after: str) -> None:
     """In rows of many, parted by spaces; a row with characters that are on the list is the reference's."""
     engine, reference = made.engine(), made.reference()
     documents = [

@@ -18,11 +18,11 @@ from typing import Any
 from shardmill.cluster.executors import Executor, PartReport, make_executor
 from shardmill.cluster.layout import Layout, piece_name
 from shardmill.cluster.merging import merge_by
-from shardmill.cluster.place import part_name
-from shardmill.cluster.planning import PartPlan, find_part_plan, missing_parts, plan_parts
+from shardmill.cluster.place import part_name, place_of
+from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
-from shardmill.run import Done, Progress, Result, open_destination, prepare
+from shardmill.run import Done, Progress, Result, open_destination
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
 
@@ -79,6 +79,7 @@ def prepare_in_parts(
     *,
     executor: str = "local",
     parts: int | None = None,
+    keep_parts: bool = False,
     parallel: int | None = None,
     ray_address: str | None = None,
     progress: Progress | None = None,
@@ -87,6 +88,7 @@ def prepare_in_parts(
     """What `prepare` does, in parts: cut, made by an executor, and merged. The same call goes on where one ended.
 
     `parallel` is for the executor `local`, `ray_address` for `ray`. `memory` and `workers` are those of one part.
+    `keep_parts`: the shards of the parts are those of the dataset, and nothing is merged.
     """
     started = time.monotonic()
     progress = progress or Progress()
@@ -100,9 +102,10 @@ def prepare_in_parts(
     planned, complete = find_part_plan(out) is not None, open_destination(out).manifest() is not None
     if chosen.get("overwrite") and (planned or complete):
         raise UsageError("`--overwrite` cannot be used with `--executor`", place=out, hint="delete what is there first")
-    if complete and not planned:
-        return prepare(sources, out, progress=progress, **options)  # which says so, or what differs
-    plan = plan_parts(sources, out, parts=parts, **options)
+    if not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
+        place_of(out).clear()  # what a kill in the last step has left
+        return Result(open_destination(out).shown, manifest, already=True)
+    plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
     sizes = {part.number: part.bytes for part in plan.parts}
     driver = Driver(sizes, partial(missing_parts, plan), runs, progress)
     try:

@@ -1,7 +1,7 @@
 """The final files from the parts: the same loop and the same writer as any run's, with rows that were stored.
 
 Files of a format with shards are written in pieces, several at a time (layout.py). A format with one file a split is
-written in one go, and so is a dataset with `--limit`.
+written in one go, and so is a dataset with `--limit`. With `--keep-parts` nothing is written but the manifest.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from shardmill import arguments
 from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
-from shardmill.cluster.place import part_manifest, part_name, place_of
-from shardmill.cluster.planning import PartBounds, PartPlan, find_part_plan, missing_parts, read_part_plan
+from shardmill.cluster.place import final_files, part_manifest, part_name, place_of
+from shardmill.cluster.planning import PartBounds, PartPlan, facts_of, find_part_plan, missing_parts, read_part_plan
 from shardmill.cluster.stored_part import RowSettings, StoredPart
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import MismatchError, UsageError
@@ -40,6 +40,7 @@ from shardmill.run import (
     open_destination,
     open_outputs,
     output_orders,
+    settle_allocator,
 )
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Written, writing_temporary_files
@@ -54,22 +55,32 @@ def merge(
     *,
     memory: int | str | None = None,
     workers: int | None = None,
+    keep_parts: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Write the dataset of a plan from its parts, which must all be there. The same call goes on from where one ended.
 
-    Parts are removed as they are used up. `workers`: files that are written at a time.
+    Parts are removed as they are used up. `workers`: files that are written at a time. `keep_parts`: UsageError unless
+    the plan was made so.
     """
     from shardmill.cluster.driver import make_pieces
     from shardmill.cluster.thread_executor import ThreadExecutor
 
     arguments.instance("progress", progress, Progress)
     out = arguments.path("out", out)
+    whole = find_part_plan(out)
+    if keep_parts and whole is not None and not whole.keep:
+        raise UsageError(
+            "the parts of this plan hold no shards that could be kept",
+            place=out,
+            hint="merge them without it, or use another folder, and `shardmill plan --keep-parts`",
+        )
     return merge_by(partial(make_pieces, ThreadExecutor(out, memory, workers)), out, memory, progress or Progress())
 
 
 def merge_by(make: MakePieces, out: str, memory: int | str | None, progress: Progress) -> Result:
     """The same, with pieces that are made in another way."""
+    settle_allocator()
     destination = open_destination(out)
     whole = find_part_plan(out)
     if whole is None:
@@ -92,7 +103,7 @@ class MergedParts(Producer):
         """UsageError where parts are missing, MismatchError for one of another plan."""
         val, options = Val.parse(plan.options.val), plan.options
         self._whole, self._plan, self._outputs, self._make = whole, plan, outputs, make
-        self.facts, self.sources = plan.facts(), plan.sources
+        self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.budget = Budget(None, 1)
@@ -102,7 +113,7 @@ class MergedParts(Producer):
         self._settings = RowSettings(plan.tokenizer.dtype.name, plan.tokenizer.eot or 0, spans, val.first)
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         self._in_pieces = options.limit is None and all(output.file_tokens for output in outputs)
-        if self._in_pieces and read_layout(whole.place) is not None:
+        if whole.keep or (self._in_pieces and read_layout(whole.place) is not None):
             self._write_nothing()
 
     def _write_nothing(self) -> None:
@@ -111,6 +122,8 @@ class MergedParts(Producer):
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Parts give back what they take as they are used up; some wait for others, with which they are removed."""
+        if self._whole.keep:
+            return
         splits = [manifest["splits"]["train"] for manifest in self._manifests]
         tokens = sum(split["tokens"] + split["documents"] for split in splits)
         stored = [sum(file["bytes"] for file in split["files"]) for split in splits]
@@ -120,8 +133,33 @@ class MergedParts(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        with closing(self._laid_out(writer) if self._in_pieces else self._at_once(writer)) as batches:
+        way = self._kept if self._whole.keep else self._laid_out if self._in_pieces else self._at_once
+        with closing(way(writer)) as batches:
             yield batches
+
+    def _kept(self, writer: Writer) -> Generator[Batch, None, None]:
+        """No rows: the files of the parts are counted, and get their names."""
+        for part in self._whole.parts[writer.state.merge.get("part", 0) :]:
+            yield Batch([], [], {}, after=partial(self._take_files, part))
+        for i, output in enumerate(self._outputs):
+            files, position = [file for file in writer.checkpoints.files if file[0] == i], output.position()
+            for split in {split for _, split, _ in files}:
+                position[split][0] = position[split][0] or 1  # it has files already
+            output.restore(position, [written for _, _, written in files])
+        writer.checkpoints.keep(now=True)
+        self._whole.place.adopt({part_name(n): final_files(one) for n, one in enumerate(self._manifests)})
+        for output in self._outputs:
+            output.only = None
+
+    def _take_files(self, part: PartBounds, writer: Writer) -> None:
+        """The files of a part are the dataset's."""
+        manifest = self._manifests[part.number]
+        for i, described in enumerate((manifest, *manifest.get("also", ()))):
+            for name, split in described["splits"].items():
+                for key, count in writer.state.counts[i][name].items():
+                    writer.state.counts[i][name][key] = count + split[key]
+                writer.checkpoints.adopt([(i, name, Written(**entry)) for entry in split["files"]])
+        _end_part(part, manifest, self._stored(part), writer)
 
     def _at_once(self, writer: Writer) -> Generator[Batch, None, None]:
         """All rows; where `--limit` is reached inside of a part, that one is read from its text, as on one machine."""
@@ -167,8 +205,8 @@ class MergedParts(Producer):
                 writer.checkpoints.adopt([(piece.output, piece.split, written) for written in files])
             yield Batch([], [], {}, after=partial(_set_stage, "adopted"))
             writer.checkpoints.keep(now=True)
-        for piece, name in zip(layout.pieces, names, strict=True):
-            self._whole.place.adopt(name, [entry["name"] for entry in self._files(name, piece.split)])
+        pieces = zip(names, layout.pieces, strict=True)
+        self._whole.place.adopt({name: self._files(name, piece.split) for name, piece in pieces})
         for output in self._outputs:
             output.only = None
 

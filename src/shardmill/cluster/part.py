@@ -56,8 +56,8 @@ def make_part(
         given = {"memory": memory, "workers": workers, "cache": cache}
         settings = {name: value for name, value in given.items() if value is not None}
         folder, manifest, peak = _make(whole, whole.parts[number], settings, progress or Progress())
-        made = place.publish(part_name(number), folder, manifest)
-    tokens = manifest["splits"]["train"]["tokens"]
+        made = place.publish(part_name(number), folder, manifest, final=bool(whole.keep))
+    tokens = sum(split["tokens"] for split in manifest["splits"].values())
     seconds = time.monotonic() - began
     return PartResult(number, made, whole.parts[number].bytes, manifest["documents"], tokens, seconds, peak)
 
@@ -72,10 +72,11 @@ def _make(
     for attempt in itertools.count():
         folder = whole.place.work(part_name(part.number), attempt)
         plan, bounds = whole.load(part, settings)
-        output = RowsOutput(folder, plan.tokenizer.dtype)
-        text = PartText(whole, part, plan, bounds, output)
+        outputs: list[Output] = [RowsOutput(folder, plan.tokenizer.dtype)]
+        if whole.keep:
+            outputs = whole.open_part(part.number, plan, folder)
         try:
-            result = Run(text, Destination(folder), [output], progress).go()
+            result = Run(PartText(whole, part, plan, bounds, outputs), Destination(folder), outputs, progress).go()
         except BusyError:
             continue
         shutil.rmtree(folder / ".shardmill", ignore_errors=True)
@@ -86,10 +87,11 @@ def _make(
 class PartText(EncodedText):
     """The text within a part's bounds. What counts across parts is settled when they are merged."""
 
-    def __init__(self, whole: PartPlan, part: PartBounds, plan: Plan, bounds: Bounds, output: RowsOutput) -> None:
-        super().__init__(plan, [output])
+    def __init__(self, whole: PartPlan, part: PartBounds, plan: Plan, bounds: Bounds, outputs: list[Output]) -> None:
+        super().__init__(plan, outputs)
         self._bounds = bounds
-        self.splits, self.first = ("train",), 0
+        if not whole.keep:
+            self.splits, self.first = ("train",), 0
         if isinstance(self.bad_allowed, float):
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}

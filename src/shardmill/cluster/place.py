@@ -18,7 +18,7 @@ import secrets
 import shutil
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,8 +65,8 @@ class Place(ABC):
         """
 
     @abstractmethod
-    def adopt(self, name: str, files: list[str]) -> None:
-        """Give the files of a piece their names in the dataset, as far as that is not done."""
+    def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
+        """Give final files their names in the dataset, as far as that is not done; OutputError where one is missing."""
 
     @abstractmethod
     def published(self) -> set[str]:
@@ -156,14 +156,17 @@ class FolderPlace(Place):
             return False
         return True
 
-    def adopt(self, name: str, files: list[str]) -> None:
-        for file in files:
-            made, final = self._folder / name / file, self._out / file
+    def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
+        for name, file in ((name, file) for name, listed in files.items() for file in listed):
+            made, final = self._folder / name / file["name"], self._out / file["name"]
+            found = next((path.stat().st_size for path in (made, final) if path.exists()), None)
+            if found != file["bytes"]:
+                raise _not_as_made(name, file, self.out)
             if made.exists():
                 with writing_to(final):
                     final.parent.mkdir(exist_ok=True)
                     os.replace(made, final)
-        for folder in {(self._out / file).parent for file in files}:
+        for folder in {(self._out / file["name"]).parent for listed in files.values() for file in listed}:
             sync_folder(folder)
 
     def published(self) -> set[str]:
@@ -210,22 +213,27 @@ class StorePlace(Place):
     def publish(self, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
         # Under a name of its own: one that comes late must not replace what others may be reading. Final files have
         # their names, and whoever comes late would write the same bytes.
-        own = "" if final else secrets.token_hex(6)
+        own = secrets.token_hex(6)
         files = {file["name"]: file["bytes"] for file in files_of(manifest)}
-        names = {file: file if final else f"{FOLDER}/{name}/{own}/{file}" for file in files}
+        staying = {file["name"] for file in final_files(manifest)} if final else ()
+        names = {file: file if file in staying else f"{FOLDER}/{name}/{own}/{file}" for file in files}
         first = self.read(f"{name}/{MANIFEST}") is None and self.read(PLAN) is not None
         if first:
             for file, size in files.items():
                 self._store.upload(names[file], partial(_blocks, folder / file), size)
             data = b"".join(manifest_json({**manifest, "made": own}))
             first = self._store.exchange(f"{FOLDER}/{name}/{MANIFEST}", data, None) is not None
-            if not first and not final:
-                self._store.delete(names.values())
+            if not first:
+                self._store.delete([names[file] for file in files if file not in staying])
         shutil.rmtree(folder, ignore_errors=True)
         return first
 
-    def adopt(self, name: str, files: list[str]) -> None:
+    def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
         """They have them already."""
+        there = self._store.beside({file["name"].rpartition("/")[0] for listed in files.values() for file in listed})
+        for name, file in ((name, file) for name, listed in files.items() for file in listed):
+            if there.get(file["name"]) != file["bytes"]:
+                raise _not_as_made(name, file, self.out)
 
     def published(self) -> set[str]:
         names = [name.split("/") for name, _ in self._store.below(FOLDER)]
@@ -245,8 +253,21 @@ class StorePlace(Place):
 
 def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """All that a manifest lists."""
-    rejects = [manifest["rejects"]] if "rejects" in manifest else []
-    return [file for split in manifest["splits"].values() for file in split["files"]] + rejects
+    return final_files(manifest) + ([manifest["rejects"]] if "rejects" in manifest else [])
+
+
+def final_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Those of all formats and splits."""
+    described = (manifest, *manifest.get("also", ()))
+    return [file for one in described for split in one["splits"].values() for file in split["files"]]
+
+
+def _not_as_made(name: str, file: dict[str, Any], out: str) -> OutputError:
+    return OutputError(
+        f"`{file['name']}` is missing, or has another size than when it was made",
+        place=f"{out}: {FOLDER}/{name}",
+        hint="delete that there, and run the same commands again",
+    )
 
 
 def _blocks(path: Path) -> Iterator[bytes]:

@@ -18,15 +18,16 @@ from shardmill.cluster.place import PLAN, Place, part_name, place_of
 from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.options import Options
-from shardmill.run import Plan, dataset_files, fingerprint
+from shardmill.options import Options, Val
+from shardmill.run import Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
+from shardmill.shards import SPLITS, Output, format_named
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, Sources, compression_of, format_of, writing_temporary_files
 from shardmill.tokens import load_tokenizer
 
 PART_BYTES = 4 << 30
 """Bytes of the sources in a part, by default; `docs/scale.md` says why."""
-_MOST_PARTS = 100_000
+_MOST_PARTS, _MOST_FILES = 100_000, 1_000_000  # of a plan, and of a split of a part
 _SOURCES = "sources.jsonl"
 _NAMED = 3  # sources that are mentioned
 
@@ -62,6 +63,10 @@ class PartPlan:
     parts: list[PartBounds]
     undivided: list[str]
     """Some sources that are larger than a part should be, and cannot be entered in their middle."""
+    name: str = ""
+    """Prefix of shard names."""
+    keep: int = 0
+    """With `--keep-parts`, the number of parts that was asked for; 0: parts hold rows, to be merged."""
 
     @cached_property
     def place(self) -> Place:
@@ -82,49 +87,104 @@ class PartPlan:
         plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
+    def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
+        """Outputs for the own shards of a part, whose numbers follow those of the parts before it."""
+        outputs = open_outputs(plan, folder, name=self.name, first=(_MOST_PARTS + number) * _MOST_FILES)
+        for output in outputs:  # what a whole split has besides comes with the merge
+            output.only = {split: range(_MOST_FILES) for split in SPLITS}
+        return outputs
+
 
 def plan_parts(
     sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
     parts: int | None = None,
+    keep_parts: bool = False,
     **options: Any,
 ) -> PartPlan:
     """Write down how a run is divided into parts; the keywords are the options of `prepare`.
 
-    The same call again changes nothing; MismatchError when the folder has another plan.
+    `keep_parts`: the shards of the parts will be those of the dataset. The same call again changes nothing;
+    MismatchError when the folder has another plan, or a dataset of one.
     """
-    if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
-        raise UsageError(f"`parts` is {parts:,}, and a plan has at most {_MOST_PARTS:,}")
     out = arguments.path("out", out)
-    specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
-    chosen = Options.of(given)
-    place = place_of(out)
-    found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
-    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
-    plan = Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen)
-    total = plan.total_bytes
-    if total is None:
-        raise UsageError("a stream cannot be cut into parts", hint="store it in a file first")
+    plan, given = _find_plan(sources, out, options)
+    found, total, count = plan.sources, plan.sources.total_bytes or 0, _count(plan, parts)
+    keep = count if keep_parts else 0
+    if keep:
+        _check_kept(plan)
+    place, destination, facts = place_of(out), open_destination(out), facts_of(plan, keep)
+    destination.finished(facts)
+    whole_texts = keep_parts and plan.options.separator is None
     kept = {name: value for name, value in given.items() if name not in ("memory", "workers", "overwrite", "recipe")}
     with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
         listed = Path(folder) / _SOURCES
         starts = _write_sources(found, listed)
-        count = parts or max(1, round(total / PART_BYTES))
         made = PartPlan(
-            place.out, kept, fingerprint(plan.facts()), len(found), total, starts[-1],
-            list(_divided(found, count, starts)), _undivided(found, total // count),
+            place.out, kept, fingerprint(facts), len(found), total, starts[-1],
+            list(_divided(found, count, starts, whole_texts)), _undivided(found, total // count, whole_texts),
+            plan.name, keep,
         )  # fmt: skip
         before = _read(place)
         if before is not None:
             _compare(before, made)
             return before
         place.create(_SOURCES, listed)
+        if keep:  # where files are merged, the merge looks
+            destination.check_foreign(open_outputs(plan, destination.folder))
         written = Path(folder) / PLAN
         data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
         written.write_text(json.dumps(data))
         place.create(PLAN, written)
     return _read(place) or made
+
+
+def finished_parts(
+    sources: Any, out: str, parts: int | None, keep_parts: bool, options: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The manifest of the dataset, if there is one; MismatchError for one of another plan."""
+    plan, _ = _find_plan(sources, out, options)
+    return open_destination(out).finished(facts_of(plan, _count(plan, parts) if keep_parts else 0))
+
+
+def facts_of(plan: Plan, keep: int) -> Facts:
+    """All that the bytes are a function of: with `--keep-parts`, of the number of parts too."""
+    facts = plan.facts()
+    return {**facts, "options": {**facts["options"], "keep_parts": keep}} if keep else facts
+
+
+def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
+    """The plan of one machine, and the options as they were given."""
+    specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
+    chosen = Options.of(given)
+    found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
+    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
+    return Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen), given
+
+
+def _count(plan: Plan, parts: int | None) -> int:
+    """How many parts there should be."""
+    if plan.sources.total_bytes is None:
+        raise UsageError("a stream cannot be cut into parts", hint="store it in a file first")
+    if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
+        raise UsageError(f"`parts` is {parts:,}, and a plan has at most {_MOST_PARTS:,}")
+    return parts or max(1, round(plan.sources.total_bytes / PART_BYTES))
+
+
+def _check_kept(plan: Plan) -> None:
+    """UsageError where the shards of parts cannot be those of the dataset."""
+    options = plan.options
+    single = [name for name in options.format if not format_named(name).sharded]
+    val = Val.parse(options.val)
+    for wrong, what, way in (
+        (single, f"--format {''.join(single[:1])}", "it is one file a split: choose a format with shards"),
+        (options.limit is not None, "--limit", "it counts across parts"),
+        (val.first, f"--val first:{val.first}", "it counts across parts: choose a fraction"),
+        (options.tail == "drop", "--tail drop", "it would drop the end of every part: `keep` or `merge`"),
+    ):
+        if wrong:
+            raise UsageError(f"`--keep-parts` cannot be used with `{what}`", hint=way)
 
 
 def find_part_plan(out: str | os.PathLike[str]) -> PartPlan | None:
@@ -170,7 +230,7 @@ def _compare(before: PartPlan, now: PartPlan) -> None:
         )
 
 
-def _divided(sources: Sources, count: int, starts: array[int]) -> Iterator[PartBounds]:
+def _divided(sources: Sources, count: int, starts: array[int], whole_texts: bool) -> Iterator[PartBounds]:
     """Parts of about equally many bytes; a border is inside of a source only if that can be entered there."""
     sizes = sources.sizes
     ends = array("q", accumulate(sizes))
@@ -182,9 +242,9 @@ def _divided(sources: Sources, count: int, starts: array[int]) -> Iterator[PartB
         while index < len(ends) and ends[index] <= at:
             index += 1
         inside = at - (ends[index] - sizes[index]) if index < len(ends) else 0
-        if inside and not _can_be_entered(sources[index]):
+        if inside and not _can_be_entered(sources[index], whole_texts):
             index, inside = (index, 0) if 2 * inside < sizes[index] else (index + 1, 0)
-        if (index, inside) > borders[-1]:
+        if borders[-1] < (index, inside) < (len(sources), 0):
             borders.append((index, inside))
     borders.append((len(sources), 0))
     before = array("q", accumulate(sizes, initial=0))
@@ -193,15 +253,17 @@ def _divided(sources: Sources, count: int, starts: array[int]) -> Iterator[PartB
         yield PartBounds(number, first, byte, last, end, size, starts[first])
 
 
-def _undivided(sources: Sources, size: int) -> list[str]:
+def _undivided(sources: Sources, size: int, whole_texts: bool) -> list[str]:
     """Up to `_NAMED` sources of more than so many bytes which are one piece."""
     large = (sources[index] for index, bytes in enumerate(sources.sizes) if bytes > size)
-    return [source.name for source in islice((one for one in large if not _can_be_entered(one)), _NAMED)]
+    return [source.name for source in islice((one for one in large if not _can_be_entered(one, whole_texts)), _NAMED)]
 
 
-def _can_be_entered(source: Source) -> bool:
+def _can_be_entered(source: Source, whole_texts: bool) -> bool:
+    """`whole_texts`: a text file is one document, which must not be cut."""
     format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    return INPUT_FORMATS[format].sectioned and not compression_of(source.path)
+    sectioned = INPUT_FORMATS[format].sectioned and not (whole_texts and format == "text")
+    return sectioned and not compression_of(source.path)
 
 
 def _write_sources(sources: Sources, path: Path) -> array[int]:

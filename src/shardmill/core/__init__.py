@@ -17,7 +17,7 @@ _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 _UINT64, _UINT8 = ctypes.c_uint64, ctypes.c_uint8
 
-_ENCODING: dict[str, tuple[object, list[object]]] = {
+_FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sm_model_bytes": (_INT64, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
     "sm_model_build": (
         _INT64,
@@ -33,9 +33,6 @@ _ENCODING: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _INT64, _POINTER, _POINTER],
         ],
     ),
-}
-"""Result and arguments of each function, as in core.h."""
-_READING: dict[str, tuple[object, list[object]]] = {
     "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
     "sm_count": (_INT64, [_POINTER, _INT64, _UINT8, _INT32]),
     "sm_find": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _INT64, _INT32]),
@@ -48,6 +45,7 @@ _READING: dict[str, tuple[object, list[object]]] = {
         ],
     ),
 }
+"""Result and arguments of each function, as in core.h."""
 
 
 @functools.cache
@@ -75,7 +73,7 @@ def available() -> bool:
 def library() -> ctypes.CDLL:
     """The library with its functions declared; call only if `available()`."""
     loaded = ctypes.CDLL(str(_LIBRARY))
-    for name, (result, arguments) in (_ENCODING | _READING).items():
+    for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
     return loaded

@@ -6,10 +6,6 @@
  */
 #include "model.h"
 
-#if defined(GNU) && defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
 enum {
     BATCH = 192,             /* pieces that are split, then looked up; more would push each other's slots out of the cache */
     SHORT_PIECE = 15,        /* bytes of a piece in a slot, at most */
@@ -95,7 +91,7 @@ INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
 }
 /* Whether one of the two slots of a set has the key, and in *at which. Without a branch for that: it cannot be foreseen. */
 INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
-#if defined(GNU) && defined(__SSE2__)
+#if defined(HAVE_AVX2) /* every such processor has SSE2 */
     __m128i k = _mm_loadu_si128((const __m128i *)key);
     u32 first = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[0].key))) + 1;
     u32 second = (u32)_mm_movemask_epi8(_mm_cmpeq_epi8(k, _mm_load_si128((const __m128i *)set[1].key))) + 1;
@@ -295,8 +291,11 @@ static LongSlot *long_slot(sm_encoder *e, const LongKey *key) {
     const u64 *words = key->words;
     return e->longs + (hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]) >> e->long_shift);
 }
-/* A short piece has seldom more ids than a slot holds, except of 32 bits: to look in vain costs a miss of all caches. */
-INLINE int may_be_long(u32 n, int wide) { return n <= LONG_PIECE && n > (wide ? SHORT_PIECE / 2 : SHORT_PIECE); }
+/* To look in vain costs a miss of all caches. A short piece has seldom more ids than a slot holds, except of 32 bits. And
+ * Chinese and Japanese seldom repeat a long piece, while small vocabularies have few tokens that join their characters. */
+INLINE int may_be_long(const u8 *p, u32 n, int wide) {
+    return n <= LONG_PIECE && (wide ? n > SHORT_PIECE / 2 : n > SHORT_PIECE && *p < 0xE3);
+}
 
 /* ---- a piece that is not in its set */
 
@@ -304,7 +303,7 @@ INLINE int may_be_long(u32 n, int wide) { return n <= LONG_PIECE && n > (wide ? 
 APART u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
     LongKey whole;
     LongSlot *slot = NULL;
-    if (may_be_long(n, wide)) {
+    if (may_be_long(p, n, wide)) {
         whole = long_key(p, n, key);
         slot = long_slot(e, &whole);
         if (!memcmp(slot->key, whole.words, sizeof slot->key)) {

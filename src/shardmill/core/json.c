@@ -138,16 +138,16 @@ static const uint8_t *copy_plain_scalar(const uint8_t *p, const uint8_t *end, ui
 #undef WAY
 #undef TARGET
 
-#if SM_AVX2
+#if defined(HAVE_AVX2)
 /* A bit for each of 32 bytes that is not plain. */
-SM_FOR_AVX2 static uint32_t stops_avx2(__m256i v) {
+TARGET_AVX2 static uint32_t stops_avx2(__m256i v) {
     __m256i quotes = _mm256_cmpeq_epi8(v, _mm256_set1_epi8('"'));
     __m256i slashes = _mm256_cmpeq_epi8(v, _mm256_set1_epi8('\\'));
     __m256i controls = _mm256_cmpeq_epi8(_mm256_min_epu8(v, _mm256_set1_epi8(0x1F)), v);
     return (uint32_t)_mm256_movemask_epi8(_mm256_or_si256(_mm256_or_si256(quotes, slashes), controls));
 }
 
-SM_FOR_AVX2 static const uint8_t *skip_plain_avx2(const uint8_t *p, const uint8_t *end, Seen *seen) {
+TARGET_AVX2 static const uint8_t *skip_plain_avx2(const uint8_t *p, const uint8_t *end, Seen *seen) {
     while (end - p >= 32) {
         __m256i v = _mm256_loadu_si256((const __m256i *)p);
         uint32_t stops = stops_avx2(v);
@@ -158,7 +158,7 @@ SM_FOR_AVX2 static const uint8_t *skip_plain_avx2(const uint8_t *p, const uint8_
     return skip_plain_scalar(p, end, seen);
 }
 
-SM_FOR_AVX2 static const uint8_t *copy_plain_avx2(const uint8_t *p, const uint8_t *end, uint8_t **out, Seen *seen) {
+TARGET_AVX2 static const uint8_t *copy_plain_avx2(const uint8_t *p, const uint8_t *end, uint8_t **out, Seen *seen) {
     uint8_t *o = *out;
     while (end - p >= 32) {
         __m256i v = _mm256_loadu_si256((const __m256i *)p);
@@ -177,14 +177,14 @@ SM_FOR_AVX2 static const uint8_t *copy_plain_avx2(const uint8_t *p, const uint8_
     return copy_plain_scalar(p, end, out, seen);
 }
 
-#define TARGET SM_FOR_AVX2
+#define TARGET TARGET_AVX2
 #define WAY(name) name##_avx2
 #include "json_lines.h"
 #undef WAY
 #undef TARGET
 #endif
 
-#if SM_NEON
+#if defined(HAVE_NEON)
 /* Four bits for each of 16 bytes that is not plain. */
 static uint64_t stops_neon(uint8x16_t v) {
     uint8x16_t quotes = vceqq_u8(v, vdupq_n_u8('"')), slashes = vceqq_u8(v, vdupq_n_u8('\\'));
@@ -230,10 +230,10 @@ static const uint8_t *copy_plain_neon(const uint8_t *p, const uint8_t *end, uint
 #endif
 
 static int64_t take_lines(const Block *block, const Lines *lines) {
-#if SM_AVX2
-    if (vectors(block->simd)) return take_lines_avx2(block, lines);
-#elif SM_NEON
-    if (vectors(block->simd)) return take_lines_neon(block, lines);
+#if defined(HAVE_AVX2)
+    if (sm_simd(block->simd)) return take_lines_avx2(block, lines);
+#elif defined(HAVE_NEON)
+    if (sm_simd(block->simd)) return take_lines_neon(block, lines);
 #endif
     return take_lines_scalar(block, lines);
 }

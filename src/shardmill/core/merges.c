@@ -1,10 +1,6 @@
 /* From bytes to ids by merging neighbours, the pair of the lowest rank first and of several the leftmost. */
 #include "model.h"
 
-#if defined(HAVE_AVX2)
-#include <immintrin.h>
-#endif
-
 /* ---- pairs */
 
 /* Two ids → the rank of merging them, or NONE: groups of four entries, both ids and the rank, and a small table of bits

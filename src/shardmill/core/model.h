@@ -5,17 +5,13 @@
 #include <string.h>
 
 #include "core.h"
+#include "vectors.h"
 
 typedef uint8_t u8;
 typedef uint16_t u16;
 typedef uint32_t u32;
 typedef uint64_t u64;
 typedef int64_t i64;
-
-/* SM_PLAIN builds what a compiler without extensions builds. */
-#if defined(__GNUC__) && !defined(SM_PLAIN)
-#define GNU 1
-#endif
 
 #if defined(GNU)
 #define LIKELY(x) __builtin_expect(!!(x), 1)
@@ -46,27 +42,6 @@ INLINE u32 highest(u32 x) {
     u32 at = 0;
     for (; x >>= 1;) at++;
     return at;
-#endif
-}
-
-/* AVX2 is compiled in by functions of their own and chosen at run time; NEON is part of every aarch64. */
-#if defined(GNU) && defined(__x86_64__)
-#define HAVE_AVX2 1
-#define TARGET_AVX2 __attribute__((target("avx2,bmi,bmi2,popcnt")))
-#elif defined(GNU) && defined(__aarch64__) && defined(__ARM_NEON)
-#define HAVE_NEON 1
-#endif
-
-/* Whether vector instructions are wanted and this processor has those that are used. */
-INLINE int sm_simd(int wanted) {
-#if defined(HAVE_AVX2)
-    return wanted && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("popcnt");
-#elif defined(HAVE_NEON)
-    return wanted != 0;
-#else
-    (void)wanted;
-    return 0;
 #endif
 }
 

@@ -170,12 +170,6 @@ static const u8 *piece(int scheme, const u8 *p, const u8 *end) {
  * plain way above, from the block's beginning on.
  */
 
-#if defined(HAVE_AVX2)
-#include <immintrin.h>
-#elif defined(HAVE_NEON)
-#include <arm_neon.h>
-#endif
-
 #if defined(HAVE_AVX2) || defined(HAVE_NEON)
 
 typedef struct {

@@ -5,9 +5,9 @@
 
 #include "vectors.h"
 
-#if SM_AVX2
+#if defined(HAVE_AVX2)
 /* Counts in blocks of 32 bytes and returns how many bytes it has looked at. */
-SM_FOR_AVX2 static int64_t count_avx2(const uint8_t *data, int64_t n, uint8_t byte, int64_t *count) {
+TARGET_AVX2 static int64_t count_avx2(const uint8_t *data, int64_t n, uint8_t byte, int64_t *count) {
     const __m256i sought = _mm256_set1_epi8((char)byte), zero = _mm256_setzero_si256();
     __m256i total = zero;
     int64_t i = 0;
@@ -24,7 +24,7 @@ SM_FOR_AVX2 static int64_t count_avx2(const uint8_t *data, int64_t n, uint8_t by
 }
 
 /* A bit for each of the 32 places from p on at which the first and the last byte of the separator fit. */
-SM_FOR_AVX2 static uint32_t hits_avx2(const uint8_t *p, const uint8_t *separator, int64_t width) {
+TARGET_AVX2 static uint32_t hits_avx2(const uint8_t *p, const uint8_t *separator, int64_t width) {
     __m256i first = _mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi8((char)separator[0]));
     __m256i last = _mm256_cmpeq_epi8(_mm256_loadu_si256((const __m256i *)(p + width - 1)),
                                      _mm256_set1_epi8((char)separator[width - 1]));
@@ -34,8 +34,8 @@ SM_FOR_AVX2 static uint32_t hits_avx2(const uint8_t *p, const uint8_t *separator
 
 int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte, int32_t simd) {
     int64_t i = 0, count = 0;
-#if SM_AVX2
-    if (vectors(simd)) i = count_avx2(data, n, byte, &count);
+#if defined(HAVE_AVX2)
+    if (sm_simd(simd)) i = count_avx2(data, n, byte, &count);
 #endif
     (void)simd;
     for (; i < n; i++) count += data[i] == byte; /* compilers make vectors of this, where the machine surely has them */
@@ -68,8 +68,8 @@ static int64_t find_scalar(Search *s, int64_t at) {
     return s->found;
 }
 
-#if SM_AVX2
-SM_FOR_AVX2 static int64_t find_avx2(Search *s) {
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static int64_t find_avx2(Search *s) {
     int64_t at = 0;
     for (; s->n - at >= s->width + 31; at += 32)
         for (uint32_t hits = hits_avx2(s->data + at, s->separator, s->width); hits; hits &= hits - 1)
@@ -82,8 +82,8 @@ int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_
                 int32_t simd) {
     if (width < 1) return 0;
     Search search = {data, separator, n, width, most, places, 0, 0};
-#if SM_AVX2
-    if (vectors(simd)) return find_avx2(&search);
+#if defined(HAVE_AVX2)
+    if (sm_simd(simd)) return find_avx2(&search);
 #endif
     (void)simd;
     return find_scalar(&search, 0);

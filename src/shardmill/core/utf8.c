@@ -41,7 +41,7 @@ static int valid_scalar(const uint8_t *p, const uint8_t *end) {
     return 1;
 }
 
-#if SM_AVX2 || SM_NEON
+#if defined(HAVE_AVX2) || defined(HAVE_NEON)
 /* Three tables judge each pair of neighbouring bytes: by the first's high half, its low half, and the second's high
    half. A bit that is set in all three is an error, except TWO_AFTER, which says that the pair is right exactly where a
    third or fourth byte has to stand. After J. Keiser and D. Lemire, "Validating UTF-8 in less than one instruction
@@ -95,19 +95,19 @@ static const uint8_t *character_start(const uint8_t *from, const uint8_t *p) {
 }
 #endif
 
-#if SM_AVX2
-SM_FOR_AVX2 static __m256i before(__m256i now, __m256i earlier, int bytes) {
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static __m256i before(__m256i now, __m256i earlier, int bytes) {
     __m256i joined = _mm256_permute2x128_si256(earlier, now, 0x21);
     return bytes == 1 ? _mm256_alignr_epi8(now, joined, 15)
          : bytes == 2 ? _mm256_alignr_epi8(now, joined, 14)
                       : _mm256_alignr_epi8(now, joined, 13);
 }
 
-SM_FOR_AVX2 static __m256i look_up(const uint8_t *table, __m256i halves) {
+TARGET_AVX2 static __m256i look_up(const uint8_t *table, __m256i halves) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)table)), halves);
 }
 
-SM_FOR_AVX2 static int valid_avx2(const uint8_t *begin, const uint8_t *end) {
+TARGET_AVX2 static int valid_avx2(const uint8_t *begin, const uint8_t *end) {
     const uint8_t *p = begin;
     const __m256i low = _mm256_set1_epi8(0x0F);
     __m256i earlier = _mm256_setzero_si256(), wrong = _mm256_setzero_si256();
@@ -136,7 +136,7 @@ SM_FOR_AVX2 static int valid_avx2(const uint8_t *begin, const uint8_t *end) {
 }
 #endif
 
-#if SM_NEON
+#if defined(HAVE_NEON)
 static int valid_neon(const uint8_t *begin, const uint8_t *end) {
     const uint8_t *p = begin;
     uint8x16_t earlier = vdupq_n_u8(0), wrong = vdupq_n_u8(0);
@@ -163,10 +163,10 @@ static int valid_neon(const uint8_t *begin, const uint8_t *end) {
 
 int32_t sm_utf8_valid(const uint8_t *data, int64_t n, int32_t simd) {
     const uint8_t *end = data + n;
-#if SM_AVX2
-    if (n >= 32 && vectors(simd)) return valid_avx2(data, end);
-#elif SM_NEON
-    if (n >= 16 && vectors(simd)) return valid_neon(data, end);
+#if defined(HAVE_AVX2)
+    if (n >= 32 && sm_simd(simd)) return valid_avx2(data, end);
+#elif defined(HAVE_NEON)
+    if (n >= 16 && sm_simd(simd)) return valid_neon(data, end);
 #endif
     (void)simd;
     return valid_scalar(data, end);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -17,21 +17,18 @@ from shardmill.documents.arrow_messages import (
     DICTIONARY_BATCH,
     RECORD_BATCH,
     SCHEMA,
-    BatchHeader,
-    ColumnPlace,
     Message,
     Span,
+    buffers_of,
     dictionary_id,
-    find_leaf,
+    field_indexes,
     kind_at,
     read_message,
 )
 from shardmill.documents.arrow_texts import (
-    Bits,
     Content,
     Dictionary,
     FixedTexts,
-    NoTexts,
     NumberedTexts,
     PlainTexts,
     Texts,
@@ -43,7 +40,7 @@ from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
-from shardmill.storage import STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess, Source
+from shardmill.storage import STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess
 
 # Writers may align the footer.
 PADDING = 64
@@ -56,10 +53,6 @@ HEADER = 16
 
 class ArrowReader(RowsReader):
     """A file is a stream between two marks, so both are read as a stream: forward only, message by message."""
-
-    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        super().__init__(index, source, reading)
-        self._head = head
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._head.startswith(b"FEA1"):
@@ -136,8 +129,7 @@ class _Batches:
             elif message.kind == RECORD_BATCH and message.batch.rows <= skip:
                 skip -= message.batch.rows
             elif message.kind == RECORD_BATCH:
-                leaf = find_leaf(schema, path, message)
-                yield from after(self._leaf_rows(leaf, message.batch, body, size, dictionary), skip)
+                yield from after(self._column_rows(schema, path, message, body, size, dictionary), skip)
                 skip = 0
         if schema is None:
             raise ValueError("it has no schema")
@@ -190,11 +182,10 @@ class _Batches:
         assert message.batch is not None
         if not message.delta:
             dictionary.clear()
-        kind = kind_at(schema, path).value_type
-        leaf = find_leaf(pa.schema([("value", kind)]), ["value"], message)
+        values = pa.schema([("value", kind_at(schema, path).value_type)])
         try:
             # A value is needed whole, however large, but only if there is memory for it.
-            for rows in self._leaf_rows(leaf, message.batch, body, arrow_texts.PIECE // 4, None, largest=1 << 62):
+            for rows in self._column_rows(values, ("value",), message, body, arrow_texts.PIECE // 4, largest=1 << 62):
                 copied = min(dictionary.bytes, arrow_texts.PIECE) + 2 * rows.column.nbytes
                 self.memory.need("a dictionary", dictionary.bytes + copied)
                 dictionary.add(rows.column)
@@ -216,31 +207,36 @@ class _Batches:
                 most = max(most, now)
         return most
 
-    def _leaf_rows(
+    def _column_rows(
         self,
-        leaf: ColumnPlace,
-        batch: BatchHeader,
+        schema: pa.Schema,
+        path: tuple[str, ...],
+        message: Message,
         body: int,
         size: int,
-        dictionary: Dictionary | None,
+        dictionary: Dictionary | None = None,
         largest: int | None = None,
     ) -> Iterator[RowBatch]:
         """The rows of one column of a batch."""
-        if not batch.rows:
+        batch = message.batch
+        if batch is None or not batch.rows:
             return
+        indexes, kind = field_indexes(schema, path, message.version), kind_at(schema, path)
+        spans = buffers_of(kind, indexes[-1], batch)
+        if any(batch.nodes[index.node][0] != batch.rows for index in indexes):
+            raise ValueError("a column does not have the rows of its batch")
         # Where nothing is null there need be no bits that say so; a column of nothing but nulls has none.
-        nodes = leaf.above if pt.is_null(leaf.kind) else [*leaf.above, (leaf.node, leaf.buffer)]
-        masks = [batch.buffers[buffer] for node, buffer in nodes if batch.nodes[node][1]]
-        spans = batch.buffers[leaf.buffer + 1 : leaf.buffer + 1 + leaf.more]
+        nullable = indexes[:-1] if pt.is_null(kind) else indexes
+        masks = [batch.buffers[index.first_buffer(batch)] for index in nullable if batch.nodes[index.node][1]]
         contents = self._contents([*masks, *spans], batch.codec, body)
-        bits = [Bits(content) for content in contents[: len(masks)]]
-        texts = self._texts(leaf, contents[len(masks) :], dictionary, batch.rows)
+        texts = self._texts(kind, contents[len(masks) :], dictionary, batch.rows)
         largest = self._reading.largest if largest is None else largest
         for first in range(0, batch.rows, STEP):
             count = min(STEP, batch.rows - first)
-            valid = np.ones(count, np.bool_)
-            for mask in bits:
-                valid &= mask.read(count)
+            valid = np.full(count, not pt.is_null(kind))
+            for bits in contents[: len(masks)]:
+                raw = np.frombuffer(bits.read((count + 7) // 8), np.uint8)
+                valid &= np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
             lengths, valid = texts.lengths(count, valid)
             yield from self._cut(texts, lengths, valid, size, largest)
 
@@ -262,10 +258,9 @@ class _Batches:
                 data = [mask, pa.py_buffer(offsets), pa.py_buffer(texts.text(at, to))]
                 yield RowBatch(pa.Array.from_buffers(pa.large_binary(), to - at, data), cost, to - at)
 
-    def _texts(self, leaf: ColumnPlace, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
-        kind = leaf.kind
+    def _texts(self, kind: Any, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
         if pt.is_null(kind):
-            return NoTexts()
+            return FixedTexts(Content(io.BytesIO(), 0, ""), 0)
         if pt.is_dictionary(kind):
             assert dictionary is not None
             return NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)

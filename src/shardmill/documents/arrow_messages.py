@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -54,17 +55,20 @@ class Message(NamedTuple):
     delta: bool = False
 
 
-class ColumnPlace(NamedTuple):
-    """Where a column stands in every batch; for one inside structs, where they say what is null."""
+class FieldIndex(NamedTuple):
+    """Which node and buffers of a batch are those of a field."""
 
-    kind: pa.DataType
-    above: list[tuple[int, int]]
-    """Node and buffer of each struct on the way."""
     node: int
     buffer: int
-    """The first of its buffers, which says what is null, unless nothing else can be."""
-    more: int
-    """Its other buffers."""
+    """The first of them, but for the texts of views."""
+    views: int
+    """Columns of views before it: each batch says how many buffers of text they have."""
+
+    def first_buffer(self, batch: BatchHeader) -> int:
+        """The buffer that says which rows are null, of those that a batch has."""
+        if self.views > len(batch.view_buffers) or min(batch.view_buffers, default=0) < 0:
+            raise ValueError("a batch does not say how many buffers its views have")
+        return self.buffer + sum(batch.view_buffers[: self.views])
 
 
 class _Table:
@@ -182,69 +186,45 @@ def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
     return kind
 
 
-def find_leaf(schema: pa.Schema, path: Sequence[str], message: Message) -> ColumnPlace:
-    """Where the column at this path stands in a batch."""
-    assert message.batch is not None
-    walk = _Walk(message.version, message.batch.view_buffers)
-    fields, above = list(schema), []
-    for number, step in enumerate(path):
-        for field in fields:
-            if field.name == step:
-                break
-            walk.skip(field.type)
-        kind = stored_kind(field.type)
-        if number + 1 < len(path):
-            above.append((walk.node, walk.buffer))
-            walk.node, walk.buffer = walk.node + 1, walk.buffer + 1
-            fields = [kind.field(i) for i in range(kind.num_fields)]
-    return walk.leaf(kind, above, message.batch)
+@lru_cache(maxsize=8)
+def field_indexes(schema: pa.Schema, path: tuple[str, ...], version: int) -> list[FieldIndex]:
+    """Where the column at this path stands in every batch, and before it the structs that it is in."""
+    before: list[pa.Field] = []
+    fields, found = list(schema), []
+    for depth, step in enumerate(path):
+        number = [field.name for field in fields].index(step)
+        before += fields[:number]
+        nodes, buffers, views = _counts(before, version)
+        found.append(FieldIndex(nodes + depth, buffers + depth, views))
+        kind = stored_kind(fields[number].type)
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+    return found
 
 
-class _Walk:
-    """Fields in the order in which a batch has their nodes and buffers."""
+def _counts(fields: list[pa.Field], version: int) -> tuple[int, int, int]:
+    """How many nodes, buffers and columns of views these fields have, as a batch shows that has no rows."""
+    empty = pa.record_batch([pa.nulls(0, field.type) for field in fields], schema=pa.schema(fields))
+    sink = pa.BufferOutputStream()
+    known = pa.MetadataVersion.V4 if version == VERSIONS[0] else pa.MetadataVersion.V5
+    with pa.ipc.new_stream(sink, empty.schema, options=pa.ipc.IpcWriteOptions(metadata_version=known)) as stream:
+        stream.write_batch(empty)
+    *_, last = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    batch = read_message(last.metadata.to_pybytes()).batch
+    assert batch is not None
+    return len(batch.nodes), len(batch.buffers), len(batch.view_buffers)
 
-    def __init__(self, version: int, view_buffers: list[int]) -> None:
-        self._version, self._view_buffers = version, view_buffers
-        self.node = self.buffer = self._view = 0
 
-    def skip(self, kind: Any) -> None:
-        kind = stored_kind(kind)
-        self.node += 1
-        self.buffer += self._buffers(kind)
-        if pt.is_map(kind):
-            self.skip(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-        elif not pt.is_dictionary(kind):
-            for i in range(kind.num_fields):
-                self.skip(kind.field(i).type)
-
-    def _buffers(self, kind: pa.DataType) -> int:
-        if pt.is_null(kind) or pt.is_run_end_encoded(kind):
-            return 0
-        if pt.is_dictionary(kind):
-            return 2
-        if pt.is_string_view(kind) or pt.is_binary_view(kind):
-            self._view += 1
-            return 2 + self._texts(self._view - 1)
-        if pt.is_union(kind):
-            # Before version 5 they could be null themselves.
-            return (1 if kind.mode == "sparse" else 2) + (self._version == VERSIONS[0])
-        if pt.is_struct(kind) or pt.is_fixed_size_list(kind):
-            return 1
-        three = (pt.is_string, pt.is_large_string, pt.is_binary, pt.is_large_binary, pt.is_list_view)
-        if any(test(kind) for test in three) or pt.is_large_list_view(kind):
-            return 3
-        return 2
-
-    def _texts(self, view: int) -> int:
-        if view >= len(self._view_buffers) or self._view_buffers[view] < 0:
-            raise ValueError("a batch does not say how many buffers its views have")
-        return self._view_buffers[view]
-
-    def leaf(self, kind: pa.DataType, above: list[tuple[int, int]], batch: BatchHeader) -> ColumnPlace:
-        node, buffer = self.node, self.buffer
-        self.skip(kind)
-        if self.node > len(batch.nodes) or self.buffer > len(batch.buffers):
-            raise ValueError("a batch does not have the columns of its schema")
-        if any(batch.nodes[each][0] != batch.rows for each in (node, *(struct for struct, _ in above))):
-            raise ValueError("a column does not have the rows of its batch")
-        return ColumnPlace(kind, above, node, buffer, max(0, self.buffer - buffer - 1))
+def buffers_of(kind: pa.DataType, index: FieldIndex, batch: BatchHeader) -> list[Span]:
+    """The buffers of a column of texts, but for the one that says what is null."""
+    first = index.first_buffer(batch) + (not pt.is_null(kind))
+    if pt.is_null(kind):
+        count = 0
+    elif pt.is_dictionary(kind) or pt.is_fixed_size_binary(kind):
+        count = 1
+    elif pt.is_string_view(kind) or pt.is_binary_view(kind):
+        count = index._replace(views=index.views + 1).first_buffer(batch) - index.first_buffer(batch) + 1
+    else:
+        count = 2
+    if index.node >= len(batch.nodes) or first + count > len(batch.buffers):
+        raise ValueError("a batch does not have the columns of its schema")
+    return batch.buffers[first : first + count]

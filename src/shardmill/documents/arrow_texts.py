@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -54,45 +54,22 @@ class Content:
             n -= len(self.read(min(n, STREAM_BLOCK)))
 
 
-class Bits:
-    """The bits that say which rows are not null."""
-
-    def __init__(self, content: Content) -> None:
-        self._content = content
-
-    def read(self, count: int) -> NDArray[np.bool_]:
-        """Of the next rows; a multiple of eight, but for the last."""
-        raw = np.frombuffer(self._content.read((count + 7) // 8), np.uint8)
-        return np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
-
-
-class Texts(Protocol):
+class Texts:
     """A column, some rows after the others."""
 
     def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Bytes of text in each of the next rows, and which of them are not null."""
+        raise NotImplementedError
 
     def text(self, first: int, last: int) -> bytes | pa.Buffer:
         """The text of some of these rows; they are asked for in order, each once."""
+        raise NotImplementedError
 
     def skip(self, first: int, last: int) -> None:
         """Pass over the text of some of these rows."""
 
 
-class NoTexts:
-    """Nothing but nulls."""
-
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
-
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return b""
-
-    def skip(self, first: int, last: int) -> None:
-        pass
-
-
-class PlainTexts:
+class PlainTexts(Texts):
     """Offsets and text, read side by side."""
 
     def __init__(self, offsets: Content, data: Content, kind: np.dtype[Any]) -> None:
@@ -117,23 +94,18 @@ class PlainTexts:
         self._data.skip(int(self._ends[last] - self._ends[first]))
 
 
-class FixedTexts:
+class FixedTexts(PlainTexts):
     """Texts of the same length."""
 
     def __init__(self, data: Content, width: int) -> None:
         self._data, self._width = data, width
 
     def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        self._ends = self._width * np.arange(count + 1)
         return np.full(count, self._width, np.int64), valid
 
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        return self._data.read((last - first) * self._width)
 
-    def skip(self, first: int, last: int) -> None:
-        self._data.skip((last - first) * self._width)
-
-
-class ViewedTexts:
+class ViewedTexts(Texts):
     """Views: length, and either the text itself or where in which buffer it stands."""
 
     def __init__(self, contents: list[Content], rows: int) -> None:
@@ -154,9 +126,6 @@ class ViewedTexts:
 
     def text(self, first: int, last: int) -> bytes | pa.Buffer:
         return self._some.slice(first, last - first).cast(pa.large_binary()).buffers()[2] or b""
-
-    def skip(self, first: int, last: int) -> None:
-        pass
 
 
 class Piece(NamedTuple):
@@ -227,7 +196,7 @@ class Dictionary:
         return [(np.flatnonzero(where == piece), self._pieces[piece]) for piece in np.unique(where).tolist()]
 
 
-class NumberedTexts:
+class NumberedTexts(Texts):
     """Numbers of values in a dictionary."""
 
     def __init__(self, numbers: Content, kind: type[np.generic], dictionary: Dictionary) -> None:
@@ -244,6 +213,3 @@ class NumberedTexts:
 
     def text(self, first: int, last: int) -> bytes | pa.Buffer:
         return self._dictionary.text(self._numbers[first:last][self._valid[first:last]])
-
-    def skip(self, first: int, last: int) -> None:
-        pass

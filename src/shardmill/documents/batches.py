@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Part, Position, Reject, beside
-from shardmill.documents.columns import documents_of, text_bytes, valid_rows
-from shardmill.documents.oversize import Oversize
-from shardmill.documents.reading import Reading
-from shardmill.storage import Feed, Source
+from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Oversize, Reject, beside, excerpt
+from shardmill.documents.columns import as_binary, invalid_rows, layout, numbers_array, text_bytes, valid_rows
+from shardmill.documents.reading import FormatReader
 
 # A row counts as so many bytes of text more where rows are cut into chunks, and so does a null: a lease has eight bytes
 # of memory or more for each byte of text.
@@ -38,59 +36,48 @@ class RowBatch(NamedTuple):
         return beside(self.total, len(self.rejects) + int(self.column.null_count))
 
 
-class RowsReader:
-    """What formats of rows have in common: chunks that carry a column, and rows as places."""
-
-    unit = "row"
-
-    def __init__(self, index: int, source: Source, reading: Reading) -> None:
-        self._index = index
-        self._source = source
-        self._reading = reading
-        self._field = reading.text_field
+class RowsReader(FormatReader):
+    """What formats of rows have in common: chunks that carry a column."""
 
     def read(self, chunk: Chunk) -> Documents:
-        if isinstance(chunk.payload, Oversize):
-            return chunk.payload.documents(record=0, lines=1)
-        rows: RowBatch = chunk.payload
-        return documents_of_rows(rows, self._field)
+        return read_rows(chunk, self._field)
 
-    def place(self, record: int, byte: int) -> str:
-        return f"row {record + 1:,}"
+    def _chunk(self, row: int, rows: RowBatch, through: int) -> Chunk:
+        return chunk_of_rows(self._index, row, rows, through, self._reading.largest)
 
-    def parts(self, feed: Feed) -> Sequence[Part]:
-        return ()
 
-    def parts_within(self, part: int) -> Sequence[Part]:
-        return ()
+def chunk_of_rows(index: int, row: int, rows: RowBatch, through: int, largest: int) -> Chunk:
+    """The chunk that carries these rows, of which the first has this number."""
+    too_large = rows.total == 1 and rows.cost > largest
+    payload = Oversize("row", rows.cost) if too_large else rows
+    return Chunk(index, row, row + rows.total, rows.cost, through=through, beside=rows.beside, payload=payload)
 
-    def _numbered(self, parts: Iterable[RowBatch], start: Position, through: Callable[[], int]) -> Iterator[Chunk]:
-        """The chunks after `start`; `through` tells how far the stored bytes have been read."""
-        row = start.offset
-        for part in after(parts, row):
-            yield self._chunk(row, part, through())
-            row += part.total
 
-    def _chunk(self, row: int, part: RowBatch, through: int) -> Chunk:
-        payload: RowBatch | Oversize = part
-        if part.total == 1 and part.cost > self._reading.largest:
-            payload = Oversize("row", part.cost)
-        return Chunk(
-            self._index, row, row + part.total, part.cost, through=through, beside=part.beside, payload=payload
-        )
+def read_rows(chunk: Chunk, field: str) -> Documents:
+    """The documents of a chunk that carries rows."""
+    if isinstance(chunk.payload, Oversize):
+        return chunk.payload.documents(record=0, lines=1)
+    return documents_of_rows(chunk.payload, field)
 
 
 def documents_of_rows(rows: RowBatch, field: str) -> Documents:
-    """The documents of the rows, with the rejects of both kinds in order."""
-    column = rows.column
-    if not rows.rejects:
-        return documents_of(column, field)
-    keep = np.ones(rows.total, np.bool_)
-    keep[[reject.record for reject in rows.rejects]] = False
-    documents = documents_of(column, field, np.flatnonzero(keep))
-    documents.lines = rows.total
-    documents.rejects = sorted([*documents.rejects, *rows.rejects], key=lambda reject: reject.record)
-    return documents
+    """The good rows as documents; nulls and rows that are not UTF-8 are rejects, besides those that were before."""
+    array, rejects = as_binary(rows.column), list(rows.rejects)
+    records = np.arange(rows.total)
+    if rejects:
+        records = np.delete(records, [reject.record for reject in rejects])
+    keep = np.ones(len(array), bool)
+    if array.null_count:
+        keep = valid_rows(array)
+        rejects += [Reject(record, -1, f"field `{field}` is null", "") for record in records[~keep].tolist()]
+    if invalid := list(invalid_rows(array)):
+        keep[invalid] = False
+        rejects += [Reject(int(records[row]), -1, "invalid UTF-8", excerpt(array[row].as_py())) for row in invalid]
+    if not keep.all():
+        array, records = array.take(numbers_array(np.flatnonzero(keep))), records[keep]
+    data, offsets = layout(array)
+    rejects.sort(key=lambda reject: reject.record)
+    return Documents(data, offsets, records if rejects else None, lines=rows.total, rejects=rejects)
 
 
 def after(parts: Iterable[RowBatch], count: int) -> Iterator[RowBatch]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+import numpy as np
+from numpy.typing import NDArray
 
 # Bytes of memory that a row takes while it is worked on, however short its text: offsets, lengths, masks, where its
 # tokens end, for each EOT policy. Measured: 76-112 with one policy, up to 136 with three.
@@ -122,6 +120,18 @@ class Reject:
     excerpt: str
 
 
+@dataclass(frozen=True, slots=True)
+class TooLarge(Reject):
+    """A record that may not be held in memory: it ends the run, since set aside, it would make the dataset depend on
+    `--memory`. In the place of a reject, because only who counts records knows their numbers.
+    """
+
+    size: int
+    """Bytes that would have to be held at once."""
+    hint: str = ""
+    """The way out, where more memory is none."""
+
+
 @dataclass
 class Documents:
     """The good documents of a chunk in Arrow layout, and what else was found there."""
@@ -163,3 +173,22 @@ class Documents:
 def excerpt(raw: bytes) -> str:
     """The beginning of a record, as valid text of at most 80 characters."""
     return raw[:320].decode("utf-8", "replace")[:80]
+
+
+class Oversize(NamedTuple):
+    """The payload of a chunk that is one record which is too large.
+
+    Such a chunk costs as much as a full one: then it is not joined with others, which are written before the run ends.
+    """
+
+    what: str
+    size: int
+    hint: str = ""
+    """Set where its end was not looked for: it is larger than `size`, and more memory is not the way out."""
+
+    def documents(self, record: int, lines: int) -> Documents:
+        """No document, and what ends the run."""
+        more = "more than " if self.hint else ""
+        reason = f"a {self.what} of {more}{self.size:,} bytes is larger than the memory allows"
+        found = TooLarge(record, 0, reason, "", self.size, self.hint)
+        return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), lines=lines, rejects=[found])

@@ -1,4 +1,4 @@
-"""An Arrow column of any string-like type as documents, and its bad rows as rejects."""
+"""Arrow columns of any string-like type: where the text is, and how long it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import Documents, Reject, excerpt
 from shardmill.errors import SourceError
 
 _RESERVED = 16 << 20  # bytes that Arrow may set aside at once for the values of a dictionary
@@ -50,7 +49,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def column_of(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
-    """The array at the path as bytes, its offsets checked; a null on the way is a null at its end.
+    """The array at the path as large_binary or a dictionary of it, its offsets checked; numbers stay numbers.
+
+    A null on the way is a null at its end.
 
     Raises ArrowInvalid for offsets that lead elsewhere: a damaged file may hold any, and other functions trust them.
     """
@@ -73,8 +74,9 @@ def _checked(array: pa.Array) -> pa.Array:
     elif pt.is_large_string(array.type):
         array = array.cast(pa.large_binary())
     array.validate(full=True)
-    # Hardly any function takes views.
-    return array.cast(pa.large_binary()) if pt.is_binary_view(array.type) else array
+    if pt.is_integer(array.type):
+        return array
+    return (array.cast(pa.binary()) if pt.is_fixed_size_binary(array.type) else array).cast(pa.large_binary())
 
 
 # Between numpy and Arrow, where pyarrow's own functions would import pandas if it is installed: a third of a second.
@@ -103,10 +105,8 @@ def text_bytes(array: pa.Array) -> NDArray[np.int64]:
         if array.null_count:
             numbers = np.where(valid_rows(array), numbers, len(lengths))
         return np.append(lengths, 0)[numbers]
-    if pt.is_null(array.type) or pt.is_integer(array.type):
+    if pt.is_integer(array.type):
         return np.zeros(len(array), np.int64)
-    if pt.is_fixed_size_binary(array.type):
-        return np.full(len(array), array.type.byte_width, np.int64)
     sizes = np.diff(_offsets(array))
     if array.null_count:  # which may have bytes behind it
         sizes[~valid_rows(array)] = 0
@@ -115,52 +115,24 @@ def text_bytes(array: pa.Array) -> NDArray[np.int64]:
 
 def as_binary(array: pa.Array) -> pa.Array:
     """The same rows as large_binary."""
-    if pt.is_dictionary(array.type):
-        array = _decoded(array)
-    if pt.is_fixed_size_binary(array.type):
-        array = array.cast(pa.binary())
     if pt.is_integer(array.type):  # parquet stores a column of nothing but nulls as numbers
         return pa.nulls(len(array), pa.large_binary())
-    return array.cast(pa.large_binary())
-
-
-def documents_of(array: pa.Array, field: str, records: NDArray[np.int64] | None = None) -> Documents:
-    """The good rows as documents; nulls and rows that are not UTF-8 are rejects. `records` numbers the rows."""
-    count = len(array)
-    numbers = np.arange(count) if records is None else records
-    array = as_binary(array)
-    keep = np.ones(count, bool)
-    rejects: list[Reject] = []
-    if array.null_count:
-        keep = valid_rows(array)
-        reason = f"field `{field}` is null"
-        rejects = [Reject(number, -1, reason, "") for number in numbers[~keep].tolist()]
-    if invalid := list(invalid_rows(array)):
-        keep[invalid] = False
-        rejects += [Reject(int(numbers[row]), -1, "invalid UTF-8", excerpt(array[row].as_py())) for row in invalid]
-        rejects.sort(key=lambda reject: reject.record)
-    if rejects:
-        array = array.take(numbers_array(np.flatnonzero(keep)))
-    data, offsets = layout(array)
-    kept = numbers[keep] if rejects else records
-    return Documents(data, offsets, kept, lines=count, rejects=rejects)
+    return _decoded(array) if pt.is_dictionary(array.type) else array
 
 
 def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The data and offsets of an array without nulls, beginning at 0."""
+    """The data and offsets of a large array without nulls, beginning at 0."""
     offsets, data = _offsets(array), array.buffers()[2]
     view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return view[offsets[0] : offsets[-1]], offsets - offsets[0]
 
 
 def _offsets(array: pa.Array) -> NDArray[np.int64]:
-    """Where each row of a string-like array begins in its data, and where the last ends."""
+    """Where each row of a large array begins in its data, and where the last ends."""
     ends = array.buffers()[1]
     if ends is None or len(array) == 0:
         return np.zeros(len(array) + 1, np.int64)
-    wide = pt.is_large_binary(array.type) or pt.is_large_string(array.type)
-    kind: type[np.int64] | type[np.int32] = np.int64 if wide else np.int32
-    return np.frombuffer(ends, kind, len(array) + 1, array.offset * np.dtype(kind).itemsize).astype(np.int64)
+    return np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
 
 
 def invalid_rows(array: pa.Array) -> Iterator[int]:

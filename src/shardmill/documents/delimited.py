@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 
 import numpy as np
@@ -21,7 +21,7 @@ from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, 
 from shardmill.documents.columns import find_column, numbers_array, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
-from shardmill.storage import BOM, Feed, FeedStream, Source
+from shardmill.storage import Feed, FeedStream
 
 # Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. What ends something takes 150
 # bytes of memory meanwhile, so where every sixteenth byte does, the blocks are smaller.
@@ -40,24 +40,22 @@ class CsvReader(RowsReader):
 
     delimiter = ","
 
-    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        super().__init__(index, source, reading)
-        self._begin = len(BOM) if head.startswith(BOM) else 0
-
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         column, columns = self._find(feed)
-        file = FeedStream(feed, self._begin)
+        file = FeedStream(feed, self._text_start)
         parser = RowParser(self.delimiter, column, columns, self._reading, self._source.name)
         # The header is the first row, and no document.
-        rows = after(_rows(file, parser, max(1, size)), 1)
-        yield from self._numbered(rows, start, file.stored)
+        row = start.offset
+        for part in after(_rows(file, parser, max(1, size)), 1 + row):
+            yield self._chunk(row, part, file.stored())
+            row += part.total
 
     def _find(self, feed: Feed) -> tuple[int, int]:
         """The number of the text column, and how many there are."""
         width = 1 << 14
         while True:
             with self._reading.hold(HEADER_MEMORY * width, "the header line", self._source.name):
-                if header := self._header(feed.peek(self._begin, width), width):
+                if header := self._header(feed.peek(self._text_start, width), width):
                     break
             if width >= LONGEST_HEADER:
                 raise SourceError(f"the header line is longer than {width:,} bytes", place=self._source.name)

@@ -1,18 +1,17 @@
-"""What a format's reader gives, and the reader of a source, which finds out the format that it has."""
+"""The chunks of all sources, and the reader of one, which finds out the format that it has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 from shardmill import core
-from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Section
-from shardmill.documents.reading import Reading
+from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
+from shardmill.documents.reading import FormatReader, Reader, Reading
 from shardmill.documents.tiny_files import TinyFiles
-from shardmill.errors import SourceError, UsageError
+from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.storage import (
     Feed,
@@ -27,59 +26,7 @@ from shardmill.storage import (
 )
 
 if TYPE_CHECKING:
-    from shardmill.documents.text import TextReader
-
-
-class FormatReader(Protocol):
-    """What a format's class gives; made as Class(index, source, reading, reopen, head).
-
-    `reopen` opens the bytes anew, from their start; `head` is the beginning of the text.
-    """
-
-    unit: str
-
-    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        """Those of a section, only where the format is `sectioned`."""
-
-    def read(self, chunk: Chunk) -> Documents: ...
-
-    def place(self, record: int, byte: int) -> str: ...
-
-    def parts(self, feed: Feed) -> Sequence[Part]:
-        """The parts that can be entered, for samples, where that is told by rows; mostly there are none."""
-
-    def parts_within(self, part: int) -> Sequence[Part]:
-        """The parts of one of these, where it has any that can be entered."""
-
-
-class Reader(Protocol):
-    """Chunks as documents."""
-
-    @property
-    def unit(self) -> str:
-        """`line`, `row` or `byte`: what a place counts."""
-
-    def read(self, chunk: Chunk) -> Documents:
-        """The documents of a chunk; any thread may call it."""
-
-    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        """The text of a long chunk, which only text has, in pieces of whole characters and of about `size` bytes.
-
-        Returns how many invalid sequences became U+FFFD.
-        """
-
-    def check(self) -> None:
-        """Raise SourceError when the source changed since it was found."""
-
-    def place(self, record: int, byte: int) -> str:
-        """A place in the source, for people."""
-
-
-class SourceReader(Reader, Protocol):
-    """One source as chunks, and these as documents."""
-
-    def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
+    from shardmill.documents.from_python import PythonReader
 
 
 def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
@@ -87,7 +34,7 @@ def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
     if source.input_format != "auto" and source.input_format not in INPUT_FORMATS:
         known = ", ".join(f"`{name}`" for name in ("auto", *INPUT_FORMATS))
         raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
-    return _SourceReader(index, source, reading)
+    return SourceReader(index, source, reading)
 
 
 def chunks_of(
@@ -114,7 +61,7 @@ def chunks_of(
         first, start = first + 1, Position()
 
 
-def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader:
+def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader | PythonReader:
     source = sources[index]
     if source.path not in sources.given:
         return reader_for(index, source, reading)
@@ -135,31 +82,21 @@ def format_reader(
     index: int, source: Source, reading: Reading, opened: Opened, reopen: Callable[[], Feed]
 ) -> FormatReader:
     """The reader of a source that was opened."""
-    return _class_of(opened.format)(index, source, reading, reopen, opened.head)
+    about = INPUT_FORMATS[opened.format]
+    made = getattr(import_module(f"shardmill.documents.{about.module}"), about.reader)
+    reader: FormatReader = made(index, source, reading, reopen, opened.head)
+    reader.unit = about.unit
+    return reader
 
 
-@cache
-def _class_of(format: str) -> Callable[..., FormatReader]:
-    about = INPUT_FORMATS[format]
-    made: Callable[..., FormatReader] = getattr(import_module(f"shardmill.documents.{about.module}"), about.reader)
-    return made
-
-
-class _SourceReader:
-    __slots__ = ("_index", "_reader", "_reading", "_source", "_whole")
+class SourceReader(Reader):
+    """One source, whose format is found out when its chunks are asked for."""
 
     def __init__(self, index: int, source: Source, reading: Reading) -> None:
-        self._index = index
-        self._source = source
-        self._reading = reading
+        self._index, self._source, self._reading = index, source, reading
         self._reader: FormatReader | None = None
         self._whole = False
-
-    @property
-    def unit(self) -> str:
-        if self._reader is not None:
-            return self._reader.unit
-        return INPUT_FORMATS[self._promised].unit
+        self.unit = INPUT_FORMATS[self._promised].unit
 
     @property
     def _promised(self) -> str:
@@ -168,6 +105,7 @@ class _SourceReader:
         return (format_of(self._source.path) or "text") if told == "auto" else told
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
+        """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
         fetcher = self._reading.fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, fetcher)
@@ -188,6 +126,7 @@ class _SourceReader:
                     hint="give `--val` a fraction or `first:N`",
                 )
             self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
+            self.unit = self._reader.unit
             if not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):
                 if section.begin:
                     return
@@ -197,22 +136,14 @@ class _SourceReader:
     def _reopen(self) -> Feed:
         return open_source(self._source, self._reading.fetcher).feed
 
-    def _opened(self) -> FormatReader:
-        if self._reader is None:
-            raise SourceError("no chunk of this source was asked for yet", place=self._source.name)
-        return self._reader
-
     def read(self, chunk: Chunk) -> Documents:
-        return self._opened().read(chunk)
+        assert self._reader is not None, "no chunk of this source was asked for yet"
+        return self._reader.read(chunk)
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        return cast("TextReader", self._opened()).pieces(chunk, size)
+        assert self._reader is not None, "no chunk of this source was asked for yet"
+        return self._reader.pieces(chunk, size)
 
     def check(self) -> None:
         if not self._whole:
             check_unchanged(self._source)
-
-    def place(self, record: int, byte: int) -> str:
-        if self._reader is not None:
-            return self._reader.place(record, byte)
-        return f"{self.unit} {byte if self.unit == 'byte' else record + 1:,}"

@@ -7,44 +7,35 @@ that says how to come to a document without those before it.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, slices
-from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
+from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, chunk_of_rows, read_rows, slices
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Reject, Section, excerpt
 from shardmill.documents.columns import column_of, find_column
 from shardmill.documents.iterating import Items
-from shardmill.documents.reading import Memory, Reading
+from shardmill.documents.reading import Memory, Reader, Reading
+from shardmill.documents.records import field_of, kind_of
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import NamedSource, Source
 
 _ROWS = 1 << 15  # of an Arrow batch, looked at together: they take about 60 bytes each meanwhile
 _SHOWN = 20  # names of fields, at the most
 _DECIDED = 100  # documents after which it is known whether the field has another name
-_LONG = 1 << 21  # bytes of a text, and more, for which memory is asked
-_KINDS: dict[type, str] = {
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    bytes: "bytes",
-    list: "an array",
-    dict: "an object",
-    type(None): "null",
-}
 
 
-class PythonReader(RowsReader):
+class PythonReader(Reader):
     """One NamedSource as chunks that carry their rows."""
 
     unit = "document"
 
     def __init__(self, index: int, source: Source, reading: Reading, given: NamedSource) -> None:
-        super().__init__(index, source, reading)
-        self._given = given
+        self._index, self._source, self._reading, self._given = index, source, reading, given
+        self._field = reading.text_field
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         """The chunks from a position on; what the iterable raises goes through as it is."""
@@ -62,16 +53,11 @@ class PythonReader(RowsReader):
                 through += part.cost
                 if between:
                     items.mark(row)
-                yield self._chunk(row - part.total, part, through)._replace(state=items.state)
+                chunk = chunk_of_rows(self._index, row - part.total, part, through, self._reading.largest)
+                yield chunk._replace(state=items.state)
 
-    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        raise AssertionError("text from Python is never long")
-
-    def check(self) -> None:
-        """What a program hands over cannot be compared with what it was."""
-
-    def place(self, record: int, byte: int) -> str:
-        return f"document {record + 1:,}"
+    def read(self, chunk: Chunk) -> Documents:
+        return read_rows(chunk, self._field)
 
     def _runs(self, items: Items, values: _Values, size: int) -> Iterator[tuple[RowBatch, bool]]:
         """The rows in runs that weigh about `size`; with each whether it is all that was taken from the iterable."""
@@ -97,7 +83,7 @@ class PythonReader(RowsReader):
                     if len(text) > self._reading.largest:
                         yield RowBatch(pa.nulls(0, pa.large_binary()), len(text), 1), True
                         continue
-                    memory.need("a document", most if most > _LONG else 0)
+                    memory.need("a document", most if most > LONG_TEXT else 0)
                 values.add(text, reason, item)
                 if (values.weight >= size and not values.undecided) or most > size:
                     yield values.taken(), True
@@ -143,21 +129,11 @@ class _Values:
                 raise UsageError(
                     "the iterable gives paths, not texts", place=self._name, hint="give a list of paths: `list(…)`"
                 )
-            return "", f"not text but {_kind(item)}"
-        value: Any = item
-        for step in (self._field,) if self._field in item else self._path:
-            if value is None:
-                return "", f"field `{self._field}` is null"
-            if not isinstance(value, Mapping):
-                return "", f"field `{self._field}` is missing: what should hold it is {_kind(value)}"
-            if step not in value:
-                if self._fields is not None and len(self._fields) < _SHOWN:
-                    self._fields += [str(name) for name in item if str(name) not in self._fields]
-                return "", f"field `{self._field}` is missing"
-            value = value[step]
-        if isinstance(value, str):
-            return value, ""
-        return "", f"field `{self._field}` is " + ("null" if value is None else f"{_kind(value)}, not a string")
+            return "", f"not text but {kind_of(item)}"
+        verdict = field_of(item, (self._field,) if self._field in item else self._path)
+        if verdict.fields and self._fields is not None and len(self._fields) < _SHOWN:
+            self._fields += [name for name in verdict.fields if name not in self._fields]
+        return verdict.text or "", verdict.reason.replace("{field}", f"field `{self._field}`")
 
     def add(self, text: str, reason: str, item: Any) -> None:
         if not reason:
@@ -195,10 +171,6 @@ class _Values:
         self._texts, self._rejects = [], []
         self.weight = self.total = 0
         return rows
-
-
-def _kind(value: Any) -> str:
-    return _KINDS.get(type(value)) or f"a {type(value).__name__}"
 
 
 def _excerpt(value: Any) -> str:

@@ -11,7 +11,7 @@ import pyarrow.json as pj
 from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences, places
-from shardmill.core import BLANK, LEFT, TAKEN, JsonLines
+from shardmill.core import LEFT, TAKEN, JsonLines
 from shardmill.documents.columns import layout, valid_rows
 from shardmill.storage import is_valid
 
@@ -19,9 +19,7 @@ from shardmill.storage import is_valid
 FEW = 16
 LITTLE = 1 << 14
 
-_NEWLINE, _OPEN, _CLOSE = b"\n{}"
-# Each pass takes one white space from the lines that still have one; most files need none, or one for \r\n.
-_PASSES = 4
+_NEWLINE, _CR, _OPEN, _CLOSE = b"\n\r{}"
 
 
 def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
@@ -31,9 +29,8 @@ def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
     if raw[-1:] not in (b"\n", b""):
         ends = np.append(ends, len(raw))
     starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1, np.array([len(raw)], np.int64)])[: len(ends) + 1]
-    plain, blank = _looks(data, starts[:-1], ends)
-    _unlike(raw, data, starts, plain)
-    verdicts = np.where(blank, np.uint8(BLANK), np.uint8(LEFT))
+    plain = _plain(raw, data, starts, ends)
+    verdicts = np.full(len(ends), LEFT, np.uint8)
     sizes = np.zeros(len(ends), np.int64)
     texts = [np.empty(0, np.uint8)]
     rows = np.flatnonzero(plain)
@@ -64,48 +61,29 @@ def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
     return JsonLines(text, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), verdicts, starts)
 
 
-def _looks(
-    data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Of each line whether it begins with { and ends with }, and whether it is blank.
+def _plain(
+    raw: bytes, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which lines pyarrow's parser may be given: an object that begins in one of them cannot go on in the next.
 
-    An object that begins in a line of the first kind cannot go on in the next. With much white space it is neither.
+    And of which it thinks as Python's does. It takes a NUL for the end of its input, lets some invalid UTF-8 pass, and
+    knows three numbers that Python does not: Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that
+    one would have to parse.
     """
-    if not len(data):
-        return np.empty(0, np.bool_), np.empty(0, np.bool_)
-    first, last = starts.copy(), ends - 1
-    for _ in range(_PASSES):
-        at_first, at_last = data[np.minimum(first, len(data) - 1)], data[last]
-        white = (first <= last) & _white(at_first)
-        behind = (first <= last) & _white(at_last)
-        if not (white.any() or behind.any()):
-            break
-        first += white
-        last -= behind
-    blank = first > last
-    return (data[np.minimum(first, len(data) - 1)] == _OPEN) & (data[last] == _CLOSE) & ~blank, blank
-
-
-def _white(byte: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    return np.isin(byte, np.frombuffer(b" \t\r", np.uint8))
-
-
-def _unlike(raw: bytes, data: NDArray[np.uint8], starts: NDArray[np.int64], plain: NDArray[np.bool_]) -> None:
-    """Clear the flag of lines of which pyarrow's parser may think better than Python's.
-
-    It takes a NUL for the end of its input, lets some invalid UTF-8 pass, and knows three numbers that Python does not:
-    Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that one would have to parse.
-    """
+    last = data[ends - 1]
+    plain: NDArray[np.bool_] = (data[starts[:-1]] == _OPEN) & (
+        np.where(last == _CR, data[np.maximum(ends - 2, 0)], last) == _CLOSE
+    )
     if not is_valid(raw) or b"\0" in raw:
         for i in np.flatnonzero(plain):
             line = raw[starts[i] : starts[i + 1]]
             plain[i] = is_valid(line) and b"\0" not in line
     for number in (b"Inf", b"-NaN"):
         at = occurrences(data[:-1], number)
-        assert at is not None
         # Behind a number stands one of these; behind Inf in a text mostly a letter, as in "Information".
         at = at[np.isin(data[at + len(number)], np.frombuffer(b" \t\r,]}", np.uint8))]
         plain[np.searchsorted(starts, at, side="right") - 1] = False
+    return plain
 
 
 def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None:
@@ -130,4 +108,4 @@ def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None
     array = table.combine_chunks().to_batches()[0].column(0)
     for step in path[1:]:
         array = pc.struct_field(array, [step])
-    return array
+    return array.cast(pa.large_string())

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill import core
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Reject, Section, excerpt
-from shardmill.documents.cutting import last_separator, next_stop, thinned
-from shardmill.documents.oversize import Oversize
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Reject, Section, excerpt
+from shardmill.documents.cutting import Stop
 from shardmill.documents.reading import Reading
 from shardmill.documents.records import judge
+from shardmill.documents.text import TextReader
 from shardmill.errors import SourceError
-from shardmill.storage import BOM, SMALL, Before, Feed, RandomAccess, Source, read_range
+from shardmill.storage import SMALL, Feed, Source, read_range
 
 # Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
 LONGEST = 4 << 30
@@ -28,52 +28,25 @@ LINES = 1 << 16
 _WHITE = b" \t\r\n"
 
 
-class JsonLinesReader:
-    """Each line is judged on its own: what stands beside it never matters."""
+class JsonLinesReader(TextReader):
+    """Text that is parted at line ends. Each line is judged on its own: what stands beside it never matters."""
 
-    unit = "line"
+    most_rows = LINES
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        self._index = index
-        self._source = source
-        self._reading = reading
-        self._field = reading.text_field
-        self._path = tuple(reading.text_field.split("."))
-        self._text_start = len(BOM) if head.startswith(BOM) else 0
+        lines = replace(reading, separator=b"\n", cut=None, spans=False, tail=None)
+        super().__init__(index, source, lines, reopen, head)
+        self._path = tuple(self._field.split("."))
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        position = start.offset or self._enter(feed, section.begin)
-        if section.end is not None:
-            if position >= section.end:
-                return
-            feed = Before(feed, self._enter(feed, section.end))
-        if position == 0:
+        if start.offset == section.begin == 0:
             head = feed.peek(0, SMALL)
             self._refuse_array(head)
             self._look_for_field(head)
-        feed.drop(position)
-        if position and feed.end_by(position) is not None:
-            return
-        while True:
-            size = max(1, size)
-            room = thinned(feed.peek, position, size, b"\n", LINES)
-            chunk = self._chunk(feed, position, room)
-            if room < size:  # many tiny lines weigh more than their text
-                chunk = chunk._replace(cost=chunk.cost * size // room)
+        for chunk in super().chunks(feed, start, size, section):
             yield chunk
-            endless = isinstance(chunk.payload, Oversize) and chunk.payload.hint  # it ends the run
-            if endless or feed.end_by(chunk.end) is not None:
+            if isinstance(chunk.payload, Oversize) and chunk.payload.hint:  # it ends the run
                 return
-            position = chunk.end
-
-    def _enter(self, feed: Feed, byte: int) -> int:
-        """Where the first line begins that begins at or after a byte."""
-        if byte == 0:
-            return 0
-        assert isinstance(feed, RandomAccess)
-        stop = next_stop(feed.look, start=byte - 1, at=byte - 1, floor=byte - 1, separator=b"\n", cut=None)
-        assert stop is not None
-        return stop.offset
 
     def _refuse_array(self, head: bytes) -> None:
         """Raise when the file is one JSON array."""
@@ -107,35 +80,23 @@ class JsonLinesReader:
                 hint=f"the fields are {fields}: choose with `--text-field`",
             )
 
-    def _chunk(self, feed: Feed, position: int, size: int) -> Chunk:
-        limit = position + size
-        end = feed.end_by(limit)
-        if end is None and (found := last_separator(feed.peek, position, limit, b"\n")) >= 0:
-            end = found
-        if end is None:
-            most = self._reading.largest
-            stop = next_stop(feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, most=most)
-            end = stop.offset if stop is not None and stop.offset - position <= most + 1 else None
-        payload: Any = None
-        cost = size
-        if end is None:
-            hole = not feed.peek(position, SMALL).strip(b"\0")
-            stop = next_stop(
-                feed.peek, start=position, at=limit, floor=position, separator=b"\n", cut=None, forget=feed.drop,
-                most=most if hole else LONGEST,
-            )  # fmt: skip
-            if stop is None:
-                end = limit
-                payload = Oversize("line", most if hole else LONGEST, _NUL if hole else _NO_LINES)
-            else:
-                end = stop.offset
-                length = end - position - (feed.peek(end - 1, 1) == b"\n")
-                feed.drop(end)
-                payload = Oversize("line", length)
+    def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
+        stop = super()._stop(feed, position, size, inside)
+        return stop if stop is None or stop.offset - position <= max(size, self._reading.largest) + 1 else None
+
+    def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
+        """A line that may not be held in memory."""
+        hole = not feed.peek(position, SMALL).strip(b"\0")
+        most = self._reading.largest if hole else LONGEST
+        stop = self._next(feed.peek, start=position, at=position + size, floor=position, forget=feed.drop, most=most)
+        if stop is None:
+            end = position + size
+            payload = Oversize("line", most, _NUL if hole else _NO_LINES)
         else:
-            payload = feed.take(position, end)
-            cost = end - position
-        return Chunk(self._index, position, end, cost, through=feed.stored(end), payload=payload)
+            end = stop.offset
+            payload = Oversize("line", end - position - (feed.peek(end - 1, 1) == b"\n"))
+            feed.drop(end)
+        return Chunk(self._index, position, end, size, through=feed.stored(end), payload=payload)
 
     def read(self, chunk: Chunk) -> Documents:
         raw = chunk.payload
@@ -176,12 +137,6 @@ class JsonLinesReader:
         # The other rows are empty, so that each of those that are left ends where the next begins.
         records = np.flatnonzero(taken)
         return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
-
-    def parts(self, feed: Feed) -> Sequence[Part]:
-        return ()
-
-    def place(self, record: int, byte: int) -> str:
-        return f"line {record + 1:,}"
 
 
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

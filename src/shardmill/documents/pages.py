@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.columns import column_of
+from shardmill.input_formats import PARQUET_MARK as MARK
 
-MARK = b"PAR1"
 # Kinds of pages, encodings and physical types have these numbers in the format.
 DATA, DICTIONARY_PAGE, DATA_V2 = 0, 2, 3
 PLAIN, PLAIN_DICTIONARY, DELTA_BINARY, DELTA_LENGTH, DELTA_BYTES, NUMBERS = 0, 2, 5, 6, 7, 8
@@ -33,20 +33,23 @@ _DEEPEST = 16
 # Texts whose lengths are looked at one by one, for the words of an error: 0.3 s.
 _WALKED = 1 << 20
 _BLOCK = 1 << 20
+_Parsed = TypeVar("_Parsed")
 
 
 class RowGroup(NamedTuple):
-    """A row group, as the footer describes it."""
+    """The text column of a row group, as the footer describes it."""
 
-    start: int
     rows: int
-    nulls: int
-    """At the most."""
     codec: int
-    span: tuple[int, int]
-    """The bytes of the file that hold the text column."""
-    encoded: int = 0
-    """Bytes of the text column when decompressed."""
+    start: int
+    """Where in the file its pages begin, and where they end."""
+    end: int
+    size: int
+    """Bytes when decompressed."""
+    nulls: int
+    """Rows that are null at the most."""
+    first: int = 0
+    """The number of its first row."""
 
 
 class Page(NamedTuple):
@@ -108,16 +111,7 @@ def pages(read: Callable[[int, int], Any], start: int, rows: int, file_size: int
 
 
 def _page(read: Callable[[int, int], Any], start: int, file_size: int) -> Page:
-    look = _FIRST_LOOK
-    while True:
-        end = min(start + look, file_size)
-        try:
-            header, length = parsed(bytes(read(start, end)))
-            break
-        except IndexError:
-            if end == file_size or look >= _LONGEST_HEADER:
-                raise Damaged("a page has no header") from None
-            look *= 16
+    header, length = _looked(read, start, file_size, parsed, "a page has no header")
     try:
         kind, size, stored = header[1], header[2], header[3]
         about = header.get({DATA: 5, DICTIONARY_PAGE: 7, DATA_V2: 8}.get(kind, 0), {})
@@ -136,30 +130,19 @@ def _page(read: Callable[[int, int], Any], start: int, file_size: int) -> Page:
     return Page(kind, encoding, start, body, body + stored, size, values, nulls, header.get(4))
 
 
-class Column(NamedTuple):
-    """A column chunk, as the footer describes it."""
-
-    rows: int
-    codec: int
-    start: int
-    end: int
-    size: int
-    """Bytes when decompressed."""
-
-
 class Footer:
     """A footer that is too large to be parsed whole, read forward block by block: pyarrow takes nine times its size."""
 
     def __init__(self, read: Callable[[int, int], Any], start: int, end: int) -> None:
         self._read, self._start, self._end = read, start, end
-        (before, self.groups, self.rows), _ = self._at(start, _before_groups)
+        before, self._groups, self._rows = self._at(start, _before_groups)
         empty = bytes(read(start, start + before)) + bytes([(4 << 4 | 9) - (3 << 4), 12]) + b"\0"
         small = MARK + empty + len(empty).to_bytes(4, "little") + MARK
         self.schema = pq.read_metadata(pa.BufferReader(small)).schema
         """What the columns are; not where."""
         self._start += before
 
-    def columns(self, path: Sequence[str]) -> Iterator[Column]:
+    def row_groups(self, path: Sequence[str]) -> Iterator[RowGroup]:
         """Of each row group the column at this path. Raises Damaged where that cannot be told without parsing all.
 
         A column's path is looked for by its bytes. They may stand elsewhere too, within a value's statistics: then
@@ -169,17 +152,17 @@ class Footer:
         wanted = bytes([3 - 2 << 4 | 9, len(names) << 4 | 8]) + b"".join(_bytes_of(len(name)) + name for name in names)
         found = rows = 0
         for at in self._places(wanted):
-            about, _ = self._at(at + len(wanted), lambda raw: (parsed(raw, number=3)[0], 0))
+            about = self._at(at + len(wanted), lambda raw: parsed(raw, number=3)[0])
             try:
                 start = min(about.get(11) or about[9], about[9])
-                column = Column(about[5], about[4], start, start + about[7], about[6])
-                if not all(isinstance(number, int) and number >= 0 for number in column) or column.end < column.start:
+                group = RowGroup(about[5], about[4], start, start + about[7], about[6], nulls=about[5])
+                if not all(isinstance(number, int) and number >= 0 for number in group) or group.end < group.start:
                     raise Damaged("a column cannot be where the footer says")
             except (KeyError, TypeError) as error:
                 raise Damaged("a column lacks what it must have") from error
-            found, rows = found + 1, rows + column.rows
-            yield column
-        if found != self.groups or rows != self.rows:
+            found, rows = found + 1, rows + group.rows
+            yield group
+        if found != self._groups or rows != self._rows:
             raise Damaged("its row groups do not add up")
 
     def _places(self, wanted: bytes) -> Iterator[int]:
@@ -190,19 +173,26 @@ class Footer:
                 yield start + at
                 at = block.find(wanted, at + 1)
 
-    def _at(self, start: int, parse: Callable[[bytes], tuple[Any, int]]) -> tuple[Any, int]:
-        look = _FIRST_LOOK
-        while True:
-            end = min(start + look, self._end)
-            try:
-                return parse(bytes(self._read(start, end)))
-            except IndexError:
-                if end == self._end or look >= _LONGEST_HEADER:
-                    raise Damaged("the footer ends too soon") from None
-                look *= 16
+    def _at(self, start: int, parse: Callable[[bytes], _Parsed]) -> _Parsed:
+        return _looked(self._read, start, self._end, parse, "the footer ends too soon")
 
 
-def _before_groups(raw: bytes) -> tuple[tuple[int, int, int], int]:
+def _looked(
+    read: Callable[[int, int], Any], start: int, limit: int, parse: Callable[[bytes], _Parsed], otherwise: str
+) -> _Parsed:
+    """What stands at `start`, looked at in more and more bytes until they are enough."""
+    look = _FIRST_LOOK
+    while True:
+        end = min(start + look, limit)
+        try:
+            return parse(bytes(read(start, end)))
+        except IndexError:
+            if end == limit or look >= _LONGEST_HEADER:
+                raise Damaged(otherwise) from None
+            look *= 16
+
+
+def _before_groups(raw: bytes) -> tuple[int, int, int]:
     """Where the list of row groups begins, how many there are, and how many rows."""
     fields: dict[int, Any] = {}
     at = number = 0
@@ -210,8 +200,8 @@ def _before_groups(raw: bytes) -> tuple[tuple[int, int, int], int]:
         before, kind = at, raw[at] & 15
         number, at = (number + (raw[at] >> 4), at + 1) if raw[at] >> 4 else _whole(raw, at + 1)
         if number == 4:
-            count, at = (raw[at] >> 4, at + 1) if raw[at] >> 4 < 15 else _varint(raw, at + 1)
-            return (before, count, fields[3]), at
+            count = raw[at] >> 4 if raw[at] >> 4 < 15 else _varint(raw, at + 1)[0]
+            return before, count, fields[3]
         fields[number], at = _value(raw, at, kind, 0)
     raise Damaged("the footer has no row groups")
 
@@ -260,8 +250,8 @@ def dictionary_numbers(page: Page, stored: Iterable[Any], entries: int, leaf: Le
 
 
 def longest_text(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> int | None:
-    """Bytes of the longest text in a page of texts, which is decompressed but not decoded; None: it cannot be told."""
-    if page.kind == DATA_V2 or page.encoding not in (PLAIN, PLAIN_DICTIONARY) or page.values > _WALKED:
+    """Bytes of the longest text in a page, or a little more; the page is only decompressed. None: it cannot be told."""
+    if page.kind == DATA_V2 or page.values > _WALKED:
         return None
     stored = bytearray()
     for part in body:
@@ -269,11 +259,26 @@ def longest_text(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> int
     name = _COMPRESSORS[codec]
     raw = memoryview(pa.Codec(name).decompress(stored, page.size) if name else stored)
     at = 4 + int.from_bytes(raw[:4], "little") if page.kind == DATA and leaf.levels else 0
+    if page.encoding in (DELTA_LENGTH, DELTA_BYTES):
+        # It begins with the lengths of the texts, or of what each has in common with the one before.
+        longest = max(_deltas(bytes(raw[at : at + 8 * page.values + _FIRST_LOOK])))
+        return longest if page.encoding == DELTA_LENGTH else longest + page.size
     longest = 0
     while at < len(raw):
         length = int.from_bytes(raw[at : at + 4], "little")
         longest, at = max(longest, length), at + 4 + length
     return longest
+
+
+def _deltas(raw: bytes) -> list[int]:
+    """The numbers that are stored at the beginning of these bytes, each as its difference from the one before."""
+    _, at = _varint(raw, 0)
+    _, at = _varint(raw, at)
+    count, _ = _varint(raw, at)
+    about = _struct([(1, 5, count), (2, 5, DELTA_BINARY), (3, 5, 3), (4, 5, 3)])
+    head = _header(DATA, len(raw), len(raw), None, 5, about)
+    file = small_file([head, raw], count, Leaf(INT32, 0, 0), 0)
+    return [number for column in file.columns(count) for number in column.to_pylist()]
 
 
 def _header(kind: int, size: int, stored: int, checksum: int | None, field: int, about: bytes) -> bytes:

@@ -9,23 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_ipc import first_line
-from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, documents_of_rows, slices
+from shardmill.documents.batches import NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, documents_of_rows, slices
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, beside
 from shardmill.documents.columns import as_binary, find_column
-from shardmill.documents.oversize import Oversize
 from shardmill.documents.pages import (
     CODECS,
     DELTA_BYTES,
     DELTA_LENGTH,
     DICTIONARY_PAGE,
     TYPES,
-    Column,
     Damaged,
     Footer,
     Leaf,
@@ -60,37 +58,26 @@ class StoredPages(NamedTuple):
     """Rows at its beginning that an earlier run has written."""
 
 
-class _Piece(NamedTuple):
-    """What becomes a chunk."""
-
-    rows: int
-    cost: int
-    beside: int
-    payload: Any
-
-
 class ParquetReader(RowsReader):
     """The feeder reads pages forward; a chunk carries some as they are stored, or rows that were decoded already."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        super().__init__(index, source, reading)
+        super().__init__(index, source, reading, reopen, head)
         self._leaf = Leaf(0, 0, 0)
         self._file: RandomAccess
         self._groups: list[RowGroup] = []
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        found = [group for group in self._open(feed) if section.holds(group.span[0])]
-        if start.offset == 0 and found:
-            start = Position(found[0].start)
-        groups = [group for group in found if group.start + group.rows > start.offset]
-        self._file.expect([group.span for group in groups])
-        total = groups[-1].start + groups[-1].rows if groups else 0
-        stored, row = self._source.size or 0, start.offset
+        found = [group for group in self._open(feed) if section.holds(group.start)]
+        row = start.offset or (found[0].first if found else 0)
+        groups = [group for group in found if group.first + group.rows > row]
+        self._file.expect([(group.start, group.end) for group in groups])
+        total = groups[-1].first + groups[-1].rows if groups else 0
         try:
-            for rows, cost, more, payload in self._pieces(groups, row, max(1, size)):
-                through = stored * (row + rows) // total
-                yield Chunk(self._index, row, row + rows, cost, through=through, beside=more, payload=payload)
-                row += rows
+            for piece in self._pieces(groups, row, max(1, size)):
+                end = row + piece.end
+                yield piece._replace(start=row, end=end, through=(self._source.size or 0) * end // total)
+                row = end
         finally:
             self._file.expect(())  # nobody will read what was fetched ahead
 
@@ -106,15 +93,15 @@ class ParquetReader(RowsReader):
         whole = whole.slice(skip)
         return documents_of_rows(RowBatch(whole, chunk.cost, len(whole)), self._field)
 
-    def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[_Piece]:
-        """All rows from row `at` on, in pieces that weigh about `size`."""
-        run = _Run(self._leaf)
+    def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[Chunk]:
+        """All rows from row `at` on, in chunks that weigh about `size` and begin with row 0 each."""
+        run = _Run(self._index, self._leaf)
         for group in groups:
             check_unchanged(self._source)
             if run.codec != group.codec:
                 yield from run.taken()
                 run.codec = group.codec
-            row = group.start
+            row = group.first
             dictionary: Page | None = None
             with ExitStack() as held:
                 values: pa.Array | None = None
@@ -134,19 +121,21 @@ class ParquetReader(RowsReader):
                         continue
                     yield from run.taken()
                     if not page.numbers:
-                        yield from self._decoded(page, group.codec, first, skip, size)
+                        rows = self._decoded(page, group.codec, first, size)
                     elif dictionary is None:
                         raise self._damaged("a page has numbers into a dictionary that is not there", first)
                     else:
                         if values is None:
                             values = self._values(dictionary, group.codec, first, held)
-                        yield from self._looked_up(page, values, group.codec, first, skip, size)
-            self._file.release(*group.span)
+                        rows = self._looked_up(page, values, group.codec, first, size)
+                    for part in after(rows, skip):
+                        yield self._carrying(part)
+            self._file.release(group.start, group.end)
         yield from run.taken()
 
     def parts(self, feed: Feed) -> Sequence[Part]:
         self._groups = self._open(feed)
-        return [Part(group.rows, group.encoded, group.span[1] - group.span[0]) for group in self._groups]
+        return [Part(group.rows, group.size, group.end - group.start) for group in self._groups]
 
     def parts_within(self, part: int) -> Sequence[Part]:
         found, each = list[Part](), 0.0  # and bytes of an entry of the dictionary
@@ -169,24 +158,23 @@ class ParquetReader(RowsReader):
             raise self._damaged("a dictionary has fewer entries than it says", row)
         return values
 
-    def _looked_up(self, page: Page, values: pa.Array, codec: int, row: int, skip: int, size: int) -> Iterator[_Piece]:
+    def _looked_up(self, page: Page, values: pa.Array, codec: int, row: int, size: int) -> Iterator[RowBatch]:
         """The rows of a page of numbers, made out slice by slice."""
         with (
             self._hold(page.stored + page.size + 12 * len(values) + (4 << 20), page, codec, row),
             self._errors(row),
         ):
             file = dictionary_numbers(page, self._parts(page.start, page.end), len(values), self._leaf, codec)
-            for numbers in _after(file.columns(NUMBERS_AT_ONCE), skip):
-                for part in slices([pa.DictionaryArray.from_arrays(numbers, values)], size):
-                    yield self._piece(part)
+            numbers = file.columns(NUMBERS_AT_ONCE)
+            yield from slices((pa.DictionaryArray.from_arrays(some, values) for some in numbers), size)
 
-    def _decoded(self, page: Page, codec: int, row: int, skip: int, size: int) -> Iterator[_Piece]:
+    def _decoded(self, page: Page, codec: int, row: int, size: int) -> Iterator[RowBatch]:
         """The rows of a page that is larger than a chunk, or may be."""
         largest = self._reading.largest
         text = page.size - 4 * page.values
         if page.values == 1 and text > largest:
             # It is told by its size: to decode it would take the memory that it is refused for.
-            yield _Piece(1, text, 0, Oversize("row", text))
+            yield RowBatch(pa.nulls(0, pa.large_binary()), text, 1)
             return
         rows = max(1, min(size // (ROW_TEXT + NULL_TEXT), size * page.values // max(1, page.size)))
         # Rows may differ in length, but one that is larger than `largest` ends the run in any case.
@@ -199,18 +187,17 @@ class ParquetReader(RowsReader):
             batch += 8 * page.values  # all lengths are decoded first
         with self._hold(page.stored + page.size + batch + (1 << 20), page, codec, row), self._errors(row):
             file = small_file(self._parts(page.start, page.end), page.values, self._leaf, codec)
-            for column in _after(file.columns(rows), skip):
-                for part in slices([column], size):
-                    yield self._piece(part)
+            yield from slices(file.columns(rows), size)
 
-    def _piece(self, part: RowBatch) -> _Piece:
-        if part.total == 1 and part.cost > self._reading.largest:
-            return _Piece(1, part.cost, 0, Oversize("row", part.cost))
-        column = as_binary(part.column)
-        if not pa.types.is_dictionary(part.column.type):
-            # A copy, so that a slice does not keep all that it was cut from.
-            column = pa.concat_arrays([column, pa.nulls(0, pa.large_binary())])
-        return _Piece(part.total, part.cost, part.beside, part._replace(column=column))
+    def _carrying(self, rows: RowBatch) -> Chunk:
+        """A chunk of rows that were decoded here."""
+        if rows.total > 1 or rows.cost <= self._reading.largest:
+            column = as_binary(rows.column)
+            if not pa.types.is_dictionary(rows.column.type):
+                # A copy, so that a slice does not keep all that it was cut from.
+                column = pa.concat_arrays([column, pa.nulls(0, pa.large_binary())])
+            rows = rows._replace(column=column)
+        return self._chunk(0, rows, 0)
 
     def _hold(self, amount: int, page: Page, codec: int, row: int) -> AbstractContextManager[None]:
         what = "a dictionary" if page.kind == DICTIONARY_PAGE else "a page"
@@ -228,8 +215,8 @@ class ParquetReader(RowsReader):
             return None
 
     def _pages(self, group: RowGroup) -> Iterator[Page]:
-        with self._errors(group.start):
-            yield from pages(self._look, group.span[0], group.rows, self._file.size)
+        with self._errors(group.first):
+            yield from pages(self._look, group.start, group.rows, self._file.size)
 
     def _look(self, start: int, end: int) -> Bytes:
         """Bytes of the file that will be read again."""
@@ -261,18 +248,17 @@ class ParquetReader(RowsReader):
 
     def _row_groups(self, footer: int) -> Iterator[RowGroup]:
         """The row groups as the footer describes them; what cannot be true is an error before anything is allocated."""
-        start = 0
+        first = 0
         with ExitStack() as held:
-            for number, (column, nulls) in enumerate(self._columns(footer, held)):
-                if column.rows and not 0 < column.start <= column.end <= self._file.size:
-                    raise self._damaged(f"row group {number:,} cannot be where the footer says", start)
-                if column.rows:
-                    span = (column.start, column.end)
-                    yield RowGroup(start, column.rows, nulls, column.codec, span, column.size)
-                start += column.rows
+            for number, group in enumerate(self._described(footer, held)):
+                if group.rows:
+                    if not 0 < group.start <= group.end <= self._file.size:
+                        raise self._damaged(f"row group {number:,} cannot be where the footer says", first)
+                    yield group._replace(first=first)
+                first += group.rows
 
-    def _columns(self, footer: int, held: ExitStack) -> Iterator[tuple[Column, int]]:
-        """The text column in each row group, and how many nulls there are at the most."""
+    def _described(self, footer: int, held: ExitStack) -> Iterator[RowGroup]:
+        """What the footer says of the text column in each row group."""
         end = self._file.size - 8
         try:
             held.enter_context(self._reading.hold(PARSED * footer, "the footer", self._source.name))
@@ -280,7 +266,7 @@ class ParquetReader(RowsReader):
             large = Footer(self._look, end - footer, end)
             path = self._find(large.schema)
             try:
-                yield from ((column, column.rows) for column in large.columns(path))
+                yield from large.row_groups(path)
             except Damaged:
                 raise error from None
             return
@@ -290,16 +276,21 @@ class ParquetReader(RowsReader):
         names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
         index, rows = names.index(".".join(path)), 0
         for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            about = group.column(index)
-            if about.num_values != group.num_rows or group.num_rows < 0:
+            count = metadata.row_group(number).num_rows
+            about = metadata.row_group(number).column(index)
+            if about.num_values != count or count < 0:
                 raise self._damaged(f"row group {number:,} has {about.num_values:,} values", rows)
-            begin = min(about.dictionary_page_offset or about.data_page_offset, about.data_page_offset)
-            end = begin + about.total_compressed_size
-            column = Column(group.num_rows, CODECS[about.compression], begin, end, about.total_uncompressed_size)
             known = about.is_stats_set and about.statistics.has_null_count
-            yield column, about.statistics.null_count if known else column.rows
-            rows += group.num_rows
+            start = min(about.dictionary_page_offset or about.data_page_offset, about.data_page_offset)
+            yield RowGroup(
+                count,
+                CODECS[about.compression],
+                start,
+                start + about.total_compressed_size,
+                about.total_uncompressed_size,
+                about.statistics.null_count if known else count,
+            )
+            rows += count
         if rows != metadata.num_rows:
             raise self._damaged("the footer's row counts do not add up", 0)
 
@@ -336,41 +327,29 @@ class ParquetReader(RowsReader):
 class _Run:
     """Consecutive pages of texts that a worker will decode together."""
 
-    def __init__(self, leaf: Leaf) -> None:
-        self._leaf = leaf
-        self.codec = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self.weight = self._size = self._rows = self._nulls = self._skip = 0
-        self._pages: list[Bytes] = []
+    def __init__(self, index: int, leaf: Leaf) -> None:
+        self._index, self._leaf, self.codec = index, leaf, 0
+        self._pages: list[Page] = []
+        self._raw: list[Bytes] = []
+        self.weight = self._skip = 0
 
     def add(self, page: Page, raw: Bytes, skip: int) -> None:
         """`skip`: rows of the very first page that are not wanted."""
-        self._pages.append(raw)
+        self._pages.append(page)
+        self._raw.append(raw)
         self.weight += _weight(page)
-        self._size += page.size
-        self._rows += page.values
-        self._nulls += page.nulls
         self._skip += skip
 
-    def taken(self) -> Iterator[_Piece]:
+    def taken(self) -> Iterator[Chunk]:
         """What there is, if anything; the run is empty then."""
-        if self._rows:
-            file = small_file(self._pages, self._rows, self._leaf, self.codec)
-            more = beside(self._rows, self._nulls) + len(file.raw)
-            piece = _Piece(self._rows - self._skip, self._size, more, StoredPages(file, self._skip))
-            self._clear()
-            yield piece
+        if self._pages:
+            rows, nulls = sum(page.values for page in self._pages), sum(page.nulls for page in self._pages)
+            file = small_file(self._raw, rows, self._leaf, self.codec)
+            payload, size = StoredPages(file, self._skip), sum(page.size for page in self._pages)
+            more = beside(rows, nulls) + len(file.raw)
+            self._pages, self._raw, self.weight, self._skip = [], [], 0, 0
+            yield Chunk(self._index, 0, rows - payload.skip, size, beside=more, payload=payload)
 
 
 def _weight(page: Page) -> int:
     return page.size + ROW_TEXT * page.values + NULL_TEXT * page.nulls
-
-
-def _after(columns: Iterator[pa.Array], skip: int) -> Iterator[pa.Array]:
-    """The rows after the first `skip`."""
-    for column in columns:
-        if len(column) > skip:
-            yield column.slice(skip)
-        skip = max(0, skip - len(column))

@@ -1,14 +1,13 @@
-"""What reading needs to know of the options."""
+"""What reading needs to know of the options, and what a reader does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from shardmill.storage import Fetcher
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section
+from shardmill.storage import BOM, Feed, Fetcher, Source
 
 SPAN = 65536
 
@@ -64,3 +63,51 @@ class Memory:
 
     def close(self) -> None:
         self._held.close()
+
+
+class Reader:
+    """Chunks as documents."""
+
+    unit = "byte"
+    """Or `line`, `row`, `document`: what a place counts."""
+
+    def read(self, chunk: Chunk) -> Documents:
+        """The documents of a chunk; any thread may call it."""
+        raise NotImplementedError
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        """The text of a long chunk, which only text has, in pieces of whole characters and of about `size` bytes.
+
+        Returns how many invalid sequences became U+FFFD.
+        """
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise SourceError when the source changed since it was found."""
+
+    def place(self, record: int, byte: int) -> str:
+        """A place in the source, for people."""
+        return f"{self.unit} {byte if self.unit == 'byte' else record + 1:,}"
+
+
+class FormatReader(Reader):
+    """A source of one format as chunks, and these as documents."""
+
+    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
+        """`reopen` opens the bytes anew, from their start; `head` is the beginning of the text."""
+        self._index, self._source, self._reading = index, source, reading
+        self._reopen, self._head = reopen, head
+        self._field = reading.text_field
+        self._text_start = len(BOM) if head.startswith(BOM) else 0
+
+    def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
+        """The chunks from a position on, in order; those of a section, only where the format is `sectioned`."""
+        raise NotImplementedError
+
+    def parts(self, feed: Feed) -> Sequence[Part]:
+        """The parts that can be entered, for samples, where that is told by rows; mostly there are none."""
+        return ()
+
+    def parts_within(self, part: int) -> Sequence[Part]:
+        """The parts of one of these, where it has any that can be entered."""
+        return ()

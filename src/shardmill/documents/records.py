@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _NO_VALUE = "not valid JSON: expecting value (column 1)"
@@ -31,10 +31,16 @@ _KINDS: dict[type, str] = {
     int: "a number",
     float: "a number",
     str: "a string",
+    bytes: "bytes",
     list: "an array",
     dict: "an object",
     type(None): "null",
 }
+
+
+def kind_of(value: Any) -> str:
+    """What a value is, for people."""
+    return _KINDS.get(type(value)) or f"a {type(value).__name__}"
 
 
 def _number(_: str) -> int:
@@ -66,8 +72,13 @@ def judge(line: bytes, path: Sequence[str]) -> Verdict:
         end = len(text) - len(text[end:].lstrip(" \t\r\n"))
         return Verdict(reason=f"not valid JSON: more text after the end of the record (column {end + 1})")
     if not isinstance(value, dict):
-        return Verdict(reason=f"not an object but {_KINDS[type(value)]}")
-    return _field(value, path)
+        return Verdict(reason=f"not an object but {kind_of(value)}")
+    verdict = field_of(value, path)
+    try:
+        (verdict.text or "").encode()
+    except UnicodeEncodeError:
+        return Verdict(reason="lone surrogate in {field}")
+    return verdict
 
 
 def _plain(message: str) -> str:
@@ -75,25 +86,20 @@ def _plain(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def _field(record: dict[str, Any], path: Sequence[str]) -> Verdict:
+def field_of(record: Mapping[str, Any], path: Sequence[str]) -> Verdict:
+    """The verdict on the field at this path; whether its text is valid Unicode is not looked at."""
     value: Any = record
     for step in path:
         if value is None:
             return Verdict(reason="{field} is null")
-        if not isinstance(value, dict):
-            return Verdict(reason=f"{{field}} is missing: what should hold it is {_KINDS[type(value)]}")
+        if not isinstance(value, Mapping):
+            return Verdict(reason=f"{{field}} is missing: what should hold it is {kind_of(value)}")
         if step not in value:
-            return Verdict(reason="{field} is missing", fields=tuple(_text(name) for name in record))
+            return Verdict(reason="{field} is missing", fields=tuple(_text(str(name)) for name in record))
         value = value[step]
-    if value is None:
-        return Verdict(reason="{field} is null")
-    if not isinstance(value, str):
-        return Verdict(reason=f"{{field}} is {_KINDS[type(value)]}, not a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return Verdict(reason="lone surrogate in {field}")
-    return Verdict(text=value)
+    if isinstance(value, str):
+        return Verdict(text=value)
+    return Verdict(reason="{field} is " + ("null" if value is None else f"{kind_of(value)}, not a string"))
 
 
 def _text(name: str) -> str:

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section
-from shardmill.documents.cutting import Stop, last_separator, next_stop, splits_from, thinned
-from shardmill.documents.oversize import Oversize
-from shardmill.documents.reading import SPAN, Reading
-from shardmill.documents.splitting import rows_between, split_documents
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section
+from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, splits_from, thinned
+from shardmill.documents.reading import SPAN, FormatReader, Reading
+from shardmill.documents.splitting import packed, rows_between, split_documents
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage import BOM, CONTEXT, REPLACEMENT, STREAM_BLOCK, Before, Feed, RandomAccess, Source, read_range
+from shardmill.storage import CONTEXT, REPLACEMENT, STREAM_BLOCK, Feed, RandomAccess, Source, read_range
 
 
-class TextReader:
+class TextReader(FormatReader):
     """Text as documents, or as pieces of one document that is larger than a chunk."""
 
-    unit = "byte"
+    most_rows = NO_LIMIT
+    """In a chunk, about."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        self._index = index
-        self._source = source
-        self._reading = reading
-        self._reopen = reopen
-        self._text_start = len(BOM) if head.startswith(BOM) else 0
+        super().__init__(index, source, reading, reopen, head)
         self._spans = reading.spans and reading.separator is None
         self._tail_at: int | None = None
         if reading.separator == b"":
@@ -43,7 +41,8 @@ class TextReader:
         if end is not None:
             if start.offset >= end.offset:
                 return
-            feed = Before(feed, end.offset)
+            assert isinstance(feed, RandomAccess)
+            feed.size = end.offset
         position, inside = start.offset, start.inside
         feed.drop(position)
         if position and not inside and feed.end_by(position) is not None:
@@ -51,7 +50,7 @@ class TextReader:
         while True:
             room = size = max(1, size)
             if self._reading.separator is not None:
-                room = thinned(feed.peek, position, size, self._reading.separator)
+                room = thinned(feed.peek, position, size, self._reading.separator, self.most_rows)
             stop = self._stop(feed, position, room, inside)
             if stop is not None:
                 chunk = self._chunk(feed, position, inside, stop)
@@ -78,7 +77,7 @@ class TextReader:
         peek = feed.look
         if separator is None:
             stop, border = (
-                next_stop(peek, start=floor, at=place, floor=floor, separator=None, cut=self._reading.cut)
+                self._next(peek, start=floor, at=place, floor=floor)
                 for place in (at, max(self._tail_at or 0, floor + 1))
             )
             assert stop is not None
@@ -112,15 +111,16 @@ class TextReader:
                 return Stop(end, ends=True)
             if not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
                 return Stop(found, ends=True)
-            return self._next(feed, position, limit, floor)
+            return self._next(feed.peek, start=position, at=limit, floor=floor, most=self._reading.largest)
         if self._spans:
             limit = -(-limit // SPAN) * SPAN
             floor = self._text_start
+        search = partial(self._next, feed.peek, start=position, floor=floor, most=self._reading.largest)
         end = feed.end_by(limit)
-        stop = Stop(end, ends=True) if end is not None else self._next(feed, position, limit, floor)
+        stop = Stop(end, ends=True) if end is not None else search(at=limit)
         tail = self._tail_at
         if tail is not None and position < tail and (stop is None or tail < stop.offset):
-            stop = self._next(feed, position, max(tail, floor + 1), floor)
+            stop = search(at=max(tail, floor + 1))
         if stop is not None and self._ends_head(position, stop.offset):
             stop = Stop(stop.offset, ends=True)
         return self._span_before(feed, position, limit) if stop is None and self._spans else stop
@@ -135,29 +135,13 @@ class TextReader:
     def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
         """The last span that begins before a giant stretch, so that the long chunk holds that one span and no other."""
         for at in range(limit - SPAN, position, -SPAN):
-            stop = next_stop(
-                feed.peek,
-                start=position,
-                at=at,
-                floor=self._text_start,
-                separator=None,
-                cut=self._reading.cut,
-                most=limit - position,
-            )
+            stop = self._next(feed.peek, start=position, at=at, floor=self._text_start, most=limit - position)
             if stop is not None and stop.offset < limit:
                 return stop
         return None
 
-    def _next(self, feed: Feed, position: int, at: int, floor: int) -> Stop | None:
-        return next_stop(
-            feed.peek,
-            start=position,
-            at=at,
-            floor=floor,
-            separator=self._reading.separator,
-            cut=self._reading.cut,
-            most=self._reading.largest,
-        )
+    def _next(self, peek: Peek, **where: Any) -> Stop | None:
+        return next_stop(peek, separator=self._reading.separator, cut=self._reading.cut, **where)
 
     def _chunk(self, feed: Feed, position: int, inside: bool, stop: Stop) -> Chunk:
         return Chunk(
@@ -181,15 +165,8 @@ class TextReader:
                 hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
             )
         at = position + max(largest, size)
-        stop = next_stop(
-            feed.peek,
-            start=position,
-            at=-(-at // SPAN) * SPAN if self._spans else at,
-            floor=position,
-            separator=separator,
-            cut=cut,
-            forget=feed.drop,
-        )
+        at = -(-at // SPAN) * SPAN if self._spans else at
+        stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop)
         assert stop is not None
         text_end = stop.offset
         if separator and stop.ends and feed.peek(text_end - len(separator), len(separator)) == separator:
@@ -221,9 +198,9 @@ class TextReader:
             raw = read_range(self._source, begin, chunk.end)
         first = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
         if self._reading.separator is not None and chunk.ends:
-            documents, starts = split_documents(raw[first - begin :], self._reading.separator, gaps=self._reading.gaps)
+            documents, starts = split_documents(raw[first - begin :], self._reading.separator)
             documents.tail = self._flags(first + starts)
-            return documents
+            return documents if self._reading.gaps else packed(documents)
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
         bounds = np.array([first, *places, chunk.end], np.int64)
         documents = rows_between(raw, bounds - begin)
@@ -236,20 +213,17 @@ class TextReader:
 
     def _span_starts(self, raw: bytes, begin: int, chunk: Chunk) -> list[int]:
         """Where the spans after the first begin: at the first safe place at or after each multiple of SPAN."""
+
+        def peek(offset: int, n: int) -> bytes:
+            return raw[offset - begin : offset - begin + n]
+
         places: list[int] = []
         place = chunk.start
         while True:
             at = (place // SPAN + 1) * SPAN
             if at >= chunk.end:
                 return places
-            stop = next_stop(
-                lambda offset, n: raw[offset - begin : offset - begin + n],
-                start=chunk.start,
-                at=at,
-                floor=max(self._text_start, begin),
-                separator=None,
-                cut=self._reading.cut,
-            )
+            stop = self._next(peek, start=chunk.start, at=at, floor=max(self._text_start, begin))
             if stop is None or stop.offset >= chunk.end:
                 return places
             place = stop.offset
@@ -277,9 +251,3 @@ class TextReader:
         finally:
             feed.close()
         return count
-
-    def parts(self, feed: Feed) -> Sequence[Part]:
-        return ()
-
-    def place(self, record: int, byte: int) -> str:
-        return f"byte {byte:,}"

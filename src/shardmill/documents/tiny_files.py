@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill.documents.chunks import Chunk, Documents, beside
-from shardmill.documents.reading import Reading
+from shardmill.documents.reading import Reader, Reading
 from shardmill.documents.splitting import rows_between
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage import (
@@ -29,8 +29,6 @@ from shardmill.storage import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from numpy.typing import NDArray
 
 MOST = 4096
@@ -47,13 +45,11 @@ _STARTS = frozenset(mark[:2] for mark in (*_MARKS, BOM))
 _TEXT = frozenset(INPUT_FORMATS["text"].endings.split())
 
 
-class TinyFiles:
+class TinyFiles(Reader):
     """A reader of many sources: its chunks hold whole files, each of them one document or empty.
 
     The feeder reads them, since two threads that open files by the thousand hand the interpreter's lock to and fro.
     """
-
-    unit = "byte"
 
     def __init__(self, sources: Sources, reading: Reading, size: int) -> None:
         self._sources, self._size = sources, size
@@ -83,15 +79,6 @@ class TinyFiles:
         """A row for each file."""
         contents: tuple[bytes, NDArray[np.int64]] = chunk.payload
         return rows_between(*contents)
-
-    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        raise AssertionError("a tiny file is never long")
-
-    def check(self) -> None:
-        """Each file was read at once, and was then as it was found."""
-
-    def place(self, record: int, byte: int) -> str:
-        return f"byte {byte:,}"
 
 
 def _is_tiny_text(source: Source) -> bool:

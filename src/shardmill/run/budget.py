@@ -61,15 +61,17 @@ class Budget:
         token_bytes: int = 2,
         *,
         engine_bytes: int | None = None,
+        engines: int = 0,
         library_bytes: int = 0,
         remote: bool = False,
         beside: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `engine_bytes`: what an engine takes that never grows. `library_bytes`: what the tokenizer's library takes for
-        each byte of text besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out,
-        whatever the chunks are.
+        `engine_bytes`: what an engine takes that never grows. `engines`: how many of the workers' are there already, so
+        that they are not counted twice. `library_bytes`: what the tokenizer's library takes for each byte of text
+        besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out, whatever the chunks
+        are.
         """
         self._closed = False
         self._held = 0
@@ -85,7 +87,7 @@ class Budget:
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
         self._sampled, self._before = resident(), most_resident()
-        self._base = base = self._sampled + beside
+        self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
         cpus = usable_cpus()
         self._most_workers = self.workers = workers or cpus
@@ -93,38 +95,44 @@ class Budget:
         self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
         self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
-        feeder = _FEEDER + self.ahead + (_CLIENT if remote else 0)
-        least = int((base + feeder + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
-        if self.memory < least:
-            several = workers is not None and workers > 1
-            raise BudgetError(
-                f"{show_bytes(self.memory)} of memory does not suffice"
-                + (f" for {workers} workers" if several else ""),
-                hint=f"the least that works is {_option(least + _VARIES)}" + (" (or fewer `--workers`)" * several),
-            )
-        room = int(self.memory * _CEILING) - base - feeder
-        if workers is None:
-            self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
-        # As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB. There is a lease more
-        # than workers, for what is read ahead or written: without it they wait a tenth of the time. The least memory
-        # has no room for that.
-        for_text = room - self.workers * self._worker_needs(0) - _TASK
-        growth_per_byte = _GROWTH_PER_BYTE if self.grows else 0
-        fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
-        self.chunk_bytes = max(SMALLEST, min(LARGEST, fitting & -_STEP))
+        fixed = base + _FEEDER + self.ahead + (_CLIENT if remote else 0)
+        self._check_least(fixed, workers)
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
-        fixed = base + feeder + self.workers * self.engine_bytes
+        room = ceiling - fixed
+        if workers is None:
+            self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
+        self.chunk_bytes = self._fitting_chunk(room)
+        fixed += self.workers * self.engine_bytes
         calm = ceiling - self.workers * self._growth(self.chunk_bytes)
         self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else calm
-        spare = calm - fixed
         leases = self.workers + (self.chunk_bytes > SMALLEST)
-        self.capacity = max(leases * self.lease_for(self.chunk_bytes), spare // 2)
+        self.capacity = max(leases * self.lease_for(self.chunk_bytes), (calm - fixed) // 2)
         # A large step of the feeder leaves room for one worker's chunk at a time: the others wait, and engines that
         # have grown are replaced.
         self._alone = ceiling - self._growth(self.chunk_bytes)
         self.largest_step = self._alone - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
+
+    def _check_least(self, fixed: int, workers: int | None) -> None:
+        """BudgetError when there is too little for these workers, or for one, beside what is always taken."""
+        least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
+        if self.memory < least:
+            several = workers is not None and workers > 1
+            whom = f" for {workers} workers" if several else ""
+            raise BudgetError(
+                f"{show_bytes(self.memory)} of memory does not suffice{whom}",
+                hint=f"the least that works is {_option(least + _VARIES)}" + (" (or fewer `--workers`)" * several),
+            )
+
+    def _fitting_chunk(self, room: int) -> int:
+        """As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB."""
+        # There is a lease more than workers, for what is read ahead or written: without it they wait a tenth of the
+        # time. The least memory has no room for that.
+        for_text = room - self.workers * self._worker_needs(0) - _TASK
+        growth_per_byte = _GROWTH_PER_BYTE if self.grows else 0
+        fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
+        return max(SMALLEST, min(LARGEST, fitting & -_STEP))
 
     def lease_for(self, text_bytes: int, beside: int = 0) -> int:
         """What a chunk of so many bytes of text may take at the most while it is worked on.
@@ -141,12 +149,15 @@ class Budget:
         """What an engine's caches may grow by while it encodes one chunk."""
         return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self.grows else 0
 
-    def too_small(self, message: str, record: int, place: str) -> BudgetError:
+    def too_small(self, message: str, record: int, place: str, hint: str = "") -> BudgetError:
         """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
 
-        That may be more than the least: all workers, the largest chunks and the most that is read ahead are counted,
-        since more memory leads to them, so that every `--memory` from there on will do.
+        `hint`: the way out, where more memory is none. What suffices may be more than the least: all workers, the
+        largest chunks and the most that is read ahead are counted, since more memory leads to them, so that every
+        `--memory` from there on will do.
         """
+        if hint:
+            return BudgetError(message, place=place, hint=hint)
         return self._needs(message, 2 * self.lease_for(record), place)
 
     def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:

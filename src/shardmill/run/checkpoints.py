@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 _EVERY = 0.5
 _PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
-State = Callable[[], dict[str, Any]]
-
 
 class Checkpoints:
     """The outputs of a run and the journal that speaks of them. One thread uses it.
@@ -41,7 +39,7 @@ class Checkpoints:
         journal: Journal,
         outputs: Sequence[Output],
         thread: Executor,
-        state: State,
+        state: Callable[[], dict[str, Any]],
     ) -> None:
         """`state` gives all that a later run needs to go on from here, but for the outputs' positions."""
         self._destination, self._journal, self._outputs = destination, journal, outputs
@@ -61,13 +59,8 @@ class Checkpoints:
         OutputError when files of another making are in the way.
         """
         saved = saved_run.state if saved_run else None
-        there = self._destination.names()
-        if saved_run is None and (foreign := [name for output in self._outputs for name in output.foreign(there)]):
-            raise OutputError(
-                f"files of another making are in the way: {', '.join(foreign[:3])}",
-                place=str(self._destination.shown),
-                hint="choose another folder, or replace them with `--overwrite`",
-            )
+        if saved_run is None:
+            self._destination.check_foreign(self._outputs)
         if saved_run and saved:
             self.files = [(i, split, Written(**entry)) for i, split, entry in saved_run.files]
         self._destination.begin(facts, [written for _, _, written in self.files], self._outputs)

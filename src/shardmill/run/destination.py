@@ -100,6 +100,16 @@ class Destination:
         """The files that are there; None: whoever asks looks into the folder."""
         return None
 
+    def check_foreign(self, outputs: Sequence[Output]) -> None:
+        """OutputError when files of another making bear names that the outputs will use."""
+        there = self.names()
+        if foreign := [name for output in outputs for name in output.foreign(there)]:
+            raise OutputError(
+                f"files of another making are in the way: {', '.join(foreign[:3])}",
+                place=str(self.shown),
+                hint="choose another folder, or replace them with `--overwrite`",
+            )
+
     def clear(self, facts: Facts, names: Iterable[str]) -> None:
         """Remove files, in this order, for a run of the plan that `facts` describe."""
         for name in names:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import itertools
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shardmill.documents import Reading, chunks_of, load_libraries
@@ -15,17 +17,22 @@ from shardmill.run.loop import Producer
 from shardmill.run.machine import hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.plan import Plan
-from shardmill.run.preflight import check_disk
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
 from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
 from shardmill.shards import SPLITS
-from shardmill.storage import Cache, Fetcher
+from shardmill.storage import Cache, Fetcher, Sources
 
 if TYPE_CHECKING:
     from shardmill.run.destination import Destination
     from shardmill.run.writer import Writer
     from shardmill.shards import Output
+
+_PLACES, _SECONDS = 12, 1.0  # of a sample: whether the output will fit on the disk
+_NO_STACK = "can't start new thread"
+"""What Python says where there is no memory for the stack of a thread, in a RuntimeError."""
+# What Arrow's allocator keeps of what was freed: without it, files with pages of 5 MB failed near the least memory.
+_KEPT_BY_ARROW = 22_000_000
 
 
 class EncodedText(Producer):
@@ -43,11 +50,9 @@ class EncodedText(Producer):
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         settle_allocator()
-        separator = options.separator_bytes or b""
-        gaps = plan.tokenizer.takes(separator)
         load_libraries(plan.sources)
         # At work already, so that the budget sees what the libraries take.
-        warm = plan.tokenizer.engine(separator if gaps else b"")
+        warm = plan.tokenizer.engine()
         self.engine = plan.tokenizer.provenance(warm)
         hand_back()
         self.budget = Budget(
@@ -56,9 +61,10 @@ class EncodedText(Producer):
             plan.tokenizer.vocab_size,
             plan.tokenizer.dtype.itemsize,
             engine_bytes=plan.tokenizer.engine_bytes,
+            engines=1,
             library_bytes=plan.tokenizer.library_bytes,
             remote=plan.sources.remote,
-            beside=room,
+            beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
         )
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
@@ -71,14 +77,13 @@ class EncodedText(Producer):
             eots=tuple(dict.fromkeys(output.eot for output in outputs)),
             budget=self.budget,
             spans=spans,
-            separator=separator if gaps else b"",
             limited=options.limit is not None,
             warm=[warm],
         )
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
-            gaps=gaps,
+            gaps=True,
             cut=plan.tokenizer.cut,
             spans=spans,
             tail=val.tail or None,
@@ -96,7 +101,33 @@ class EncodedText(Producer):
         return self._fetcher.retries.words()
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
-        check_disk(self._plan, self._reading, self._settings, destination, outputs)
+        """OutputError when a sample of the text says that the output would clearly not fit."""
+        plan, reading = self._plan, self._reading
+        total = plan.sources.bytes_before(len(plan.sources))
+        free = shutil.disk_usage(destination.folder).free
+        most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
+        if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
+            return  # would fit at one token for every byte of text, at a compression of four
+        # Only now: most runs come this far never, and these take a twentieth of a second to load.
+        from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
+
+        sized = Sources(source for source in plan.sources if source.size)
+        engine = self._settings.engine()
+        # With a fetcher of its own: that of the run expects the sources in their order.
+        with looking_fetcher() as fetcher:
+            looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
+            kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
+        self._settings.warm.append(engine)
+        need = doubt = 0.0
+        for output in outputs:
+            separated, marked = reading.separator is not None, output.eot != "none"
+            parts = (expected(kind, separated=separated, eot=marked) for kind in kinds)
+            all_of_it = sum(parts, Expected())
+            width = output.dtype.itemsize
+            sizes = output_sizes(all_of_it, width, plan.tokenizer.vocab_size, plan.options.tokens_per_shard)
+            size, margin = destination.space(output, sizes[output.format], all_of_it.tokens.margin * width)
+            need, doubt = need + size, doubt + margin
+        destination.check_free(need, doubt)
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
@@ -142,8 +173,10 @@ class EncodedText(Producer):
         """`ours`: what was reached is the limit of this run, not the system's."""
         try:
             yield
-        except (MemoryError, OSError) as error:
+        except (MemoryError, OSError, RuntimeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOMEM:
+                raise
+            if isinstance(error, RuntimeError) and str(error) != _NO_STACK:
                 raise
             source = self.sources[min(writer.state.source, len(self.sources) - 1)]
             raise self.budget.exhausted(source.name, ours=ours) from error

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import BusyError, MismatchError, OutputError
-from shardmill.run.plan import differences, facts_json, read_facts, same_facts
+from shardmill.run.plan import differences, facts_json, fingerprint, read_facts
 from shardmill.run.record import NAME as RECORD
 from shardmill.storage import write_whole, writing_to
 
@@ -38,11 +38,11 @@ class SavedRun(NamedTuple):
     @property
     def did_nothing(self) -> bool:
         """It came to an orderly end before its first document: a wrong option, say. One that was killed is not."""
-        if self.state is None or self.files:
+        state = self.state
+        if state is None or self.files:
             return False
-        return not any(
-            (self.state["source"], self.state["merge"], *self.state["position"], *self.state["totals"].values())
-        )
+        # 0.1.0 knew nothing of merges.
+        return not any((state["source"], state.get("merge"), *state["position"], *state["totals"].values()))
 
 
 class Journal:
@@ -71,7 +71,7 @@ class Journal:
             # The plan is written before anything else, and whole: without one nothing was begun.
             return None
         saved_run = self._read()
-        if same_facts(before, facts):
+        if fingerprint(before) == fingerprint(facts):
             return saved_run
         if not saved_run.did_nothing:
             refuse(before, facts, "an unfinished run")

@@ -112,7 +112,7 @@ def settle_allocator() -> None:
     """
     if _libc is not None:
         _libc.mallopt(_M_ARENA_MAX, 2)
-        _libc.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        _libc.mallopt(_M_MMAP_THRESHOLD, 5 << 20)
         _libc.mallopt(_M_TRIM_THRESHOLD, 32 << 20)
 
 

@@ -22,8 +22,6 @@ from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.tokens import load_tokenizer
 
-__all__ = ["Result", "prepare"]
-
 
 def prepare(
     sources: Any,
@@ -85,10 +83,10 @@ def output_orders(plan: Plan) -> list[dict[str, Any]]:
     return [{"format": format, **order} for format in options.format]
 
 
-def open_outputs(plan: Plan, out: Path) -> list[Output]:
-    """An output for each format that is asked for."""
+def open_outputs(plan: Plan, out: Path, **more: Any) -> list[Output]:
+    """An output for each format that is asked for; `more`: what is ordered in another way than usual."""
     tokenizer = plan.tokenizer
-    outputs = [open_output(folder=out, **order) for order in output_orders(plan)]
+    outputs = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):
         raise UsageError(f"the tokenizer `{tokenizer.name}` has no end-of-text token", hint="add `--eot none`")
     return outputs

@@ -9,17 +9,17 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
+from shardmill.storage import PACKED, InBlocks
 
 NAME = "manifest.json"
-_LINES = 1024  # that are kept together
 _BEGIN, _END = b' "sources": [\n', b" ]"
 
 
-class SourceLines(Sequence[dict[str, Any]]):
+class SourceLines(InBlocks[dict[str, Any]]):
     """What a manifest says of each source, kept as compressed text: 20 bytes a source, which are parsed when asked for.
 
     `list(...)` makes an ordinary list of it.
@@ -30,30 +30,12 @@ class SourceLines(Sequence[dict[str, Any]]):
         self._blocks: list[bytes] = []
         self._count = 0
         lines = iter(lines)
-        while block := list(islice(lines, _LINES)):
+        while block := list(islice(lines, PACKED)):
             self._blocks.append(zlib.compress(b"".join(block), 1))
             self._count += len(block)
 
     def __len__(self) -> int:
         return self._count
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for number in range(len(self._blocks)):
-            yield from self._parsed(number)
-
-    @overload
-    def __getitem__(self, index: int) -> dict[str, Any]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
-
-    def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self):,} sources")
-        number, row = divmod(index % len(self), _LINES)
-        return self._parsed(number)[row]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or len(self) != len(other):
@@ -69,12 +51,12 @@ class SourceLines(Sequence[dict[str, Any]]):
         """The lines again, many at a time."""
         return map(zlib.decompress, self._blocks)
 
-    def _parsed(self, number: int) -> list[dict[str, Any]]:
+    def block(self, number: int) -> list[dict[str, Any]]:
         lines = zlib.decompress(self._blocks[number]).rstrip(b"\n").replace(b"\n", b",")
         try:
             parsed: list[dict[str, Any]] = json.loads(b"[" + lines + b"]")
         except ValueError as why:
-            raise DamageError(f"{NAME} cannot be read: {why}", place=f"its sources after {number * _LINES:,}") from None
+            raise DamageError(f"{NAME} cannot be read: {why}", place=f"its sources after {number * PACKED:,}") from None
         return parsed
 
 

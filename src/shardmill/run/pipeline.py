@@ -94,7 +94,8 @@ class Pipeline:
                 raise task
             return task
 
-    def _result(self, future: Future[Batch]) -> Batch:
+    @staticmethod
+    def _result(future: Future[Batch]) -> Batch:
         # Not `future.result(timeout)`: that time is up and that the work itself has raised a TimeoutError look alike.
         while not wait_for([future], timeout=_TICK).done:
             pass

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,7 @@ Row = Sequence[Any]
 """Name, size and version of a source."""
 
 _BATCH = 1024  # sources that are turned into JSON at once
-_BLOCK = 1 << 20
-_HEAD, _BEHIND_SOURCES = b'{"sources": [', b'], "tokenizer": '
+_FIRST_LINE = b'{"sources": [\n'
 _SHOWN = 5  # differences, at the most
 
 
@@ -62,11 +61,6 @@ class Plan:
         """Repository and revision as asked for → commit."""
         return {asked: name.partition("@")[2].partition("/")[0] for asked, name in self.sources.asked.items()}
 
-    @property
-    def total_bytes(self) -> int | None:
-        """Bytes of all sources; None when one is a stream of unknown size."""
-        return self.sources.total_bytes
-
 
 class SourceFacts:
     """What a plan's facts say of each source: made one by one, and anew for whoever asks."""
@@ -79,27 +73,38 @@ class SourceFacts:
 
 
 def fingerprint(facts: Facts) -> str:
-    """A hash of the plan's facts."""
-    found = hashlib.sha256()
-    for piece in _as_json(facts, compact=True):
-        found.update(piece)
+    """A hash of the plan's facts: of what `json.dumps` makes of them, without spaces and with the keys sorted."""
+    dumps = partial(json.dumps, sort_keys=True, separators=(",", ":"))
+    before, begin, after = dumps({**facts, "sources": []}).partition('"sources":[')
+    found = hashlib.sha256((before + begin).encode())
+    between = ""
+    for some in _batches(facts["sources"]):
+        found.update((between + dumps(some)[1:-1]).encode())
+        between = ","
+    found.update(after.encode())
     return found.hexdigest()
 
 
 def facts_json(facts: Facts) -> Iterator[bytes]:
-    """The facts as they are written to a file, in pieces."""
-    return _as_json(facts, compact=False)
+    """The facts as they are written to a file, in pieces. Many sources are a line, and the last line is all else."""
+    yield _FIRST_LINE
+    between = ""
+    for some in _batches(facts["sources"]):
+        yield (between + json.dumps(some)[1:-1]).encode()
+        between = ",\n"
+    others = {key: value for key, value in facts.items() if key != "sources"}
+    yield b"\n], " + json.dumps(others)[1:].encode()
 
 
 def read_facts(path: Path) -> Facts | None:
     """The facts in a file; None when it is not there or damaged."""
     try:
         with open(path, "rb") as file:
-            if file.read(len(_HEAD)) == _HEAD and (rest := _after(file, _BEHIND_SOURCES)) is not None:
-                facts: Facts = json.loads(b"{" + rest.removeprefix(b"], "))
-                return {"sources": SourceFacts(lambda: _stored(path)), **facts}
+            if file.readline() == _FIRST_LINE:
+                last = next((line for line in file if line.startswith(b"]")), b"")
+                return {**json.loads(_FIRST_LINE + last), "sources": SourceFacts(lambda: _stored(path))}
             file.seek(0)
-            facts = json.loads(file.read())
+            facts: Facts = json.loads(file.read())  # of 0.1.0, or by another hand
     except (FileNotFoundError, ValueError):
         return None
     return facts
@@ -107,48 +112,24 @@ def read_facts(path: Path) -> Facts | None:
 
 def _stored(path: Path) -> Iterator[Row]:
     """What a file with facts says of each source."""
-    decode = json.JSONDecoder().raw_decode
-    with open(path, encoding="ascii") as file:
-        text, at = file.read(_BLOCK), len(_HEAD)
-        while not text.startswith("]", at):
-            try:
-                row, end = decode(text, at)
-                following = text[end + 1]
-            except (ValueError, IndexError):  # the block ends inside of it
-                more = file.read(_BLOCK)
-                if not more or len(text) - at > _BLOCK:
-                    raise ValueError(f"`{path}` is damaged") from None
-                text, at = text[at:] + more, 0
-                continue
-            yield row
-            at = end + 2 if following == " " else end
+    with open(path, "rb") as file:
+        for line in islice(file, 1, None):
+            if line.startswith(b"]"):
+                return
+            yield from json.loads(b"[" + line.rstrip(b",\n") + b"]")
 
 
-def _after(file: Any, mark: bytes) -> bytes | None:
-    """What follows in the file from the first `mark` on. In a text of JSON it would have backslashes."""
-    held = b""
-    while block := file.read(_BLOCK):
-        held += block
-        if (found := held.find(mark)) >= 0:
-            rest: bytes = held[found:] + file.read()
-            return rest
-        held = held[-len(mark) :]
-    return None
-
-
-def same_facts(before: Facts, now: Facts) -> bool:
-    """Whether two plans say the same."""
-    pairs = zip_longest(before["sources"], now["sources"])
-    return all(before[key] == now[key] for key in ("tokenizer", "options")) and all(
-        a is not None and b is not None and tuple(a) == tuple(b) for a, b in pairs
-    )
+def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    rows = iter(rows)
+    while some := list(islice(rows, _BATCH)):
+        yield some
 
 
 def differences(before: Facts, now: Facts) -> list[str]:
     """What differs between two plans' facts, in words; the first few."""
     found = []
-    for name, value in now["options"].items():
-        was = before["options"].get(name)
+    for name in {**now["options"], **before["options"]}:
+        was, value = before["options"].get(name), now["options"].get(name)
         if was != value:
             found.append(f"--{name.replace('_', '-')} was {_said(was)} and is now {_said(value)}")
     if before["tokenizer"] != now["tokenizer"]:
@@ -158,7 +139,7 @@ def differences(before: Facts, now: Facts) -> list[str]:
     total, first_few = _source_differences(before["sources"], now["sources"])
     total += len(found)
     found = [*found, *first_few][:_SHOWN]
-    if not found and not same_facts(before, now):
+    if not found and fingerprint(before) != fingerprint(now):
         return ["the order of the sources has changed"]
     return [*found, f"and {total - _SHOWN:,} more"] if total > _SHOWN else found
 
@@ -197,26 +178,6 @@ def _hashes(rows: Iterable[Row]) -> tuple[NDArray[Any], NDArray[Any]]:
 def _rows_at(rows: Iterable[Row], places: Iterable[Any]) -> dict[int, Row]:
     wanted = {int(place) for place in places}
     return {i: row for i, row in enumerate(rows) if i in wanted} if wanted else {}
-
-
-def _as_json(facts: Facts, *, compact: bool) -> Iterator[bytes]:
-    """What `json.dumps` makes of the facts, in pieces; compact: without spaces and with the keys sorted."""
-    item, colon = (",", ":") if compact else (", ", ": ")
-    dumps = partial(json.dumps, sort_keys=compact, separators=(item, colon))
-    before = "{"
-    for key in sorted(facts) if compact else facts:
-        yield f'{before}"{key}"{colon}'.encode()
-        before = item
-        if key == "sources":
-            yield b"["
-            rows, between = iter(facts[key]), ""
-            while batch := list(islice(rows, _BATCH)):
-                yield f"{between}{dumps(batch)[1:-1]}".encode()
-                between = item
-            yield b"]"
-        else:
-            yield dumps(facts[key]).encode()
-    yield b"}"
 
 
 def _said(value: Any) -> str:

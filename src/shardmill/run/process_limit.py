@@ -103,8 +103,8 @@ def limited(memory: int) -> Iterator[bool]:
             except MemoryError:  # the limit is reached; whoever has reached it will say so
                 continue
 
-    look()
     threading.Thread(target=keep_looking, name="shardmill-limit", daemon=True).start()
+    look()
     try:
         yield True
     finally:

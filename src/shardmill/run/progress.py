@@ -129,7 +129,19 @@ class _Meter:
         return (self.done.bytes - before.bytes) / seconds, (self.done.tokens - before.tokens) / seconds
 
 
-class Lines(Progress):
+class _View(Progress):
+    """One that shows what a meter says."""
+
+    _meter: _Meter
+
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
+        self._meter = _Meter(total, done, budget, self.trouble)
+
+    def update(self, done: Done) -> None:
+        self._meter.update(done)
+
+
+class Lines(_View):
     """A plain line every few seconds, also when nothing comes in: a sign of life."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -138,13 +150,11 @@ class Lines(Progress):
         self._thread: threading.Thread | None = None
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
-        self._meter = _Meter(total, done, budget, self.trouble)
+        super().begin(total, done, budget)
         self._over.clear()  # a run in parts begins twice: with its parts, and with merging them
-        self._thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
-        self._thread.start()
-
-    def update(self, done: Done) -> None:
-        self._meter.update(done)
+        thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
+        thread.start()
+        self._thread = thread  # not before: a signal may come while it is being started
 
     def end(self) -> None:
         self._over.set()
@@ -160,20 +170,17 @@ class Lines(Progress):
                 return
 
 
-class Bar(Progress):
+class Bar(_View):
     """A calm view of a few lines, on a terminal."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._meter = _Meter(total, done, budget, self.trouble)
+        super().begin(total, done, budget)
         self._console = Console(stderr=True)
         self._live = Live(console=self._console, get_renderable=self._show, refresh_per_second=4, transient=True)
         self._live.start()
-
-    def update(self, done: Done) -> None:
-        self._meter.update(done)
 
     def end(self) -> None:
         if hasattr(self, "_live"):
@@ -241,16 +248,16 @@ def shorten(text: str, width: int) -> str:
     return f"…{text}"
 
 
-class Notebook(Progress):
+class Notebook(_View):
     """A bar and figures in a cell of a notebook, which are replaced in their place."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
-        self._meter = _Meter(total, done, budget, self.trouble)
+        super().begin(total, done, budget)
         self._shown = 0.0
         self._cell = sys.modules["IPython"].display.display(self, display_id=True)
 
     def update(self, done: Done) -> None:
-        self._meter.update(done)
+        super().update(done)
         if time.monotonic() - self._shown > 0.5:
             self._shown = time.monotonic()
             self._cell.update(self)

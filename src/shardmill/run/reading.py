@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from shardmill import arguments
 from shardmill.documents import Chunk, Documents, Position, Reading, TooLarge, chunks_of, load_libraries
-from shardmill.errors import BudgetError, UsageError
+from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run.budget import LEAST_AHEAD, Budget, budget_here
 from shardmill.run.plan import SourceFacts, fingerprint
@@ -95,9 +95,7 @@ class DocumentBatches:
     def _refuse_too_large(self, documents: Documents, reader: Reader, first: int, before: int, budget: Budget) -> None:
         if documents.rejects and isinstance(found := documents.rejects[0], TooLarge):
             place = f"{self._sources[first].name}, {_unit(reader)} {before + max(0, found.record) + 1:,}"
-            if found.hint:
-                raise BudgetError(found.reason, place=place, hint=found.hint)
-            raise budget.too_small(found.reason, found.size, place)
+            raise budget.too_small(found.reason, found.size, place, found.hint)
 
     def _batch(self, documents: Documents, reader: Reader, first: int, chunk: Chunk, before: int) -> pa.RecordBatch:
         count = len(documents)

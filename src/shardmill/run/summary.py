@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -53,21 +53,21 @@ def as_text(result: Result) -> str:
         f"{tokens:,} tokens from {show_bytes(text)} of text"
         + (f", {text / tokens:.2f} bytes a token ({_tokenizer(result)})" if tokens else ""),
     ]
+    rows = []
     for described in (result.manifest, *result.manifest.get("also", ())):
         for name, split in described["splits"].items():
             files = split["files"]
             shown = files[0]["name"] if files else "no file"
             shown += f" … {files[-1]['name']} ({len(files):,} files)" if len(files) > 1 else ""
             size = show_bytes(sum(file["bytes"] for file in files))
-            lines.append(
-                f"{name:>5}  {split['tokens']:>15,} tokens  {split['documents']:>12,} documents  {size:>8}  {shown}"
-            )
+            rows.append((name, f"{split['tokens']:,} tokens", f"{split['documents']:,} documents", size, shown))
+    lines += _aligned(rows)
     if data["replaced"]:
         lines.append(f"{data['replaced']:,} invalid UTF-8 sequences became U+FFFD")
     if result.fallbacks:
         lines.append(f"{result.fallbacks:,} documents were encoded by the tokenizer's own library")
     if result.retries:
-        lines.append(f"{result.retries:,} requests had to be made again")
+        lines.append(f"{result.retries:,} requests were retried")
     if not data["splits"].get("val", {"tokens": 1})["tokens"]:
         lines.append("val is empty: too little text for its share; see `--val`")
     lines += [f"warning: {warning}" for warning in result.warnings]
@@ -76,6 +76,13 @@ def as_text(result: Result) -> str:
         f"{show_seconds(result.seconds)}{speed}, at most {show_bytes(result.peak_memory)} of memory → {result.out}"
     )
     return "\n".join(lines)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Columns as wide as they have to be, and the last one as it is."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *cells, last in rows:
+        yield "  ".join([*(cell.rjust(width) for cell, width in zip(cells, widths, strict=False)), last])
 
 
 def as_line(result: Result) -> str:

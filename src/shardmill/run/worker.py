@@ -12,8 +12,9 @@ from shardmill.documents import Chunk, Documents, Reader, join
 from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.machine import hand_back
-from shardmill.run.rows import STORED, Counted, Rows, Stream, count, make_rows, with_eot
+from shardmill.run.rows import Counted, Rows, Stream, count, make_rows, with_eot
 from shardmill.run.splits import PREFIX, Limit, val_rows
+from shardmill.tokens import Encoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,8 +97,6 @@ class WorkerSettings:
     budget: Budget
     spans: bool = False
     """Text without a separator is dealt in spans."""
-    separator: bytes = b""
-    """What stands between documents that are handed on as they stand; nothing: they are not."""
     limited: bool = False
     """Results may have to be made again for fewer documents, so they keep what they were made from."""
     warm: list[Engine] = field(default_factory=list)
@@ -107,7 +106,7 @@ class WorkerSettings:
         try:
             return self.warm.pop()
         except IndexError:
-            return self.tokenizer.engine(self.separator)
+            return self.tokenizer.engine()
 
 
 class Worker:
@@ -137,7 +136,7 @@ class Worker:
             last = chunks[int(np.searchsorted(stops, len(rows), side="left"))]
             entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
         counted = count(chunks, found, rows, encoded)
-        streams = {eot: with_eot(rows, encoded, eot, settings.tokenizer.eot or 0) for eot in settings.eots}
+        streams = self._with_eots(rows, encoded)
         self._make_room()
         # A chunk that cuts a document is alone in its batch.
         begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
@@ -191,19 +190,15 @@ class Worker:
     ) -> Batch:
         """Some tokens of a long stretch; `seen`: bytes of all of it, with the last."""
         begins, ends = chunk.begins and first, chunk.ends and seen is not None
-        streams = {}
-        for eot in self._settings.eots:
-            if eot == STORED:
-                columns = (np.array([value]) for value in (len(tokens), seen or 0, val, begins, ends))
-                streams[eot] = Stream(Rows(*columns), {"train": np.append(tokens, tokens[:1] * 0)})
-                continue
-            mark = np.array([self._settings.tokenizer.eot or 0], tokens.dtype)
-            before, after = begins and eot == "before", ends and eot == "after"
-            marked = np.concatenate([mark[: int(before)], tokens, mark[: int(after)]])
-            columns = (np.array([value]) for value in (len(marked), seen or 0, val, begins, ends))
-            streams[eot] = Stream(Rows(*columns), {"val" if val else "train": marked})
-        final = seen is not None
+        rows = Rows(*(np.array([value]) for value in (len(tokens), seen or 0, val, begins, ends)))
+        encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
+        streams, final = self._with_eots(rows, encoded), seen is not None
         return Batch([entry], [], streams, 0, self._settings.spans, begins, ends, final)
+
+    def _with_eots(self, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
+        """The rows and their tokens, for each EOT policy that the outputs need."""
+        mark = self._settings.tokenizer.eot or 0
+        return {eot: with_eot(rows, encoded, eot, mark) for eot in self._settings.eots}
 
     def _make_room(self) -> None:
         if self._settings.budget.crowded():

@@ -291,7 +291,7 @@ class SampledSource:
         """Put the documents of a chunk into a place, of rows without those behind `end`."""
         started = clock()
         if chunk.long:  # no place to cut it: the beginning stands for all of it
-            text = next(self._reader.pieces(chunk, UNIT), b"")  # type: ignore[attr-defined]
+            text = next(self._reader.pieces(chunk, UNIT), b"")
             documents = Documents(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64))
         else:
             documents = self._reader.read(chunk)

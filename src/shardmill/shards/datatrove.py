@@ -67,7 +67,7 @@ class DatatroveOutput(DocumentOutput):
         self._tokenizer = order.tokenizer
 
     def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/{self.name}_{index:06}.ds"
+        return f"{split}/{self.name}_{self.first + index:06}.ds"
 
     def lengths_name(self, split: str, index: int) -> str:
         return self.tokens_name(split, index) + ".index"

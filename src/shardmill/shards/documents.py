@@ -170,7 +170,7 @@ class DocumentOutput(FileOutput):
         self.end_document()
         for split, stand in self._stands.items():
             if split in wanted and not stand.closed:
-                if split not in self._open and not stand.index:
+                if split not in self._open and not stand.index and self.only is None:
                     self._begin(split)
                 if split in self._open:
                     self._end(split)
@@ -248,7 +248,7 @@ class RepackedOutput(DocumentOutput):
         """Write `index.json`, from what was said of a split's files when they became whole."""
 
     def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/{self.stem.format(index=index)}.tokens"
+        return f"{split}/{self.stem.format(index=self.first + index)}.tokens"
 
     def owns(self) -> re.Pattern[str]:
         """The files, what they are made of, and the index."""
@@ -280,6 +280,8 @@ class RepackedOutput(DocumentOutput):
     def complete_split(self, split: str) -> list[Written]:
         """The index; the files themselves may be elsewhere by now."""
         name = f"{split}/index.json"
+        with writing_to(self.folder):
+            (self.folder / split).mkdir(exist_ok=True)
         with closing(PartialFile(self.folder / name, name=name)) as index:
             self.write_index(index, [file for file in self._files if file.name.startswith(f"{split}/")])
             return [index.finish(0, role="index")]

@@ -33,6 +33,8 @@ class Order:
     vocab_size: int = 0
     """0: as large as the type of the tokens allows."""
     splits: tuple[str, ...] = SPLITS
+    first: int = 0
+    """The number of the first file, where the files of a split are numbered."""
 
 
 class Recognised(NamedTuple):

@@ -67,7 +67,7 @@ class OlmoOutput(DocumentOutput):
     cumulative = True
 
     def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/part-0-{index:05}.npy"
+        return f"{split}/part-0-{self.first + index:05}.npy"
 
     def owns(self) -> re.Pattern[str]:
         """The tokens, the list of documents, and what it is made of."""

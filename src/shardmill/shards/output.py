@@ -30,7 +30,8 @@ class Output:
     """Tokens after which a file ends; 0: there is one file a split."""
 
     only: dict[str, range] | None = None
-    """Of each split the files to write, by their index; others are counted and not written. None: all are written."""
+    """Of each split the files to write, by their index; others are counted and not written. None: all are written, with
+    what a split has besides: an index, or an empty file if it has no tokens."""
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Put tokens at the end of a split. `ends`: where documents end, counted from the start of `tokens`."""
@@ -95,10 +96,9 @@ class FileOutput(Output, ABC):
         self._kind, self.folder, self.name = kind, order.folder, order.name
         self.dtype = order.dtype.newbyteorder("<")
         self.format, self.eot = kind.name, order.eot or kind.eot
+        self.first = order.first
         self._obsolete: list[PartialFile] = []
         """Closed, and needed no more when the present position is recorded: until then a crash goes on from them."""
-        self._unneeded: list[PartialFile] = []
-        """Needed only by the position before the one that was recorded last."""
 
     def open_file(self, split: str, index: int, path: Path, keep: int = 0, name: str | None = None) -> PartialFile:
         """A file of a split, new or with its first `keep` bytes."""
@@ -117,10 +117,8 @@ class FileOutput(Output, ABC):
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
     def recorded(self) -> None:
-        # One position late: should the journal's last line be lost after all, a run goes on from the line before it.
-        while self._unneeded:
-            self._unneeded.pop().remove()
-        self._obsolete, self._unneeded = self._unneeded, self._obsolete
+        while self._obsolete:
+            self._obsolete.pop().remove()
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
         return [] if self.only is not None else self._kind.warnings(splits, self.dtype, self.eot)

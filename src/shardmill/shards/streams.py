@@ -136,7 +136,7 @@ class StreamOutput(FileOutput):
 
     def finish(self, wanted: tuple[str, ...]) -> None:
         for split in SPLITS:
-            if split in wanted and split not in self._open and not self._index[split]:
+            if split in wanted and split not in self._open and not self._index[split] and self.only is None:
                 self._begin(split)
             short = split in self._open and self._index[split] > 0
             if short and self._tail == "drop":
@@ -158,7 +158,7 @@ class StreamOutput(FileOutput):
             file.close()
 
     def _path(self, split: str, index: int) -> Path:
-        first = self._kind.train_from if split == "train" else 0
+        first = self.first + (self._kind.train_from if split == "train" else 0)
         return self.folder / self._kind.file_name.format(name=self.name, split=split, index=f"{first + index:06}")
 
     def _reopen(self, split: str, index: int, tokens: int, keep: set[str]) -> PartialFile:

@@ -266,8 +266,8 @@ def _translated(pattern: str) -> str:
 class _ToldRetries(Retries):
     """Sources are listed before there is a progress line, so the log says it: by default, on standard error."""
 
-    def begin(self, words: str) -> None:
-        super().begin(words)
+    def begin(self, words: str, wait: float) -> None:
+        super().begin(words, wait)
         logging.getLogger("shardmill").warning("retrying: %s", words)
 
 

@@ -76,9 +76,6 @@ class BucketStore:
             raise Transient(f"{scheme_of(source.path)} is too slow")
         return data
 
-    def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
-        raise SourceError("the store gives no parts of the file", place=source.name)
-
     def _is_marker(self, one: ListedObject, folders: set[str], url: str) -> bool:
         """Whether it only stands for a folder: an empty object `NAME/`, which the library shows as `NAME`."""
         if one.size or "." in one.path.rpartition("/")[2]:

@@ -16,7 +16,7 @@ from shardmill.storage.fetching import RemoteFeed
 from shardmill.storage.files import PARTIAL
 from shardmill.storage.retrying import STOP_CHECK, patiently
 from shardmill.storage.source import Source
-from shardmill.storage.web import NoRanges
+from shardmill.storage.web import NoRanges, WebStore
 
 if TYPE_CHECKING:
     from shardmill.storage.fetching import Fetcher
@@ -96,7 +96,9 @@ def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
         def whole(deadline: float) -> None:
             file.seek(0)
             file.truncate()
-            fetcher.store(source).stream(source, file.write, deadline)
+            web = fetcher.store(source)
+            assert isinstance(web, WebStore)  # nobody else gives a file whole or not at all
+            web.stream(source, file.write, deadline)
 
         patiently(whole, source.name, fetcher.patience, fetcher.retries, fetcher.stopped)
     finally:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import bz2
 import lzma
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Generator
 from typing import Any
 
 from shardmill.errors import SourceError
@@ -85,11 +86,6 @@ def _xz_dictionary(head: bytes) -> int:
     return 0
 
 
-def decompressed(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
-    """The text of a compressed stream in blocks; what it raises names the place among the compressed bytes."""
-    return _zstd(raw, name) if compression == "zstd" else _members(raw, compression, name)
-
-
 def _new_gzip() -> Any:
     from isal import igzip_lib
 
@@ -100,14 +96,27 @@ def _new_xz() -> Any:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
 
 
-_NEW: dict[str, Callable[[], Any]] = {"gzip": _new_gzip, "bzip2": bz2.BZ2Decompressor, "xz": _new_xz}
+def _new_zstd() -> Any:
+    """One that refuses frames which ask for a window above 128 MB: the library's own limit."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+
+    return zstd.ZstdDecompressor()
 
 
-def _members(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
-    """gzip, bzip2 or xz: any number of members, one after another, and zeros as padding at the end.
+_NEW: dict[str, Callable[[], Any]] = {
+    "gzip": _new_gzip, "zstd": _new_zstd, "bzip2": bz2.BZ2Decompressor, "xz": _new_xz,
+}  # fmt: skip
 
-    The standard library's file classes take anything after the first bzip2 or xz stream for the end of the data,
-    so a damaged second header would lose the rest without a word.
+
+def decompressed(raw: FeedStream, compression: str, name: str) -> Generator[bytes]:
+    """The text of a compressed stream in blocks; what it raises names the place among the compressed bytes.
+
+    It is any number of members, one after another, and zeros as padding at the end. The standard library's file classes
+    take anything after the first bzip2 or xz stream for the end of the data, so a damaged second header would lose the
+    rest without a word.
     """
     pending = _head(raw, b"", compression, name, first=True)
     while pending:
@@ -121,8 +130,8 @@ def _members(raw: FeedStream, compression: str, name: str) -> Iterator[bytes]:
                 out: bytes = member.decompress(block, STREAM_BLOCK)
             except MemoryError:
                 raise
-            except Exception as error:  # igzip_lib's own error derives from Exception alone
-                raise _error(f"the {compression} stream is damaged: {error}", name, raw.offset) from error
+            except Exception as error:  # the libraries' own errors derive from Exception alone
+                raise _failure(str(error), compression, name, raw.offset) from error
             if out:
                 yield out
         pending = _head(raw, member.unused_data, compression, name, first=False)
@@ -132,46 +141,31 @@ def _head(raw: FeedStream, head: bytes, compression: str, name: str, *, first: b
     """The beginning of the next member; empty where there is none. `head`: what was read of it already."""
     head = head or raw.read(INPUT_BLOCK)
     padded = False
-    while not first and head[:1] == b"\0":
+    while not first and head[:1] == b"\0" and compression != "zstd":
         padded = True
         head = head.lstrip(b"\0") or raw.read(INPUT_BLOCK)
     while head and len(head) < 10 and (more := raw.read(INPUT_BLOCK)):
         head += more
     if not head and first:
         raise _error(f"the {compression} stream ends too early", name, raw.offset)
-    # xz allows padding between streams; gzip and bzip2 only at the very end.
-    known = compression_from(head) == compression and not (padded and compression != "xz")
+    # xz allows padding between streams; gzip and bzip2 only at the very end, zstd nowhere.
+    known = compression_from(head, compression) == compression and not (padded and compression != "xz")
     cut = not padded and len(head) < 10 and _FIRST[compression].startswith(head[:6])
     if head and not known and not cut:
         raise _error(f"the {compression} stream is followed by something else", name, raw.offset - len(head))
     return head
 
 
+def _failure(said: str, compression: str, name: str, offset: int) -> Exception:
+    """The error for what a decompressor has said."""
+    if "not enough memory" in said:
+        return MemoryError(said)
+    if "too much memory" in said:
+        hint = "decompress it first: `zstd -d --long=31`"
+        return _error("the zstd stream needs a window above 128 MB", name, offset, hint)
+    said = said.removeprefix("Unable to decompress Zstandard data: ")
+    return _error(f"the {compression} stream is damaged: {said}", name, offset)
+
+
 def _error(message: str, name: str, offset: int, hint: str | None = None) -> SourceError:
     return SourceError(message, place=f"{name}, near compressed byte {offset:,}", hint=hint)
-
-
-def _zstd(raw: FeedStream, name: str) -> Iterator[bytes]:
-    """zstd through pyarrow: every frame, skippable ones too; it raises where a frame is cut short.
-
-    Frames that ask for a window above 128 MB are refused by the library (its default limit).
-    """
-    import pyarrow as pa
-
-    stream = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
-    try:
-        while out := stream.read(STREAM_BLOCK):
-            yield out
-    except OSError as error:
-        text, hint = str(error), None
-        if "not enough memory" in text:
-            raise MemoryError(text) from error
-        if "Truncated" in text:
-            message = "the zstd stream ends too early"
-        elif "too much memory" in text:
-            message, hint = "the zstd stream needs a window above 128 MB", "decompress it first: `zstd -d --long=31`"
-        else:
-            message = f"the zstd stream is damaged: {text.removeprefix('ZSTD decompress failed: ')}"
-        raise _error(message, name, raw.offset, hint) from error
-    if not raw.offset:
-        raise _error("the zstd stream ends too early", name, 0)

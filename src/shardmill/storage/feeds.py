@@ -10,7 +10,7 @@ import select
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Protocol
 
 from shardmill.errors import SourceError
@@ -48,6 +48,7 @@ class RandomAccess(Feed):
     """A feed of known size, of which any part can be read in any order."""
 
     size: int
+    """Who wants to see only so much may make it less."""
 
     def read(self, start: int, end: int, keep: bool = False) -> bytes | bytearray:
         """The bytes of a range. `keep`: they will be read again."""
@@ -69,21 +70,6 @@ class RandomAccess(Feed):
 
     def stored(self, offset: int) -> int:
         return offset
-
-
-class ByteStream(Protocol):
-    """Bytes that are read from the start to the end."""
-
-    offset: int
-    """Bytes that were read so far."""
-
-    def read(self, n: int) -> bytes:
-        """At most n bytes; none at the end."""
-
-    def stored(self) -> int:
-        """About how many bytes, as they are stored, were read so far; for progress."""
-
-    def close(self) -> None: ...
 
 
 def open_raw(source: Source, flags: int = FLAGS) -> int:
@@ -198,7 +184,7 @@ class FileFeed(RandomAccess):
 
     def peek(self, offset: int, n: int) -> bytes:
         if self._whole is not None:
-            return self._whole[offset : offset + n]
+            return self._whole[offset : min(offset + n, self.size)]
         if self._stopped is not None and self._stopped.is_set():
             raise SourceError("the run has ended")
         n = min(n, self.size - offset)
@@ -217,36 +203,11 @@ class FileFeed(RandomAccess):
             self._descriptor = -1
 
 
-class Before(Feed):
-    """A feed as if it ended at an earlier byte."""
-
-    def __init__(self, feed: Feed, end: int) -> None:
-        self._feed, self._end = feed, end
-
-    def take(self, start: int, end: int) -> bytes | None:
-        return self._feed.take(start, end)
-
-    def drop(self, offset: int) -> None:
-        self._feed.drop(offset)
-
-    def stored(self, offset: int) -> int:
-        return self._feed.stored(offset)
-
-    def close(self) -> None:
-        self._feed.close()
-
-    def peek(self, offset: int, n: int) -> bytes:
-        return self._feed.peek(offset, max(0, min(n, self._end - offset)))
-
-    def end_by(self, limit: int) -> int | None:
-        return self._end if self._end <= limit else None
-
-
 class StreamFeed(Feed):
     """A stream that only goes forward: the blocks that were looked at and not yet taken are held, and CONTEXT bytes."""
 
-    def __init__(self, name: str, blocks: Iterator[bytes], raw: ByteStream | None = None) -> None:
-        """`raw`: the stream that the blocks are made from, if there is one to be closed."""
+    def __init__(self, name: str, blocks: Generator[bytes], raw: FeedStream | None = None) -> None:
+        """`raw`: the stream that the blocks are made from, if there is one."""
         self._name, self._coming, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
         self._base = self._end = 0  # of the blocks that are held
@@ -293,8 +254,7 @@ class StreamFeed(Feed):
         return self._raw.stored() if self._raw is not None else offset
 
     def close(self) -> None:
-        if self._raw is not None:
-            self._raw.close()
+        (self._raw or self._coming).close()
 
     def _fill(self, end: int) -> None:
         while not self._ended and self._end < end:
@@ -316,51 +276,42 @@ class StreamFeed(Feed):
             self._base += len(self._blocks.popleft())
 
 
-class Pipe(ByteStream):
-    """A pipe, a device or standard input; a silent one is waited for until `stopped`."""
-
-    def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
-        self._source = source
-        self._stopped = stopped
-        self.offset = 0
-        # To open a pipe that nobody writes to would wait for ever. Only Linux can tell such a one from one at its end.
-        flags = FLAGS | (os.O_NONBLOCK if sys.platform == "linux" else 0)
-        self._descriptor = -1 if source.path == STDIN else _open(source, flags)
-
-    def read(self, n: int) -> bytes:
-        descriptor = 0 if self._source.path == STDIN else self._descriptor
+def pipe_blocks(source: Source, stopped: threading.Event | None = None) -> Generator[bytes]:
+    """The blocks of a pipe, a device or standard input; a silent one is waited for until `stopped`."""
+    # To open a pipe that nobody writes to would wait for ever. Only Linux can tell such a one from one at its end.
+    flags = FLAGS | (os.O_NONBLOCK if sys.platform == "linux" else 0)
+    descriptor = 0 if source.path == STDIN else _open(source, flags)
+    offset = 0
+    try:
         while True:
             try:
-                self._wait_for(descriptor)
-                block = os.read(descriptor, n)
-                break
+                _wait_for(descriptor, stopped)
+                block = os.read(descriptor, STREAM_BLOCK)
             except BlockingIOError:  # another reader of the same pipe was faster
                 continue
             except OSError as error:
-                raise _os_error(self._source, error, self.offset) from error
-        self.offset += len(block)
-        return block
-
-    def _wait_for(self, descriptor: int) -> None:
-        """Return when there is something to be read, or when the writers of a pipe have closed it."""
-        if os.name == "nt":  # there it waits in the read, and only for files and consoles
-            return
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
-        while not poll.poll(STOP_CHECK * 1000):
-            if self._stopped is not None and self._stopped.is_set():
-                raise SourceError("the run has ended")
-
-    def stored(self) -> int:
-        return self.offset
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+                raise _os_error(source, error, offset) from error
+            if not block:
+                return
+            offset += len(block)
+            yield block
+    finally:
+        if descriptor:
+            os.close(descriptor)
 
 
-class FeedStream(ByteStream):
+def _wait_for(descriptor: int, stopped: threading.Event | None) -> None:
+    """Return when there is something to be read, or when the writers of a pipe have closed it."""
+    if os.name == "nt":  # there it waits in the read, and only for files and consoles
+        return
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not poll.poll(STOP_CHECK * 1000):
+        if stopped is not None and stopped.is_set():
+            raise SourceError("the run has ended")
+
+
+class FeedStream:
     """A feed read from a place to its end, for what decompresses or parses it; also a file as pyarrow wants one."""
 
     def __init__(self, feed: Feed, offset: int = 0) -> None:

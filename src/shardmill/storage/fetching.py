@@ -10,9 +10,11 @@ import threading
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING, Protocol
 
 from shardmill.errors import SourceError
@@ -46,20 +48,16 @@ class Store(Protocol):
 
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> Bytes: ...
 
-    def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None: ...
 
-
+@dataclass(slots=True)
 class Fetch:
     """Some bytes that were asked for."""
 
-    __slots__ = ("call", "data", "done", "error", "size")
-
-    def __init__(self, call: Callable[[], Bytes], size: int) -> None:
-        self.call: Callable[[], Bytes] | None = call
-        self.size = size
-        self.done = False
-        self.data: Bytes = b""
-        self.error: BaseException | None = None
+    call: Callable[[], Bytes] | None
+    size: int
+    done: bool = False
+    data: Bytes = b""
+    error: BaseException | None = None
 
 
 class Fetcher:
@@ -137,7 +135,17 @@ class Fetcher:
 
     def head(self, source: Source) -> Bytes:
         """The beginning of a source, or all of it if it is small; the sources after it are begun too."""
-        return self.wait(self._opened(source)[0])
+        with self.changed:
+            head, _ = self._open(source)
+            self._move_to(source)
+            after = self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD] if self.cache is None else ()
+            for number, following in enumerate(after):
+                # The footers of large parquet files are megabytes, so fewer of these.
+                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
+                    break
+                if following.remote and following.size is not None:
+                    self._open(following)
+        return self.wait(head)
 
     def tail(self, source: Source) -> Bytes:
         """The end of a source: a parquet file's footer, whole."""
@@ -167,19 +175,6 @@ class Fetcher:
         for advance in list(self.advance):
             advance()
         self.changed.notify_all()
-
-    def _opened(self, source: Source) -> tuple[Fetch, Fetch | None]:
-        with self.changed:
-            opened = self._open(source)
-            self._move_to(source)
-            after = self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD] if self.cache is None else ()
-            for number, following in enumerate(after):
-                # The footers of large parquet files are megabytes, so fewer of these.
-                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
-                    break
-                if following.remote and following.size is not None:
-                    self._open(following)
-            return opened
 
     def _move_to(self, source: Source) -> None:
         while self._next < len(self._sources) and self._sources[self._next] != source:
@@ -268,27 +263,25 @@ def store_for(scheme: str, patience: Patience) -> Store:
     return WebStore(patience)
 
 
-_shared: list[Fetcher] = []
-
-
+@cache
 def shared_fetcher() -> Fetcher:
     """For looks into single sources, outside of a run."""
-    if not _shared:
-        _shared.append(Fetcher())
-    return _shared[0]
+    return Fetcher()
 
 
 class ReadAhead:
-    """Pieces of a source in the order in which they will be read, fetched before that, as far as the window allows.
+    """Spans of a source, in pieces that are fetched before they are read, in order, as far as the window allows.
 
     Several readers may be at work on different pieces. A piece is let go when it was read to its end.
     """
 
-    def __init__(self, fetcher: Fetcher, source: Source, starts: Sequence[int], end_of: Callable[[int], int]) -> None:
-        self._fetcher, self._source = fetcher, source
-        self._starts, self._end_of = starts, end_of
-        self._next = 0
+    def __init__(self, fetcher: Fetcher, source: Source, spans: Sequence[tuple[int, int]]) -> None:
+        """`spans`: where they begin and end, in ascending order."""
+        self._fetcher, self._source, self._spans = fetcher, source, spans
         self._pieces: dict[int, Fetch] = {}
+        """Those that are held or on their way, by their first byte."""
+        self._reached = 0
+        """Up to there all was asked for."""
         self._closed = False
         with fetcher.changed:
             fetcher.advance.append(self._advance)
@@ -298,35 +291,27 @@ class ReadAhead:
         """The bytes of a range. `keep`: they will be read again, so nothing is let go or waited for."""
         parts: list[Bytes | memoryview] = []
         while start < end:
-            number = bisect_right(self._starts, start) - 1
-            stop = self._end_of(number) if number >= 0 else 0
-            if start >= stop:  # before the first piece, or between two
-                after = self._starts[number + 1] if number + 1 < len(self._starts) else end
-                upto = min(end, max(after, start + 1))
+            first, stop = self._piece_from(start) or (end, end)
+            fetch = self._fetch(first, keep) if first <= start else None
+            upto = min(end, stop if first <= start else first)
+            if fetch is None:  # between two spans, or not in the window
                 parts.append(self._fetcher.read(self._source, start, upto))
             else:
-                upto = min(end, stop)
-                fetch = self._piece(number, keep)
-                if fetch is None:
-                    parts.append(self._fetcher.read(self._source, start, upto))
-                else:
-                    first = self._starts[number]
-                    data = self._fetcher.wait(fetch)
-                    whole = start == first and upto == stop
-                    parts.append(data if whole else memoryview(data)[start - first : upto - first])
-                    if upto == stop and not keep:
-                        self._let_go(number)
+                data = self._fetcher.wait(fetch)
+                whole = start == first and upto == stop
+                parts.append(data if whole else memoryview(data)[start - first : upto - first])
+                if upto == stop and not keep:
+                    self._let_go(first, stop)
             start = upto
         return parts[0] if len(parts) == 1 and isinstance(parts[0], (bytes, bytearray)) else b"".join(parts)
 
     def release(self, start: int, end: int) -> None:
         """Nobody will read these bytes any more."""
-        first = max(0, bisect_right(self._starts, start) - 1)
-        for number in range(first, len(self._starts)):
-            if self._starts[number] >= end:
-                break
-            if self._starts[number] >= start:
-                self._let_go(number)
+        at = start
+        while (piece := self._piece_from(at)) and piece[0] < end:
+            at = piece[1]
+            if piece[0] >= start:
+                self._let_go(*piece)
 
     def close(self) -> None:
         """Let go of everything; what is read from now on is fetched for itself."""
@@ -341,14 +326,24 @@ class ReadAhead:
             self._pieces.clear()
             self._fetcher.let_go(held)
 
-    def _piece(self, number: int, keep: bool) -> Fetch | None:
+    def _piece_from(self, offset: int) -> tuple[int, int] | None:
+        """Where the piece begins and ends that holds a byte, or else the next one; None behind the last."""
+        number = bisect_right(self._spans, offset, key=itemgetter(1))
+        if number == len(self._spans):
+            return None
+        begin, end = self._spans[number]
+        size = self._fetcher.piece
+        first = begin + max(0, offset - begin) // size * size
+        return first, min(end, first + size)
+
+    def _fetch(self, first: int, keep: bool) -> Fetch | None:
         """The fetch of a piece; None when the reader has to fetch for itself: it is gone, or its turn does not come."""
         waited = time.monotonic()
         with self._fetcher.changed:
             while True:
-                if number in self._pieces:
-                    return self._pieces[number]
-                if number < self._next or keep or self._closed:
+                if first in self._pieces:
+                    return self._pieces[first]
+                if first < self._reached or keep or self._closed:
                     return None
                 if self._fetcher.stopped.is_set():
                     raise SourceError("the run has ended")
@@ -358,27 +353,27 @@ class ReadAhead:
                     return None
                 self._fetcher.changed.wait(STOP_CHECK)
 
-    def _let_go(self, number: int) -> None:
+    def _let_go(self, first: int, stop: int) -> None:
         with self._fetcher.changed:
-            if number >= self._next:
+            coming = self._piece_from(self._reached)
+            if coming == (first, stop):
                 # It was read without the window's help; to fetch it again would be for nothing.
-                self._next = number + 1 if number == self._next else self._next
-            fetch = self._pieces.pop(number, None)
+                self._reached = stop
+            fetch = self._pieces.pop(first, None)
             self._fetcher.let_go(fetch.size if fetch is not None else 0)
-            if not self._pieces and self._next >= len(self._starts):
+            if not self._pieces and self._piece_from(self._reached) is None:
                 self._close()
 
     def _advance(self) -> None:
         """Ask for the next pieces, while there is room; one is always on its way. The lock is held."""
         fetcher = self._fetcher
-        while not self._closed and self._next < len(self._starts):
-            start = self._starts[self._next]
-            size = self._end_of(self._next) - start
-            if size > fetcher.free and self._pieces:
+        while not self._closed and (piece := self._piece_from(self._reached)):
+            start, end = piece
+            if end - start > fetcher.free and self._pieces:
                 return
-            self._pieces[self._next] = fetcher.begin(self._source, start, start + size)
-            fetcher.free -= size
-            self._next += 1
+            self._pieces[start] = fetcher.begin(self._source, start, end)
+            fetcher.free -= end - start
+            self._reached = end
 
 
 class RemoteFeed(RandomAccess, StreamFeed):
@@ -415,15 +410,13 @@ class RemoteFeed(RandomAccess, StreamFeed):
         self._fetcher.close(self._source)
 
     def expect(self, spans: Sequence[tuple[int, int]]) -> None:
-        piece = self._fetcher.piece
-        cut = [(at, min(end, at + piece)) for start, end in spans for at in range(start, end, piece)]
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+        spans = [(start, end) for start, end in spans if start < end]
         # Where spans do not ascend, nothing can be found among them by halves: then each read fetches for itself.
-        if cut and all(one[1] <= other[0] for one, other in pairwise(cut)):
-            starts, ends = zip(*cut, strict=True)
-            self._ahead = ReadAhead(self._fetcher, self._source, starts, ends.__getitem__)
+        if spans and all(one[1] <= other[0] for one, other in pairwise(spans)):
+            self._ahead = ReadAhead(self._fetcher, self._source, spans)
 
     def read(self, start: int, end: int, keep: bool = False) -> Bytes:
         if end <= len(self._head):
@@ -439,18 +432,12 @@ class RemoteFeed(RandomAccess, StreamFeed):
         if self._ahead is not None:
             self._ahead.release(start, end)
 
-    def _forward(self) -> Iterator[bytes]:
+    def _forward(self) -> Generator[bytes]:
         """The blocks from the end of those that are held, wherever that is when one is asked for."""
         while self._end < self._whole_size:
             if self._end < len(self._head):
                 yield bytes(self._head[self._end :])
                 continue
             if self._ahead is None:
-                # Not a list of them: a terabyte has a quarter of a million pieces.
-                starts = range(self._end, self._whole_size, self._fetcher.piece)
-                self._ahead = ReadAhead(self._fetcher, self._source, starts, partial(_end_of, starts, self._whole_size))
+                self._ahead = ReadAhead(self._fetcher, self._source, [(self._end, self._whole_size)])
             yield bytes(self._ahead.read(self._end, min(self._end + STREAM_BLOCK, self._whole_size)))
-
-
-def _end_of(starts: range, size: int, number: int) -> int:
-    return min(size, starts[number] + starts.step)

@@ -50,12 +50,13 @@ class PartialFile:
 
     written = True
 
-    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None) -> None:
+    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None, hashed: bool = True) -> None:
         """Open it anew, or with its first `keep` bytes; OutputError when there are fewer.
 
-        `name` is what the manifest calls it, when that is more than the last part of the path.
+        `name` is what the manifest calls it, when that is more than the last part of the path. `hashed`: False for
+        one that has checksums of its own.
         """
-        self.path, self.name = path, name or path.name
+        self.path, self.name, self._hashes = path, name or path.name, hashed
         self._partial = path.with_name(path.name + PARTIAL)
         self._hash = hashlib.sha256()
         self._hashed = 0
@@ -108,7 +109,7 @@ class PartialFile:
             self.close()
             os.replace(self._partial, self.path)
             sync_folder(self.path.parent)
-        return Written(self.name, tokens, self.length, self._hash.hexdigest(), role)
+        return Written(self.name, tokens, self.length, self._hash.hexdigest() if self._hashes else "", role)
 
     def close(self) -> None:
         self._file.close()
@@ -121,7 +122,7 @@ class PartialFile:
     def _follow(self, length: int) -> None:
         self._behind.seek(self._hashed)
         block = bytearray(_BLOCK)
-        while self._hashed < length:
+        while self._hashes and self._hashed < length:
             got = self._behind.readinto(memoryview(block)[: min(_BLOCK, length - self._hashed)])
             if not got:
                 raise OutputError(

@@ -26,11 +26,8 @@ _LIGHT = frozenset(ending for ending, name in FORMAT_ENDINGS.items() if INPUT_FO
 
 
 def is_light(path: str) -> bool:
-    """Whether the name promises a format that is read without Arrow, in no compression that Arrow is needed for."""
-    if path[path.rfind(".") + 1 :] in _LIGHT:
-        return True
-    ending, compression = endings(path)
-    return ending in _LIGHT and COMPRESSION_ENDINGS.get(compression) != "zstd"
+    """Whether the name promises a format that is read without Arrow."""
+    return path[path.rfind(".") + 1 :] in _LIGHT or endings(path)[0] in _LIGHT
 
 
 @lru_cache(4)  # a source's name is asked about three times in a row

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shardmill.errors import SourceError
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage.compressed import compression_from, decompressed, window_of
-from shardmill.storage.feeds import STREAM_BLOCK, Feed, FeedStream, FileFeed, Pipe, StreamFeed
+from shardmill.storage.feeds import Feed, FeedStream, FileFeed, StreamFeed, pipe_blocks
 from shardmill.storage.fetching import Fetcher, RemoteFeed, shared_fetcher
 from shardmill.storage.names import compression_of, format_of
 from shardmill.storage.source import SMALL, Source
@@ -80,8 +80,7 @@ def open_source(
 
 def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
     if source.size is None:
-        pipe = Pipe(source, fetcher.stopped if fetcher else None)
-        return StreamFeed(source.name, iter(lambda: pipe.read(STREAM_BLOCK), b""), pipe)
+        return StreamFeed(source.name, pipe_blocks(source, fetcher.stopped if fetcher else None))
     if source.remote:
         return RemoteFeed(fetcher or shared_fetcher(), source)
     return FileFeed(source, fetcher.stopped if fetcher else None)

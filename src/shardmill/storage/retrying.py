@@ -83,13 +83,13 @@ class Retries:
 
     def __init__(self) -> None:
         self.count = 0
-        self._now: dict[int, str] = {}
+        self._now: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
-    def begin(self, words: str) -> None:
+    def begin(self, words: str, wait: float) -> None:
         with self._lock:
             self.count += 1
-            self._now[threading.get_ident()] = words
+            self._now[threading.get_ident()] = words, time.monotonic() + wait
 
     def end(self) -> None:
         with self._lock:
@@ -98,7 +98,11 @@ class Retries:
     def words(self) -> str:
         """What the progress line says; empty when all is well."""
         with self._lock:
-            return f"retrying: {next(iter(self._now.values()))}" if self._now else ""
+            if not self._now:
+                return ""
+            words, until = next(iter(self._now.values()))
+        left = until - time.monotonic()
+        return f"retrying in {left:.0f} s: {words}" if left >= 1 else f"retrying: {words}"
 
 
 def patiently(
@@ -131,13 +135,13 @@ def patiently(
                 if number >= tries or wait > left:
                     raise (trouble.error or (failed or _unread)(trouble, number, place)) from None
                 number += 1
-                retries.begin(f"{trouble.reason}, try {number} of {tries}")
+                retries.begin(f"{trouble.reason}, try {number} of {tries}", wait)
             stopped.wait(wait)
     finally:
         retries.end()
 
 
-_HINT = "the same command goes on from there when the server answers again"
+_HINT = "try again when the server answers; SHARDMILL_TRIES sets how often a request is tried"
 
 
 def _unread(trouble: Transient, tries: int, place: str) -> Unreachable:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from shardmill.errors import SourceError
 from shardmill.storage.addresses import scheme_of
@@ -19,12 +19,14 @@ from shardmill.storage.names import is_light
 if TYPE_CHECKING:
     from shardmill.storage.given import NamedSource
 
+T = TypeVar("T")
+
 STDIN = "-"
 # Sources up to this size are read whole when they are opened, and of larger ones so much is looked at to tell what they
 # are: one open, one read, and the worker gets the bytes.
 SMALL = 1 << 16
 # Rows that are packed together: one takes 5 to 15 bytes so, where it would take 400 as objects.
-_BLOCK = 1024
+PACKED = 1024
 _BATCH = 1 << 16  # rows that are sorted at once: 12 MB
 
 
@@ -70,18 +72,18 @@ class PackedRows:
     @property
     def room(self) -> int:
         """Rows that can be added at once."""
-        return _BLOCK - len(self._open)
+        return PACKED - len(self._open)
 
     def add(self, rows: list[tuple[Any, ...]]) -> None:
         """Add some rows, not more than there is room for."""
         self._open += rows
-        if len(self._open) == _BLOCK:
+        if len(self._open) == PACKED:
             # By columns, since the values of one are alike.
             self._blocks.append(zlib.compress(marshal.dumps(tuple(zip(*self._open, strict=True))), 1))
             self._open = []
 
     def __len__(self) -> int:
-        return len(self._blocks) * _BLOCK + len(self._open)
+        return len(self._blocks) * PACKED + len(self._open)
 
     def block(self, number: int) -> list[tuple[Any, ...]]:
         """Some consecutive rows, unpacked."""
@@ -104,7 +106,37 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     return heapq.merge(*runs, batch) if runs else iter(batch)
 
 
-class Sources(Sequence[Source]):
+class InBlocks(Sequence[T]):
+    """A long sequence that is kept packed, and unpacked by blocks of PACKED values where it is asked for."""
+
+    def block(self, number: int) -> list[T]:
+        """Some consecutive values."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[T]:
+        return self.iter_from(0)
+
+    def iter_from(self, index: int) -> Iterator[T]:
+        """The values from this one on."""
+        for number in range(index // PACKED, -(-len(self) // PACKED)):
+            yield from islice(self.block(number), max(0, index - number * PACKED), None)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | list[T]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"there are {len(self):,} sources")
+        number, row = divmod(index % len(self), PACKED)
+        return self.block(number)[row]
+
+
+class Sources(InBlocks[Source]):
     """The sources of a run in order. One is made when it is asked for, so that a million of them take 20 MB."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
@@ -120,7 +152,7 @@ class Sources(Sequence[Source]):
         self.given: dict[str, NamedSource] = {}
         """Text from Python, by the path that stands for it."""
         # The feeder, the writer and what is fetched ahead each look at a place of their own.
-        self._block = lru_cache(4)(self._unpacked)
+        self._unpacked = lru_cache(4)(lambda number: list(map(Source._make, self._rows.block(number))))
         self.extend(sources)
 
     def append(self, source: Source) -> None:
@@ -153,28 +185,7 @@ class Sources(Sequence[Source]):
     def __len__(self) -> int:
         return len(self.sizes)
 
-    def __iter__(self) -> Iterator[Source]:
-        return map(Source._make, self._rows)
-
-    def iter_from(self, index: int) -> Iterator[Source]:
-        """The sources from this one on."""
-        for number in range(index // _BLOCK, len(self) // _BLOCK + 1):
-            yield from islice(map(Source._make, self._rows.block(number)), max(0, index - number * _BLOCK), None)
-
-    @overload
-    def __getitem__(self, index: int) -> Source: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Source]: ...
-
-    def __getitem__(self, index: int | slice) -> Source | list[Source]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"there are {len(self):,} sources")
-        number, row = divmod(index % len(self), _BLOCK)
-        rows = self._block(number) if number < len(self) // _BLOCK else self._rows.block(number)
-        return Source._make(rows[row])
-
-    def _unpacked(self, number: int) -> list[tuple[Any, ...]]:
-        return self._rows.block(number)
+    def block(self, number: int) -> list[Source]:
+        if number < len(self) // PACKED:
+            return self._unpacked(number)
+        return self._rows.block(number)  # type: ignore[return-value]  # not packed yet: as they were added

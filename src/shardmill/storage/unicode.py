@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill import core
 from shardmill.core import is_utf8
-from shardmill.storage.feeds import STREAM_BLOCK, ByteStream
+from shardmill.storage.feeds import STREAM_BLOCK, FeedStream
 
 BOM = codecs.BOM_UTF8
 REPLACEMENT = "\ufffd".encode()
@@ -66,7 +66,7 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("shardmill.mark", _mark)
 
 
-def transcoded(raw: ByteStream, encoding: str) -> Iterator[bytes]:
+def transcoded(raw: FeedStream, encoding: str) -> Generator[bytes]:
     """UTF-16 or UTF-32 in, blocks of UTF-8 out; the byte order mark is gone."""
     decoder = codecs.getincrementaldecoder(encoding)("shardmill.mark")
     # Two bytes of UTF-16 become at most three of UTF-8.

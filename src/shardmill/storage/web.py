@@ -284,36 +284,32 @@ def refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool = Tr
             place=place,
             hint="it is not the dataset's owner who refuses: look whether a proxy stands between, or try again later",
         )
-    if code == "GatedRepo":
-        raise SourceError(
-            "the dataset is gated: its owner wants you to accept its terms first",
-            place=place,
-            hint=f"accept them at https://huggingface.co/datasets/{repo}, then `hf auth login` or set HF_TOKEN",
-        )
-    if code == "RevisionNotFound":
-        raise SourceError("the dataset has no such revision", place=place, hint="check what stands after the `@`")
-    if code == "EntryNotFound":
-        raise SourceError("the dataset has no such file", place=place, hint=f"see {_files(repo)}")
-    if status == 401 and "Invalid credentials" in headers.get("x-error-message", ""):
-        raise SourceError(
-            "the hub does not accept the token (401)", place=place, hint="`hf auth login` again, or correct HF_TOKEN"
-        )
-    if code == "RepoNotFound" or status == 401:
-        raise SourceError(
-            "the hub has no such dataset, or does not show it to you",
-            place=place,
-            hint="check the name; for a private dataset `hf auth login` or set HF_TOKEN",
-        )
-    if status == 403:
-        hint = f"the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"
-        raise SourceError("the hub does not allow it (403)", place=place, hint=hint)
-    raise SourceError(f"the hub answers {status}", place=place, hint="check the address, and HF_ENDPOINT if it is set")
+    if code in _HUB_SAYS:
+        message, hint = _HUB_SAYS[code]
+    elif status == 401 and "Invalid credentials" in headers.get("x-error-message", ""):
+        message, hint = "the hub does not accept the token (401)", "`hf auth login` again, or correct HF_TOKEN"
+    elif status == 401:
+        message, hint = _HUB_SAYS["RepoNotFound"]
+    elif status == 403:
+        message = "the hub does not allow it (403)"
+        hint = "the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"
+    else:
+        message, hint = f"the hub answers {status}", "check the address, and HF_ENDPOINT if it is set"
+    raise SourceError(message, place=place, hint=hint.format(repo=repo))
 
 
-def _files(repo: str) -> str:
-    return f"https://huggingface.co/datasets/{repo}/tree/main"
-
-
+_HUB_SAYS = {
+    "GatedRepo": (
+        "the dataset is gated: its owner wants you to accept its terms first",
+        "accept them at https://huggingface.co/datasets/{repo}, then `hf auth login` or set HF_TOKEN",
+    ),
+    "RevisionNotFound": ("the dataset has no such revision", "check what stands after the `@`"),
+    "EntryNotFound": ("the dataset has no such file", "see https://huggingface.co/datasets/{repo}/tree/main"),
+    "RepoNotFound": (
+        "the hub has no such dataset, or does not show it to you",
+        "check the name; for a private dataset `hf auth login` or set HF_TOKEN",
+    ),
+}
 _DOWNLOAD = "add `--cache DIR`: then the file is fetched whole, and read from there"
 
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardmill.errors import ShardmillError
-from shardmill.tokens import unicode_mismatch
 from shardmill.tokens.cuts import UncuttableError
-from shardmill.tokens.stitch import Stitching, encode_stream
+from shardmill.tokens.stitch import encode_stream
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-    EncodeBatch = Callable[[list[str]], Iterable[Sequence[int]]]
+    from shardmill.tokens.backends import Backend
+    from shardmill.tokens.tokenizers import Tokenizer
+
 
 CALL = 5 << 20
 """Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
 LONG = 1 << 22
 """A row beyond this is encoded in parts."""
-BATCH = 1 << 17
-"""Bytes of rows in one call of a tokenizer's own library, which takes a hundred times that in memory."""
 
 
 @dataclass
@@ -48,60 +46,6 @@ class Encoded:
         return np.diff(self.offsets) - 1
 
 
-class Backend(Protocol):
-    """A library that encodes rows; it may raise anything, PanicException too."""
-
-    def rows(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins.
-
-        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
-        """
-
-
-class ReferenceBackend:
-    """The tokenizer's own library. Its calls take many documents, so that threads seldom wait for the GIL."""
-
-    def __init__(self, encode_batch: EncodeBatch) -> None:
-        self._encode_batch = encode_batch
-
-    def rows(
-        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
-    ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins."""
-        ends = (offsets[1:] - gap).tolist()
-        begins = offsets[:-1].tolist()
-        ids = [np.empty(0, np.uint32)]
-        first = 0
-        while first < len(begins):
-            last = first + 1
-            while last < len(ends) and ends[last] - begins[first] <= BATCH:
-                last += 1
-            texts = [data[begins[i] : ends[i]].tobytes().decode() for i in range(first, last)]
-            ids += [np.array([*row, 0], np.uint32) for row in self._encode_batch(texts)]
-            first = last
-        bounds = np.zeros(len(offsets), np.int64)
-        np.cumsum([len(row) for row in ids[1:]], out=bounds[1:])
-        return np.concatenate(ids), bounds
-
-
-@dataclass(frozen=True)
-class EngineParts:
-    """What an engine is made of; belongs to the tokenizer and is shared by its engines."""
-
-    dtype: np.dtype[Any]
-    largest_id: int
-    primary: Callable[[], Backend]
-    reference: Callable[[], Backend] | None
-    """None: the primary is the reference."""
-    stitching: Stitching | None
-    forbidden: re.Pattern[bytes] | None = None
-    """Special tokens that a row must not contain."""
-    mismatch: unicode_mismatch.Characters | None = unicode_mismatch.WITH_SYMBOLS
-    """Characters that the primary and the reference may take for different things; None: there are none."""
-
-
 class EngineError(ShardmillError):
     """The text holds a special token that it must not, or neither the engine nor the reference could encode it."""
 
@@ -109,21 +53,23 @@ class EngineError(ShardmillError):
 class Engine:
     """Encodes text with one tokenizer. Not for two threads at once; its caches grow until it is dropped."""
 
-    def __init__(self, recipe: EngineParts) -> None:
-        self._recipe = recipe
-        self._primary = recipe.primary()
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._falls_back = tokenizer.engine_name != tokenizer.library_name
+        self._mismatch = tokenizer.mismatch if self._falls_back else None
         self._reference: Backend | None = None
         self._fallbacks = 0
-        self._whole = recipe.stitching.step if recipe.stitching and recipe.stitching.little else LONG
+        self._whole = tokenizer.stitching.step if tokenizer.stitching and tokenizer.stitching.little else LONG
         """A row beyond this goes in parts where the reference may have to encode it."""
+        self._primary = tokenizer.backend(tokenizer.engine_name)
 
     def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
         """The tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8.
 
-        A gap holds the separator that the engine was made for; after the last row it may be missing.
+        Gaps hold a separator, which stands nowhere else; after the last row it may be missing.
         """
         rows = _Rows(data, offsets, gap)
-        result = _Result(self._recipe.dtype, len(offsets) - 1)
+        result = _Result(self._tokenizer.dtype, len(offsets) - 1)
         start = 0
         for row in self._odd_rows(rows):
             self._plain_rows(rows, start, row, result)
@@ -134,33 +80,32 @@ class Engine:
 
     def renew(self) -> None:
         """Give back what the caches hold; also while a text in pieces is being encoded."""
-        self._primary = self._recipe.primary()
+        self._primary = self._tokenizer.backend(self._tokenizer.engine_name)
 
-    def encode_pieces(self, pieces: Iterable[bytes]) -> Iterator[NDArray[Any]]:
+    def encode_pieces(self, pieces: Iterable[bytes | memoryview]) -> Iterator[NDArray[Any]]:
         """The tokens of one text that comes in pieces, cut anywhere between characters, in a few megabytes of memory.
 
         UncuttableError if no safe places are known for this tokenizer.
         """
-        if self._recipe.stitching is None:
+        if self._tokenizer.stitching is None:
             raise UncuttableError(
                 "no places are known where this tokenizer's text may be cut", hint="a document must fit in the memory"
             )
-        return encode_stream(pieces, self._text, self._recipe.stitching)
+        return encode_stream(pieces, self._text, self._tokenizer.stitching)
 
     def _odd_rows(self, rows: _Rows) -> list[int]:
         """The rows that cannot go with the others, in order."""
         data, offsets, gap = rows
-        recipe = self._recipe
         first, last = int(offsets[0]), int(offsets[-1])
         odd: list[NDArray[np.int64]] = []
-        if recipe.reference and recipe.mismatch:
-            odd.append(np.searchsorted(offsets, recipe.mismatch.places(data[first:last]) + first, side="right") - 1)
-        if recipe.stitching:
-            odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if recipe.reference else self._whole)))
-        if recipe.forbidden:
-            text = data.data
-            begins = np.array([match.start() for match in recipe.forbidden.finditer(text, first, last)], np.int64)
-            odd.append(np.searchsorted(offsets, begins, side="right") - 1)
+        if self._mismatch:
+            odd.append(np.searchsorted(offsets, self._mismatch.places(data[first:last]) + first, side="right") - 1)
+        if self._tokenizer.stitching:
+            odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if self._falls_back else self._whole)))
+        if forbidden := self._tokenizer.forbidden:
+            begins = np.array([match.start() for match in forbidden.finditer(data.data, first, last)], np.int64)
+            row = np.searchsorted(offsets, begins, side="right") - 1
+            odd.append(row[begins < offsets[row + 1] - gap])
         if not any(map(len, odd)):
             return []  # and `np.unique`, which imports masked arrays, is not called
         numbers: list[int] = np.unique(np.concatenate(odd)).tolist()
@@ -170,16 +115,19 @@ class Engine:
         before = self._fallbacks
         try:
             self._refuse_special(text.data)
-            if self._recipe.stitching and len(text) > self._whole:
-                try:
-                    result.add(row, list(self.encode_pieces(_views(text))))
-                except UncuttableError:
-                    result.add(row, [self._alone(text)])
-            else:
-                result.add(row, [self._alone(text)])
+            result.add(row, self._in_parts(text) or [self._alone(text)])
         except EngineError as error:
             result.fail(row, error.message)
         result.fallbacks += self._fallbacks > before
+
+    def _in_parts(self, text: NDArray[np.uint8]) -> list[NDArray[Any]]:
+        """The tokens of a long row in parts; nothing where it has to be encoded whole."""
+        if self._tokenizer.stitching is None or len(text) <= self._whole:
+            return []
+        try:
+            return list(self.encode_pieces([text.data]))
+        except UncuttableError:
+            return []
 
     def _plain_rows(self, rows: _Rows, start: int, end: int, result: _Result) -> None:
         """The rows from start to end, in calls of about CALL bytes."""
@@ -206,7 +154,7 @@ class Engine:
         return self._alone(np.frombuffer(text, np.uint8))
 
     def _refuse_special(self, text: bytes | memoryview) -> None:
-        found = self._recipe.forbidden and self._recipe.forbidden.search(text)
+        found = self._tokenizer.forbidden and self._tokenizer.forbidden.search(text)
         if found:
             raise EngineError(f"the text contains the special token {found[1].decode(errors='replace')}")
 
@@ -214,12 +162,11 @@ class Engine:
         """The tokens of one text in one call. EngineError if neither library can."""
         row = _Rows(text, np.array([0, len(text)], np.int64), 0)
         outcome: tuple[NDArray[Any], NDArray[np.int64]] | str = ""
-        mismatch = self._recipe.mismatch if self._recipe.reference else None
-        if mismatch is None or not len(mismatch.places(text)):
+        if self._mismatch is None or not len(self._mismatch.places(text)):
             outcome = self._attempt(self._primary, row)
-        if isinstance(outcome, str) and self._recipe.reference:
+        if isinstance(outcome, str) and self._falls_back:
             self._fallbacks += 1
-            self._reference = self._reference or self._recipe.reference()
+            self._reference = self._reference or self._tokenizer.backend(self._tokenizer.library_name)
             outcome = self._attempt(self._reference, row)
         if isinstance(outcome, str):
             raise EngineError(f"the text cannot be encoded: {outcome}")
@@ -238,15 +185,15 @@ class Engine:
             if type(error).__name__ != "PanicException":
                 raise
             if backend is self._primary:
-                self._primary = self._recipe.primary()
+                self.renew()
             return f"a panic of the library: {error}"
-        if len(ids) and int(ids.max()) > self._recipe.largest_id:
+        if len(ids) and int(ids.max()) > self._tokenizer.largest_id:
             return f"id {ids.max()} is beyond the vocabulary"
-        if ids.dtype == self._recipe.dtype and len(ids) == bounds[-1]:
+        dtype = self._tokenizer.dtype
+        if ids.dtype == dtype and len(ids) == bounds[-1]:
             return ids, bounds
-        tokens = np.empty(bounds[-1], self._recipe.dtype)
+        tokens = np.zeros(bounds[-1], dtype)
         tokens[: len(ids)] = ids
-        tokens[len(ids) :] = 0
         return tokens, bounds
 
 
@@ -262,17 +209,6 @@ class _Rows(NamedTuple):
 
     def some(self, start: int, stop: int) -> _Rows:
         return self._replace(offsets=self.offsets[start : stop + 1])
-
-
-def _views(text: NDArray[np.uint8]) -> Iterator[bytes]:
-    """A long row a megabyte at a time, cut between characters."""
-    begin = 0
-    while begin < len(text):
-        end = min(begin + (1 << 20), len(text))
-        while end < len(text) and text[end] & 0xC0 == 0x80:
-            end -= 1
-        yield text[begin:end].tobytes()
-        begin = end
 
 
 class _Result:

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.storage import writing_temporary_files
-from shardmill.tokens import vocabulary
-from shardmill.tokens.core_backend import knows
-from shardmill.tokens.json_files import from_json
-from shardmill.tokens.rank_files import from_ranks
+from shardmill.tokens import backends, vocabulary
+from shardmill.tokens.json_files import JsonTokenizer
+from shardmill.tokens.rank_files import RankTokenizer
 from shardmill.tokens.schemes import SCHEMES, Scheme, by_pattern
-from shardmill.tokens.sentencepiece_files import from_model
+from shardmill.tokens.sentencepiece_files import SentencePieceTokenizer
 
 if TYPE_CHECKING:
     from shardmill.tokens.tokenizers import Tokenizer
@@ -63,6 +62,7 @@ PUBLISHED = {
 }
 """As tiktoken defines them. p50k_base is GPT-2's and 24 tokens more, so it is here too."""
 
+_ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 BUILT_IN = ("gpt2", "r50k_base", "p50k_base")
 
 
@@ -83,7 +83,7 @@ def list_tokenizers() -> list[ListedTokenizer]:
         ListedTokenizer(
             name,
             known.vocab_size,
-            "core" if knows(SCHEMES[known.scheme]) else "gigatoken",
+            "core" if backends.core_knows(SCHEMES[known.scheme]) else "gigatoken",
             "in this package" if name in BUILT_IN else "tiktoken's cache or the network",
             name in BUILT_IN or _cached(name),
         )
@@ -119,7 +119,7 @@ def _no_pattern(pattern: str | None, spec: str) -> None:
 
 def _published(name: str, text: bytes, specials: str) -> Tokenizer:
     known = PUBLISHED[name]
-    return from_ranks(
+    return RankTokenizer(
         name, text, SCHEMES[known.scheme], known.special_tokens, specials=specials, place=name, published=True
     )
 
@@ -129,7 +129,7 @@ def _ranks_of(name: str) -> bytes:
         return vocabulary.p50k_ranks() if name == "p50k_base" else vocabulary.gpt2_ranks()
     from tiktoken.load import read_file_cached
 
-    url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
+    url = _ADDRESS.format(name)
     try:
         text: bytes = read_file_cached(url, PUBLISHED[name].sha256)
     except (OSError, ValueError) as error:
@@ -147,8 +147,8 @@ def _cached(name: str) -> bool:
     if folder is None:
         with writing_temporary_files():
             folder = os.path.join(tempfile.gettempdir(), "data-gym-cache")
-    url = f"https://openaipublic.blob.core.windows.net/encodings/{name}.tiktoken"
-    return bool(folder) and os.path.exists(os.path.join(folder, hashlib.sha1(url.encode()).hexdigest()))
+    address = hashlib.sha1(_ADDRESS.format(name).encode()).hexdigest()
+    return bool(folder) and os.path.exists(os.path.join(folder, address))
 
 
 def _from_folder(folder: Path, pattern: str | None, specials: str) -> Tokenizer:
@@ -168,14 +168,14 @@ def _from_file(path: Path, pattern: str | None, specials: str) -> Tokenizer:
     _no_pattern(pattern, str(path))
     if path.suffix == ".json":
         config = path.with_name("tokenizer_config.json")
-        return from_json(
+        return JsonTokenizer(
             path.parent.name if path.name == "tokenizer.json" and path.parent.name else path.stem,
             text,
             config.read_bytes() if config.is_file() else None,
             specials=specials,
             place=str(path),
         )
-    return from_model(path.stem, text, specials=specials, place=str(path))
+    return SentencePieceTokenizer(path.stem, text, specials=specials, place=str(path))
 
 
 def _from_rank_file(path: Path, text: bytes, pattern: str | None, specials: str) -> Tokenizer:
@@ -192,7 +192,7 @@ def _from_rank_file(path: Path, text: bytes, pattern: str | None, specials: str)
         )
     scheme: Scheme | str = SCHEMES.get(pattern) or by_pattern(pattern) or pattern
     special_tokens = PUBLISHED[published].special_tokens if published else {}
-    return from_ranks(path.stem, text, scheme, special_tokens, specials=specials, place=str(path))
+    return RankTokenizer(path.stem, text, scheme, special_tokens, specials=specials, place=str(path))
 
 
 def _from_hub(spec: str, specials: str) -> Tokenizer:
@@ -219,4 +219,4 @@ def _from_hub(spec: str, specials: str) -> Tokenizer:
             f"the tokenizer `{spec}` cannot be fetched from the hub: {str(error).splitlines()[0]}",
             hint="check the name and the network, log in with `hf auth login`, or give a tokenizer.json file",
         ) from None
-    return from_json(spec, rules.read_bytes(), config, specials=specials, place=spec)
+    return JsonTokenizer(spec, rules.read_bytes(), config, specials=specials, place=spec)

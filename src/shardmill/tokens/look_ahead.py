@@ -27,7 +27,7 @@ WHITE = (
 class LookAhead:
     """The text in hand, and what comes after it."""
 
-    def __init__(self, pieces: Iterable[bytes]) -> None:
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
         self.text = b""
         self.ended = False
         """Nothing comes after the text in hand."""
@@ -119,7 +119,7 @@ class _Spool:
         return block
 
 
-def _slices(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _slices(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
     """The pieces, the large ones in slices that end between characters, the empty ones left out."""
     for piece in pieces:
         start = 0

@@ -16,7 +16,7 @@ from shardmill import __version__
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shardmill.tokens.engines import Backend
+    from shardmill.tokens.backends import Backend
     from shardmill.tokens.unicode_mismatch import Characters
 
 TESTED = {"gigatoken": "0.10.", "tiktoken": "0.14.", "tokenizers": "0.23."}
@@ -29,51 +29,10 @@ FRAGMENTS = [
     *"aZéßǅʰªж中日かカ한ไกनि1٣²Ⅷ!'’\"/-_.,<|>{}\\~^\x00\x1f\x7f",
     *"\t\n\v\f\r \x85\xa0\u1680\u2003\u200b\u200d\u2028\u202f\u3000\ufeff\ufffd",
     *["'s", "'S", "'ll", "'LL", "'ve", "'ſ", "n't", " the", " The", "HTTPServer", "camelCase", "12345", "3.14", "\r\n"],
-    *[
-        "\n\n",
-        "  ",
-        "    ",
-        " \n",
-        "\n ",
-        "\t\t",
-        "e\u0301",
-        "\u0301",
-        "\u1100\u1161\u11a8",
-        "Å",
-        "ﬁ",
-        "漢字、",
-        "ました。",
-        "😀",
-    ],
-    *[
-        "👩\u200d👩\u200d👧",
-        "🇩🇪",
-        "\U0001d518",
-        "//",
-        "/\n",
-        "://",
-        "a/b",
-        "--",
-        "...",
-        "!!!\n",
-        "#include <x>",
-        "▁",
-        " ▁",
-    ],
-    *[
-        "e" * 40,
-        "=" * 70,
-        " " * 90,
-        "\n" * 20,
-        "0" * 17,
-        "AbC" * 9,
-        "ا" * 30,
-        "中" * 25,
-        "<unk>",
-        "<s>",
-        "</s>",
-        "<0x0A>",
-    ],
+    *["\n\n", "  ", "    ", " \n", "\n ", "\t\t", "e\u0301", "\u0301", "\u1100\u1161\u11a8", "Å", "ﬁ", "漢字、"],
+    *["ました。", "😀", "👩\u200d👩\u200d👧", "🇩🇪", "\U0001d518", "//", "/\n", "://", "a/b", "--", "...", "!!!\n"],
+    *["#include <x>", "▁", " ▁", "e" * 40, "=" * 70, " " * 90, "\n" * 20, "0" * 17, "AbC" * 9, "ا" * 30, "中" * 25],
+    *["<unk>", "<s>", "</s>", "<0x0A>"],
 ]
 
 

@@ -2,55 +2,58 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import UsageError
 from shardmill.extras import needs
-from shardmill.tokens.engines import Backend, ReferenceBackend
-from shardmill.tokens.tokenizers import Tokenizer
+from shardmill.tokens.tokenizers import Reference, Tokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
-def from_model(name: str, model: bytes, *, specials: str, place: str) -> Tokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """The tokenizer of a SentencePiece model. Such a text is normalised as a whole, so it has no known safe places."""
-    if specials == "parse":
-        raise UsageError(
-            "SentencePiece never takes text for a special token", place=place, hint="use `--specials text` or `error`"
-        )
-    library = needs("sentencepiece", "sentencepiece", "this tokenizer")
-    try:
-        processor: Any = library.SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise UsageError(f"not a SentencePiece model: {error}", place=place) from None
-    # One document, or a list of them; a list is encoded in this thread, without the GIL.
-    encode = partial(processor.encode, out_type=int, add_bos=False, add_eos=False, num_threads=1)
 
-    def by_library(separator: bytes = b"") -> Backend:
-        return ReferenceBackend(encode)
+    library_name = engine_name = "sentencepiece"
+    library_bytes = 50  # 46 for English
 
-    size = processor.vocab_size()
-    return Tokenizer(
-        name=name,
-        sha256=hashlib.sha256(model).hexdigest(),
-        vocab_size=size,
-        largest_id=size - 1,
-        eot=processor.eos_id() if processor.eos_id() >= 0 else None,
-        engine_name="sentencepiece",
-        library_name="sentencepiece",
-        specials=specials,
-        special_tokens={processor.id_to_piece(id_): id_ for id_ in range(size) if processor.is_control(id_)},
-        pattern=None,
-        cut=None,
-        make_primary=by_library,
-        make_fallback=None,
-        make_reference=lambda: encode,
-        decode_ids=lambda ids: str(processor.decode(ids)).encode(),
-        spell=lambda id_: spelled(processor.id_to_piece(id_)),
-        stitching=None,
-        library_bytes=50,  # 46 for English
-    )
+    def __init__(self, name: str, model: bytes, *, specials: str, place: str) -> None:
+        super().__init__(name, model, specials, place)
+        if specials == "parse":
+            raise UsageError(
+                "SentencePiece never takes text for a special token",
+                place=place,
+                hint="use `--specials text` or `error`",
+            )
+        library = needs("sentencepiece", "sentencepiece", "this tokenizer")
+        try:
+            self._processor: Any = library.SentencePieceProcessor(model_proto=model)
+        except RuntimeError as error:
+            raise UsageError(f"not a SentencePiece model: {error}", place=place) from None
+        # One document, or a list of them; a list is encoded in this thread, without the GIL.
+        self._encode: Any = partial(self._processor.encode, out_type=int, add_bos=False, add_eos=False, num_threads=1)
+        self.largest_id = self._processor.vocab_size() - 1
+        self.eot = self._processor.eos_id() if self._processor.eos_id() >= 0 else None
+        controls = filter(self._processor.is_control, range(self.vocab_size))
+        self.special_tokens = {self._processor.id_to_piece(id_): id_ for id_ in controls}
+
+    def reference(self) -> Reference:
+        encode: Reference = self._encode
+        return encode
+
+    def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
+        found: list[list[int]] = self._encode(texts)
+        return found
+
+    def decode(self, ids: NDArray[Any]) -> bytes:
+        return str(self._processor.decode(ids.tolist())).encode()
+
+    def token_bytes(self, id_: int) -> bytes:
+        return spelled(self._processor.id_to_piece(id_))
 
 
 def spelled(piece: str) -> bytes:

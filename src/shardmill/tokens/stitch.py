@@ -70,7 +70,7 @@ class Stitching:
 
 
 def encode_stream(
-    pieces: Iterable[bytes], encode: Callable[[bytes], NDArray[Any]], how: Stitching
+    pieces: Iterable[bytes | memoryview], encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> Iterator[NDArray[Any]]:
     """The tokens of one text that comes in pieces. `encode` gives the tokens of a text taken alone."""
     with closing(LookAhead(pieces)) as ahead:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -112,35 +111,23 @@ class TextTokenizer:
         return b"".join(parts).decode("utf-8", errors)
 
     def _encoded(self, texts: Iterable[str]) -> Iterator[Encoded]:
-        """The tokens of some texts after another, a few megabytes at a time."""
-        first = 0
-        with self._engine() as use:
-            for data, offsets in _rows(texts):
-                encoded = use(data, offsets)
-                if encoded.failed:
-                    row, reason = encoded.failed[0]
-                    raise EngineError(reason, place=f"text {first + row + 1:,}")
-                yield encoded
-                first += len(offsets) - 1
-
-    @contextmanager
-    def _engine(self) -> Iterator[Any]:
-        """A function that encodes rows, with an engine that is nobody else's meanwhile."""
-        grows = self._tokenizer.engine_bytes is None
+        """The tokens of some texts after another, a few megabytes at a time, by an engine that is nobody else's."""
         try:
             engine, done = self._idle.pop()
         except IndexError:
             engine, done = self._tokenizer.engine(), 0
-
-        def use(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> Encoded:
-            nonlocal done
-            if grows and done > _RENEWED_AFTER:
+        first = 1
+        for data, offsets in _rows(texts):
+            if self._tokenizer.engine_bytes is None and done > _RENEWED_AFTER:
                 engine.renew()
                 done = 0
+            encoded = engine.encode(data, offsets)
+            if encoded.failed:
+                row, reason = encoded.failed[0]
+                raise EngineError(reason, place=f"text {first + row:,}")
+            yield encoded
             done += int(offsets[-1] - offsets[0])
-            return engine.encode(data, offsets)
-
-        yield use
+            first += len(offsets) - 1
         # Not after an error: what the engine then holds is not known.
         if len(self._idle) < _IDLE:
             self._idle.append((engine, done))

@@ -1,75 +1,78 @@
-"""A tokenizer by its name or its file."""
+"""What is known of a tokenizer, and the libraries that encode with it."""
 
 from __future__ import annotations
 
-import functools
+import copy
 import hashlib
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.tokens import self_check
-from shardmill.tokens.engines import Backend, Engine, EngineParts
-from shardmill.tokens.gigatoken_backend import MARK
+from shardmill.tokens import backends, self_check
+from shardmill.tokens.cuts import Cut
+from shardmill.tokens.engines import Engine
 from shardmill.tokens.stitch import Stitching
-from shardmill.tokens.unicode_mismatch import WITH_SYMBOLS, Characters
+from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shardmill.core import Model
+    from shardmill.tokens.schemes import Scheme
 
 Reference = Callable[[str], list[int]]
 _SHOWN = 8
 
 
-def id_type(largest_id: int) -> np.dtype[Any]:
-    """The narrowest unsigned type that the largest id fits in, of the two that trainers read."""
-    return np.dtype(np.uint16 if largest_id < 1 << 16 else np.uint32)
+class Tokenizer(ABC):
+    """The facts about a tokenizer, and its engines. Safe to share between threads.
 
+    A kind of tokenizer is a class that loads one from a file and sets what has no value here.
+    """
 
-@dataclass(frozen=True)
-class Tokenizer:
-    """The facts about a tokenizer, and ways to make engines for it. Safe to share between threads."""
-
-    name: str
-    sha256: str
-    """Of the file that holds its vocabulary or rules."""
-    vocab_size: int
+    library_name: str
+    """The library that says what is right."""
+    special_tokens: dict[str, int]
     largest_id: int
     eot: int | None
     engine_name: str
-    library_name: str
-    """The library that says what is right."""
-    specials: str
-    """What a special token in the text is: `text`, `parse` or `error`."""
-    special_tokens: dict[str, int]
-    pattern: str | None
-    """The split pattern's name, or the pattern."""
-    cut: Callable[[bytes, int], int] | None
-    make_primary: Callable[[bytes], Backend] = field(repr=False)
-    """Given the separator that may stand between its rows, or nothing."""
-    make_fallback: Callable[[], Backend] | None = field(repr=False)
-    make_reference: Callable[[], Reference] = field(repr=False)
-    decode_ids: Callable[[list[int]], bytes] = field(repr=False)
-    stitching: Stitching | None = field(repr=False)
-    separable: bool = False
-    """Its engine can be told of a separator: no other special token is looked for, with which one could overlap."""
-    library_bytes: int = 0
-    """Memory that its library takes for each byte of a document, where every document goes to it whole."""
-    mismatch: Characters | None = WITH_SYMBOLS
+    """`core`, `gigatoken`, or the library itself."""
+    mismatch: Characters | None = None
     """Characters that its engine and its library may take for different things; None: there are none."""
-    engine_bytes: int | None = None
-    """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
-    spell: Callable[[int], bytes] | None = field(default=None, repr=False)
-    """The bytes of one token, where decoding it alone would lose its space or a part of a character."""
+    scheme: Scheme | None = None
+    pattern: str | None = None
+    """The split pattern's name, or the pattern."""
+    cut: Cut | None = None
+    """Finds the places where a text may be cut; None: there are none that are known."""
+    stitching: Stitching | None = None
+    library_bytes = 0
+    """Memory that its library takes for each byte of a document, where every document goes to it whole."""
+
+    def __init__(self, name: str, text: bytes, specials: str, place: str) -> None:
+        """`text`: the file that holds its vocabulary or rules; `place`: where that is, for errors."""
+        self.name, self.specials, self._place = name, specials, place
+        self.sha256 = hashlib.sha256(text).hexdigest()
+        self._building = threading.Lock()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.largest_id + 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What ids are stored as."""
-        return id_type(self.largest_id)
+        """What ids are stored as: the narrowest that the largest fits in, of the two that trainers read."""
+        return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
+
+    @property
+    def engine_bytes(self) -> int | None:
+        """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
+        return backends.CORE_BYTES if self.engine_name == "core" else None
 
     def describe(self) -> dict[str, Any]:
         """What can change the tokens, for the fingerprint and the manifest."""
@@ -99,41 +102,93 @@ class Tokenizer:
         if token not in self.special_tokens:
             known = ", ".join(f"`{name}`" for name in list(self.special_tokens)[:_SHOWN]) or "none"
             raise UsageError(f"`{token}` is no special token of `{self.name}`", hint=f"there are: {known}")
-        return replace(self, eot=self.special_tokens[token])
+        other = copy.copy(self)
+        other.eot = self.special_tokens[token]
+        return other
 
-    def takes(self, separator: bytes) -> bool:
-        """Whether engines can be made for rows that have this separator between them."""
-        return self.separable and bool(separator) and not set(separator) & set(MARK.encode())
+    def engine(self) -> Engine:
+        """A new engine with empty caches: one for each thread, dropped when its caches have grown too large."""
+        return Engine(self)
 
-    def engine(self, separator: bytes = b"") -> Engine:
-        """A new engine with empty caches: one for each thread, dropped when its caches have grown too large.
+    @cached_property
+    def forbidden(self) -> re.Pattern[bytes] | None:
+        """Finds the special tokens that a text must not contain."""
+        if self.specials != "error" or not self.special_tokens:
+            return None
+        names = sorted(self.special_tokens, key=len, reverse=True)
+        return re.compile(rb"(?=(" + b"|".join(re.escape(name.encode()) for name in names) + rb"))")
 
-        `separator`: what may stand between rows, of which `takes` says that it can be had.
-        """
-        forbidden = None
-        if self.specials == "error" and self.special_tokens:
-            names = sorted(self.special_tokens, key=len, reverse=True)
-            forbidden = re.compile(rb"(?=(" + b"|".join(re.escape(name.encode()) for name in names) + rb"))")
-        return Engine(
-            EngineParts(
-                self.dtype,
-                self.largest_id,
-                functools.partial(self.make_primary, separator),
-                self.make_fallback,
-                self.stitching,
-                forbidden,
-                self.mismatch,
-            )
-        )
+    @abstractmethod
+    def reference(self) -> Reference:
+        """Encodes a text with the tokenizer's own library. UsageError if that is not installed."""
+
+    @abstractmethod
+    def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
+        """The same for many texts."""
 
     def decode(self, ids: NDArray[Any]) -> bytes:
         """The bytes of any ids of this tokenizer, special tokens by their names."""
-        return self.decode_ids(ids.tolist())
+        return b"".join(map(self.vocabulary.__getitem__, ids.tolist()))
 
     def token_bytes(self, id_: int) -> bytes:
         """The bytes that one token stands for in a text."""
-        return self.spell(id_) if self.spell is not None else self.decode_ids([id_])
+        return self.vocabulary[id_]
 
-    def reference(self) -> Reference:
-        """Encodes a text with the tokenizer's own library. UsageError if that is not installed."""
-        return self.make_reference()
+    @cached_property
+    def vocabulary(self) -> list[bytes]:
+        """The bytes of every id in order; empty for ids that are none."""
+        raise NotImplementedError
+
+    @cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each token, by id."""
+        return np.array([len(token) for token in self.vocabulary], np.int64)
+
+    def backend(self, name: str) -> backends.Backend:
+        """What encodes under this name, with empty caches."""
+        if name == "core":
+            with self._building:
+                model = self._model
+            return backends.CoreBackend(model, self.dtype)
+        if name == "gigatoken":
+            return backends.GigatokenBackend(self._gigatoken, self.largest_id + 1)
+        return backends.ReferenceBackend(self.encode_batch)
+
+    @cached_property
+    def _model(self) -> Model:
+        """For the core: ordinary tokens alone, since a special one is never found in a text there."""
+        raise NotImplementedError
+
+    def _gigatoken(self, more: dict[str, int]) -> Any:
+        """A tokenizer of gigatoken's that also finds these special tokens; it raises what it likes."""
+        raise NotImplementedError
+
+    def _choose_engine(self, names: list[str], patterns: Sequence[str], published: bool, **possible: bool) -> None:
+        """Take the fastest engine that gives the library's tokens. `names`: of tokens that it might find in a text.
+
+        Published vocabularies were compared at length, in the releases that are tested; all others are compared now.
+        """
+        for name, mismatch in (("core", None), ("gigatoken", mismatch_of(patterns))):
+            releases = (self.library_name,) if name == "core" else (name, self.library_name)
+            if possible[name] and (
+                (published and self_check.tested(*releases))
+                or self_check.trusted(partial(self.backend, name), self.reference(), names, mismatch, *releases)
+            ):
+                self.engine_name, self.mismatch = name, mismatch
+                return
+        self.engine_name = self.library_name
+
+    def _set_cuts(self, scheme: Scheme, *, parsed: bool, normalizes: bool = False, little: bool = False) -> None:
+        """`parsed`: special tokens are found in texts."""
+        # Where special tokens are an error they must be found, so no cut may hide one.
+        self.cut = Cut(scheme.family, specials=parsed or self.specials == "error")
+        self.stitching = Stitching(
+            self.cut,
+            lambda: self.lengths,
+            scheme.digit_group,
+            scheme.looks_past_white,
+            normalizes=normalizes,
+            specials=parsed,
+            little=little,
+            large_windows=self.engine_name == "core",
+        )
