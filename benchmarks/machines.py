@@ -116,26 +116,36 @@ def _cluster(cpus: int, wanted: bool) -> Iterator[Any]:
 
         def timed(command: list[str], timeout: float) -> dict[str, Any]:
             shutil.rmtree(OUT, ignore_errors=True)
-            started, busy, most = time.perf_counter(), _busy(), 0
+            started, most = time.perf_counter(), 0
+            before, driver = _cpu_below(cluster.pid), resource.getrusage(resource.RUSAGE_CHILDREN)
+            now = dict(before)
             process = cluster.start(*command, "--ray-address", ADDRESS, stdout=None, stderr=None)
             while process.poll() is None:
                 if time.perf_counter() - started > timeout:
                     process.kill()
                     raise SystemExit(f"error: Ray: not done after {timeout:.0f} s")
                 most = max(most, _largest_part(cluster.pid))
+                now |= _cpu_below(cluster.pid)
                 time.sleep(0.1)
             if process.returncode:
                 raise SystemExit(f"error: Ray: exit code {process.returncode}")
             seconds = time.perf_counter() - started
-            # The CPU of everybody, since its processes are nobody's children here; on a quiet machine they are all.
-            return {"seconds": seconds, "cpu": _busy() - busy, "peak": most, "others": 0.0}
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            cpu = after.ru_utime + after.ru_stime - driver.ru_utime - driver.ru_stime
+            cpu += sum(now.values()) - sum(before.values())
+            return {"seconds": seconds, "cpu": cpu, "peak": most, "others": 0.0}
 
         yield timed
 
 
-def _busy() -> float:
-    times = psutil.cpu_times()
-    return float(times.user + times.system)
+def _cpu_below(pid: int) -> dict[tuple[int, float], float]:
+    """Seconds of CPU of all processes below one, Ray's own included, as far as they have come."""
+    found = {}
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            found[process.pid, process.create_time()] = times.user + times.system
+    return found
 
 
 def _largest_part(pid: int) -> int:
@@ -168,11 +178,12 @@ def _merging_many(source: Path, parts: int, workers: int, memory: str, timeout: 
 def _make_parts(source: Path, parts: int) -> None:
     """In this process, since a thousand processes would take longer to start than to work."""
     from shardmill.cluster import make_part, missing_parts, plan_parts
+    from shardmill.cluster.part import LoadedTokenizer
 
     shutil.rmtree(OUT, ignore_errors=True)
-    plan = plan_parts(source, OUT, parts=parts, name="web", format="shards")
+    plan, loaded = plan_parts(source, OUT, parts=parts, name="web", format="shards"), LoadedTokenizer()
     for number in missing_parts(plan):
-        make_part(OUT, number)
+        make_part(OUT, number, loaded=loaded)
 
 
 def _planning(source: Path, parts: int, workers: int, memory: str, timeout: float) -> Iterator[dict[str, Any]]:

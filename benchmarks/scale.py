@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from benchmarks import results
 from shardmill.cluster import driver
 from shardmill.cluster.executors import Executor, PartReport
 from shardmill.run.progress import Progress
@@ -192,10 +194,16 @@ TEXTS = {
 BYTES_A_TOKEN = 4.35  # the README's web text
 CORE = 114e6  # bytes of text in a second of a core: parquet in the README's table, 228 MB/s on two
 CPU = 60e6  # bytes of text in a second of a rented CPU, which is half a core, with the other half busy too
-MERGE = 400e6  # bytes of tokens in a second of one process, which hashes in another thread
 NETWORK = 1.25e9  # bytes a second of a node: 12.5 Gbit/s, less what is lost
 NODE = 16  # CPUs
 GET, PUT, MONTH, HOUR = 0.4e-6, 5e-6, 0.023e-9, 0.05  # dollars: a request, a request, a byte, a CPU
+
+
+def merge_rate() -> float:
+    """Bytes of tokens in a second of CPU of a merge, by the last run of `python -m benchmarks machines`."""
+    found = max(results.FOLDER.glob("*-machines.json"))
+    [row] = [row for row in json.loads(found.read_text())["rows"] if row["way"] == "merge"]
+    return float(row["bytes"] / min(row["cpu"]))
 
 
 def paper() -> Iterable[str]:
@@ -216,7 +224,7 @@ def paper() -> Iterable[str]:
     for name, (tokens, stored) in TEXTS.items():
         text, out = tokens * BYTES_A_TOKEN, 2 * tokens
         times = [max(text / (NODE * CPU), (stored + out) / NETWORK) / nodes for nodes in (1, 10, 100)]
-        merging = [out / MERGE, 2 * out / NETWORK]
+        merging = [out / merge_rate(), 2 * out / NETWORK]
         yield f"| {name} | {' | '.join(_time(one) for one in times + merging)} |"
 
 

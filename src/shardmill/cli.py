@@ -174,6 +174,8 @@ def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     from shardmill.run import choose_progress
 
     interrupts.end_orderly(_RESUMABLE)
+    if quiet:
+        logging.getLogger("shardmill").setLevel(logging.ERROR)
     result = run(out, progress=choose_progress(quiet or as_json), **_chosen(given))
     _tell(result, as_json, quiet)
 

@@ -78,6 +78,9 @@ def test_parts_in_processes_give_the_bytes_of_one_run(
     assert result.manifest["documents"] + result.manifest["empty"] == 1500
     again = prepare_in_parts(source, tmp_path / "out", parts=5, parallel=parallel, **OPTIONS)
     assert again.already and contents(tmp_path / "out") == expected
+    (tmp_path / "out" / ".parts" / "00000").mkdir(parents=True)  # as a kill in the last step leaves it
+    again = prepare_in_parts(source, tmp_path / "out", parts=5, parallel=parallel, **OPTIONS)
+    assert again.already and not (tmp_path / "out" / ".parts").exists()
     with pytest.raises(MismatchError):
         prepare_in_parts(source, tmp_path / "out", parts=5, parallel=parallel, **{**OPTIONS, "val": 0.1})
     with pytest.raises(UsageError, match="--overwrite"):

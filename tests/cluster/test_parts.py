@@ -121,14 +121,15 @@ def test_a_missing_part_is_named(parts: Path, number: int) -> None:
     assert not (parts / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("name", ["tokens.bin", "rows.bin", "manifest.json"])
+@pytest.mark.parametrize("name", ["tokens.bin", "tokens.bin.sums", "rows.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["shorter", "changed"])
 def test_a_damaged_part_is_named_and_can_be_made_again(
     sources: Path, parts: Path, tmp_path: Path, name: str, how: str
 ) -> None:
     path = parts / ".parts" / "00002" / name
     data = path.read_bytes()
-    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    at = -2 if name.endswith(".sums") else -9
+    path.write_bytes(data[: len(data) // 2] if how == "shorter" else data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
     with pytest.raises(ShardmillError, match="part 2") as caught:
         merge(parts, memory=MEMORY)
     assert isinstance(caught.value, (OutputError, MismatchError)) and "--part 2" in caught.value.hint
@@ -161,12 +162,12 @@ def test_a_second_copy_that_comes_late_changes_nothing(
     plan_parts(sources / "a.jsonl", out, parts=4, val=0.1)
     publish = FolderPlace.publish
 
-    def asleep(self: FolderPlace, name: str, folder: Path, manifest: dict[str, Any]) -> bool:
+    def asleep(self: FolderPlace, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
         for other in range(4):
             shutil.copytree(parts / ".parts" / f"{other:05}", out / ".parts" / f"{other:05}")
         if merged:
             merge(out, memory=MEMORY)
-        return publish(self, name, folder, manifest)
+        return publish(self, name, folder, manifest, **more)
 
     monkeypatch.setattr(FolderPlace, "publish", asleep)
     assert make_part(out, 2, memory=MEMORY).made is False

@@ -55,8 +55,9 @@ def plan_words(plan: PartPlan, report: Inspection) -> str:
         lines.append(f"  and {last + 1 - _SHOWN:,} more; the longest takes {longest} (`--json` lists all)")
     lines += [f"  estimated from a sample, for {report.workers:,} workers of this machine's speed", ""]
     if plan.undivided:
+        texts = " or, with --keep-parts, a text without a separator," if plan.keep else ""
         lines.append(
-            f"note: a compressed stream, CSV or Arrow is one piece, which no part begins inside of: "
+            f"note: a compressed stream, CSV or Arrow{texts} is one piece, which no part begins inside of: "
             f"{', '.join(plan.undivided)}"
         )
     lines.append(f"next: `shardmill prepare --plan {plan.out} --part K` for each K, then `shardmill merge {plan.out}`")

@@ -102,7 +102,7 @@ def prepare_in_parts(
     planned, complete = find_part_plan(out) is not None, open_destination(out).manifest() is not None
     if chosen.get("overwrite") and (planned or complete):
         raise UsageError("`--overwrite` cannot be used with `--executor`", place=out, hint="delete what is there first")
-    if not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
+    if complete and not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
         place_of(out).clear()  # what a kill in the last step has left
         return Result(open_destination(out).shown, manifest, already=True)
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
@@ -110,7 +110,8 @@ def prepare_in_parts(
     driver = Driver(sizes, partial(missing_parts, plan), runs, progress)
     try:
         driver.run()
-        result = merge_by(partial(make_pieces, runs), out, memory, progress)
+        runs.open()
+        result = merge_by(partial(make_pieces, runs), runs.room(), out, memory, progress)
     finally:
         runs.close()
     most = max(driver.peak_memory, result.peak_memory)

@@ -8,17 +8,19 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from shardmill import arguments
+from shardmill.cluster.dividing import PartBounds
 from shardmill.cluster.place import part_manifest, part_name
-from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
+from shardmill.cluster.planning import PartPlan, read_part_plan
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import BusyError, UsageError
 from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, RowsOutput, Run, Worker, Writer
 from shardmill.shards import Output
+from shardmill.tokens import Engine, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,14 @@ class PartResult:
     peak_memory: int = 0
 
 
+@dataclass
+class LoadedTokenizer:
+    """That of a plan, and an engine that has learnt from the parts before: for all parts that a process makes."""
+
+    tokenizer: Tokenizer | None = None
+    engines: list[Engine] = field(default_factory=list)
+
+
 def make_part(
     out: str | os.PathLike[str],
     number: int,
@@ -43,6 +53,7 @@ def make_part(
     workers: int | None = None,
     cache: str | None = None,
     progress: Progress | None = None,
+    loaded: LoadedTokenizer | None = None,
 ) -> PartResult:
     """Make one part of the plan at `out`. The same call goes on from where one ended on this machine."""
     arguments.instance("progress", progress, Progress)
@@ -55,7 +66,9 @@ def make_part(
     if manifest is None:
         given = {"memory": memory, "workers": workers, "cache": cache}
         settings = {name: value for name, value in given.items() if value is not None}
-        folder, manifest, peak = _make(whole, whole.parts[number], settings, progress or Progress())
+        folder, manifest, peak = _make(
+            whole, whole.parts[number], settings, progress or Progress(), loaded or LoadedTokenizer()
+        )
         made = place.publish(part_name(number), folder, manifest, final=bool(whole.keep))
     tokens = sum(split["tokens"] for split in manifest["splits"].values())
     seconds = time.monotonic() - began
@@ -63,7 +76,7 @@ def make_part(
 
 
 def _make(
-    whole: PartPlan, part: PartBounds, settings: dict[str, Any], progress: Progress
+    whole: PartPlan, part: PartBounds, settings: dict[str, Any], progress: Progress, loaded: LoadedTokenizer
 ) -> tuple[Path, dict[str, Any], int]:
     """Where the part was made, its manifest, and the memory that it took.
 
@@ -71,12 +84,14 @@ def _make(
     """
     for attempt in itertools.count():
         folder = whole.place.work(part_name(part.number), attempt)
-        plan, bounds = whole.load(part, settings)
+        plan, bounds = whole.load(part, settings, loaded.tokenizer)
+        loaded.tokenizer = plan.tokenizer
         outputs: list[Output] = [RowsOutput(folder, plan.tokenizer.dtype)]
         if whole.keep:
             outputs = whole.open_part(part.number, plan, folder)
         try:
-            result = Run(PartText(whole, part, plan, bounds, outputs), Destination(folder), outputs, progress).go()
+            text = PartText(whole, part, plan, bounds, outputs, loaded.engines)
+            result = Run(text, Destination(folder), outputs, progress).go()
         except BusyError:
             continue
         shutil.rmtree(folder / ".shardmill", ignore_errors=True)
@@ -87,8 +102,16 @@ def _make(
 class PartText(EncodedText):
     """The text within a part's bounds. What counts across parts is settled when they are merged."""
 
-    def __init__(self, whole: PartPlan, part: PartBounds, plan: Plan, bounds: Bounds, outputs: list[Output]) -> None:
-        super().__init__(plan, outputs)
+    def __init__(
+        self,
+        whole: PartPlan,
+        part: PartBounds,
+        plan: Plan,
+        bounds: Bounds,
+        outputs: list[Output],
+        engines: list[Engine],
+    ) -> None:
+        super().__init__(plan, outputs, engines=engines)
         self._bounds = bounds
         if not whole.keep:
             self.splits, self.first = ("train",), 0

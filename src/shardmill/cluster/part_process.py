@@ -7,6 +7,7 @@ process ends as on a signal. To start one takes half a second, which is why it i
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import signal
@@ -149,16 +150,21 @@ def main() -> None:
     threading.Thread(target=_listen, args=(tasks,), name="shardmill-starter", daemon=True).start()
     reports = _Reports(node, int(memory), stream)
     own_process()
-    from shardmill.cluster.part import make_part
+    gc.disable()  # modules make many objects and no garbage
+    from shardmill.cluster.part import LoadedTokenizer, make_part
     from shardmill.cluster.pieces import make_piece
 
+    gc.freeze()
+    gc.enable()
     interrupts.end_orderly("interrupted")
+    loaded = LoadedTokenizer()
     try:
         while True:
             kind, number = tasks.get()
             reports.tell("running")
             if kind == "part":
-                make_part(out, number, memory=int(memory) or None, workers=int(workers) or None, progress=reports)
+                limits = {"memory": int(memory) or None, "workers": int(workers) or None}
+                make_part(out, number, progress=reports, loaded=loaded, **limits)  # type: ignore[arg-type]
             else:
                 make_piece(out, number, progress=reports)
             reports.tell("done")

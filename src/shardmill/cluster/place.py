@@ -21,11 +21,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shardmill.errors import DamageError, OutputError
 from shardmill.run import MANIFEST, manifest_json, parse_manifest, staging_folder
 from shardmill.storage import ObjectStore, is_url, sync_folder, write_whole, writing_to
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 FOLDER = ".parts"
 PLAN = "plan.json"
@@ -50,8 +55,8 @@ class Place(ABC):
         """Put a copy of a file there, unless there is one of this name already."""
 
     @abstractmethod
-    def section(self, name: str, start: int, end: int) -> bytes:
-        """Some bytes of a file; FileNotFoundError when it is not there."""
+    def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
+        """Some bytes of a file, as far as it has them; FileNotFoundError when it is not there."""
 
     @abstractmethod
     def work(self, name: str, attempt: int) -> Path:
@@ -133,9 +138,11 @@ class FolderPlace(Place):
         if not (self._folder / name).exists():
             write_whole(self._folder / name, _blocks(path))
 
-    def section(self, name: str, start: int, end: int) -> bytes:
+    def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
+        data = np.empty(end - start, np.uint8)
         with open(self._folder / name, "rb", buffering=0) as file:
-            return os.pread(file.fileno(), end - start, start)
+            file.seek(start)
+            return data[: file.readinto(data.data)]
 
     def work(self, name: str, attempt: int) -> Path:
         # A folder that several machines see need not have locks that they all respect, so each has its own.
@@ -201,8 +208,8 @@ class StorePlace(Place):
         if self._store.version(f"{FOLDER}/{name}") is None:
             self._store.upload(f"{FOLDER}/{name}", partial(_blocks, path), path.stat().st_size)
 
-    def section(self, name: str, start: int, end: int) -> bytes:
-        return self._store.section(f"{FOLDER}/{name}", start, end)
+    def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
+        return np.frombuffer(bytearray(self._store.section(f"{FOLDER}/{name}", start, end)), np.uint8)
 
     def work(self, name: str, attempt: int) -> Path:
         folder = self._own / f"{name}.{attempt}"

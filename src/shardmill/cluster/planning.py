@@ -9,42 +9,25 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardmill import __version__, arguments
+from shardmill.cluster.dividing import PartBounds, divided, undivided_sources
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
 from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
-from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
 from shardmill.run import Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
 from shardmill.shards import SPLITS, Output, format_named
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import Source, Sources, compression_of, format_of, writing_temporary_files
-from shardmill.tokens import load_tokenizer
+from shardmill.storage import Source, Sources, writing_temporary_files
+from shardmill.tokens import Tokenizer, load_tokenizer
 
 PART_BYTES = 4 << 30
 """Bytes of the sources in a part, by default; `docs/scale.md` says why."""
 _MOST_PARTS, _MOST_FILES = 100_000, 1_000_000  # of a plan, and of a split of a part
 _SOURCES = "sources.jsonl"
-_NAMED = 3  # sources that are mentioned
-
-
-class PartBounds(NamedTuple):
-    """A part: from a byte of one source to a byte of another."""
-
-    number: int
-    first: int
-    byte: int
-    last: int
-    end: int
-    """A byte of the last source, of which nothing is in this part if it is 0."""
-    bytes: int
-    """Of its sources, as they are stored."""
-    line: int
-    """Where its first source stands in the list of sources."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +55,12 @@ class PartPlan:
     def place(self) -> Place:
         return place_of(self.out)
 
-    def load(self, part: PartBounds | None, settings: Mapping[str, Any]) -> tuple[Plan, Bounds]:
+    def load(
+        self, part: PartBounds | None, settings: Mapping[str, Any], tokenizer: Tokenizer | None = None
+    ) -> tuple[Plan, Bounds]:
         """The plan with the sources of a part, and what of these is in it; None: with all.
 
-        `settings`: options of `prepare` that do not change the bytes.
+        `settings`: options of `prepare` that do not change the bytes. `tokenizer`: that of the plan, if it is loaded.
         """
         bounds = part or PartBounds(-1, 0, 0, self.sources, 0, self.bytes, 0)
         wanted = bounds.last + (bounds.end > 0) - bounds.first
@@ -83,8 +68,7 @@ class PartPlan:
         if len(sources) != wanted:
             raise OutputError("the list of sources is damaged", place=f"{self.out}: {_SOURCES}")
         options = Options.of({**self.options, **settings})
-        tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
-        plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
+        plan = Plan(sources, tokenizer or _tokenizer(options), options)
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
     def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
@@ -123,7 +107,7 @@ def plan_parts(
         starts = _write_sources(found, listed)
         made = PartPlan(
             place.out, kept, fingerprint(facts), len(found), total, starts[-1],
-            list(_divided(found, count, starts, whole_texts)), _undivided(found, total // count, whole_texts),
+            list(divided(found, count, starts, whole_texts)), undivided_sources(found, total // count, whole_texts),
             plan.name, keep,
         )  # fmt: skip
         before = _read(place)
@@ -159,8 +143,12 @@ def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
     found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
-    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
-    return Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen), given
+    return Plan(found, _tokenizer(chosen), chosen), given
+
+
+def _tokenizer(options: Options) -> Tokenizer:
+    loaded = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+    return loaded.with_delimiter(options.delimiter)
 
 
 def _count(plan: Plan, parts: int | None) -> int:
@@ -230,42 +218,6 @@ def _compare(before: PartPlan, now: PartPlan) -> None:
         )
 
 
-def _divided(sources: Sources, count: int, starts: array[int], whole_texts: bool) -> Iterator[PartBounds]:
-    """Parts of about equally many bytes; a border is inside of a source only if that can be entered there."""
-    sizes = sources.sizes
-    ends = array("q", accumulate(sizes))
-    total = ends[-1] if ends else 0
-    borders = [(0, 0)]
-    index = 0
-    for number in range(1, count):
-        at = total * number // count
-        while index < len(ends) and ends[index] <= at:
-            index += 1
-        inside = at - (ends[index] - sizes[index]) if index < len(ends) else 0
-        if inside and not _can_be_entered(sources[index], whole_texts):
-            index, inside = (index, 0) if 2 * inside < sizes[index] else (index + 1, 0)
-        if borders[-1] < (index, inside) < (len(sources), 0):
-            borders.append((index, inside))
-    borders.append((len(sources), 0))
-    before = array("q", accumulate(sizes, initial=0))
-    for number, ((first, byte), (last, end)) in enumerate(pairwise(borders)):
-        size = before[last] + end - before[first] - byte
-        yield PartBounds(number, first, byte, last, end, size, starts[first])
-
-
-def _undivided(sources: Sources, size: int, whole_texts: bool) -> list[str]:
-    """Up to `_NAMED` sources of more than so many bytes which are one piece."""
-    large = (sources[index] for index, bytes in enumerate(sources.sizes) if bytes > size)
-    return [source.name for source in islice((one for one in large if not _can_be_entered(one, whole_texts)), _NAMED)]
-
-
-def _can_be_entered(source: Source, whole_texts: bool) -> bool:
-    """`whole_texts`: a text file is one document, which must not be cut."""
-    format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    sectioned = INPUT_FORMATS[format].sectioned and not (whole_texts and format == "text")
-    return sectioned and not compression_of(source.path)
-
-
 def _write_sources(sources: Sources, path: Path) -> array[int]:
     """Write all down; gives where each stands, and where the list ends."""
     starts, at = array("q"), 0
@@ -289,7 +241,7 @@ def _read_sources(place: Place, start: int, end: int, count: int) -> Iterator[So
     """So many sources from a place in the list on."""
     held = b""
     while count > 0 and (start < end or held):
-        block = place.section(_SOURCES, start, min(end, start + (1 << 20))) if start < end else b""
+        block = place.section(_SOURCES, start, min(end, start + (1 << 20))).tobytes() if start < end else b""
         start += len(block)
         *lines, held = (held + block).split(b"\n")
         for line in lines[:count]:

@@ -66,7 +66,7 @@ class StoredPart:
             return
         found, rest = hashlib.sha256(), b""
         for start in range(0, self._rejects["bytes"], _BLOCK):
-            block = self._read(REJECTS, start, min(start + _BLOCK, self._rejects["bytes"]))
+            block = self._read(REJECTS, "", start, min(start + _BLOCK, self._rejects["bytes"])).tobytes()
             found.update(block)
             *lines, rest = (rest + block).split(b"\n")
             yield [line + b"\n" for line in lines]
@@ -125,11 +125,11 @@ class StoredPart:
         except DamageError as why:
             raise damaged_part(self._number, f"`{name}`: {why.message}", self._place.out) from None
 
-    def _read(self, name: str, start: int, end: int) -> bytes:
+    def _read(self, name: str, more: str, start: int, end: int) -> NDArray[np.uint8]:
         try:
-            return self._place.section(f"{self._folder}/{name}", start, end)
+            return self._place.section(f"{self._folder}/{name}{more}", start, end)
         except FileNotFoundError:
-            raise damaged_part(self._number, f"`{name}` is not there", self._place.out) from None
+            raise damaged_part(self._number, f"`{name}{more}` is not there", self._place.out) from None
 
 
 def _note(behind: dict[str, int], writer: Writer) -> None:

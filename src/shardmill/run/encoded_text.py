@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shardmill.run.destination import Destination
     from shardmill.run.writer import Writer
     from shardmill.shards import Output
+    from shardmill.tokens import Engine
 
 _PLACES, _SECONDS = 12, 1.0  # of a sample: whether the output will fit on the disk
 _NO_STACK = "can't start new thread"
@@ -38,10 +39,11 @@ _KEPT_BY_ARROW = 22_000_000
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
 
-    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0) -> None:
+    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
         """BudgetError when it cannot be done in the memory that is allowed; nothing is touched.
 
-        `room`: bytes of memory that are buffered on the way out.
+        `room`: bytes of memory that are buffered on the way out. `engines`: one that an earlier run of this process
+        has left, if there was one; this run leaves one there too.
         """
         options = plan.options
         val = Val.parse(options.val)
@@ -52,8 +54,10 @@ class EncodedText(Producer):
         settle_allocator()
         load_libraries(plan.sources)
         # At work already, so that the budget sees what the libraries take.
-        warm = plan.tokenizer.engine()
-        self.engine = plan.tokenizer.provenance(warm)
+        engines = [] if engines is None else engines
+        if not engines:
+            engines.append(plan.tokenizer.engine())
+        self.engine = plan.tokenizer.provenance(engines[0])
         hand_back()
         self.budget = Budget(
             options.memory_bytes,
@@ -78,7 +82,7 @@ class EncodedText(Producer):
             budget=self.budget,
             spans=spans,
             limited=options.limit is not None,
-            warm=[warm],
+            warm=engines,
         )
         self._reading = Reading(
             text_field=options.text_field,

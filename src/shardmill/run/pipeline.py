@@ -52,6 +52,7 @@ class Pipeline:
         self._stopped = threading.Event()
         self._local = threading.local()
         self._threads: list[threading.Thread] = []
+        self._workers: list[Worker] = []
         self._pool = ThreadPoolExecutor(self._budget.workers, "shardmill-worker")
         self._feeder: threading.Thread | None = None
 
@@ -69,6 +70,9 @@ class Pipeline:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, until - time.monotonic()))
+        if kind is None and self._settings.tokenizer.engine_bytes is not None:
+            # An engine of a fixed size has learnt, and the next run of this process may want it.
+            self._settings.warm[:] = [worker.engine for worker in self._workers[:1]]
 
     def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Batch]:
         """The results for `entries`, in their order; `own` does what only this thread may do."""
@@ -157,6 +161,7 @@ class Pipeline:
         worker = getattr(self._local, "worker", None)
         if worker is None:
             worker = self._local.worker = Worker(self._settings)
+            self._workers.append(worker)
             self._threads.append(threading.current_thread())
         batch: Batch = worker.encode(task.entries)
         if not self._settings.limited:

@@ -199,17 +199,19 @@ class StreamOutput(FileOutput):
 
 
 def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
-    """Shards that hold less than one step of a common training run; only the last of a split can."""
+    """Shards that hold less than one step of a common training run: the last of a split, or of a part that was kept."""
     said = []
     for split, described in splits.items():
         files = [file for file in described["files"] if not file.get("role")]
-        if files and files[-1]["tokens"] < _STEP:
+        short = min(reversed(files), key=lambda file: file["tokens"], default=None)
+        if short is not None and short["tokens"] < _STEP:
+            which = f"the last {split} shard" if short is files[-1] else f"a {split} shard"
             way = ""
             if len(files) > 1:
-                shorter = files[-1]["tokens"] < files[0]["tokens"]
+                shorter = short["tokens"] < files[0]["tokens"]
                 way = ": see `--tail merge` and `--tail drop`" if shorter else ": see `--shard-tokens`"
             said.append(
-                f"the last {split} shard, {files[-1]['name']}, has {files[-1]['tokens']:,} tokens; {reader} needs more "
-                f"than batch × block × processes in each{way}"
+                f"{which}, {short['name']}, has {short['tokens']:,} tokens; {reader} needs more than batch × block × "
+                f"processes in each{way}"
             )
     return said

@@ -1,0 +1,263 @@
+"""The rows of all parts in order, for the same loop and the same writer as any run's.
+
+Files of a format with shards are written in pieces, several at a time (layout.py). A format with one file a split is
+written in one go, and so is a dataset with `--limit`. With `--keep-parts` nothing is written but the manifest.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shardmill.cluster.dividing import PartBounds
+from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
+from shardmill.cluster.place import final_files, part_name
+from shardmill.cluster.planning import PartPlan, facts_of
+from shardmill.cluster.stored_part import RowSettings, StoredPart
+from shardmill.documents import Bounds, Position, chunks_of
+from shardmill.options import Val
+from shardmill.run import (
+    Batch,
+    Budget,
+    Destination,
+    EncodedText,
+    Entry,
+    Limit,
+    Plan,
+    Producer,
+    Writer,
+    json_line,
+    output_orders,
+)
+from shardmill.shards import SPLITS, Output
+from shardmill.storage import Written, writing_temporary_files
+from shardmill.units import show_bytes
+
+_log = logging.getLogger(__name__)
+_USED = 1 << 30  # bytes of parts that were used up, and are removed together
+
+
+class MergedParts(Producer):
+    """The rows of all parts in order."""
+
+    def __init__(
+        self,
+        whole: PartPlan,
+        manifests: list[dict[str, Any]],
+        plan: Plan,
+        outputs: list[Output],
+        make: Callable[[Layout], None],
+        at_once: int,
+    ) -> None:
+        """`manifests`: of all parts. `make`: makes all pieces that are missing, `at_once` of them at a time."""
+        val, options = Val.parse(plan.options.val), plan.options
+        self._whole, self._plan, self._outputs, self._make, self._pieces_at_once = whole, plan, outputs, make, at_once
+        self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
+        self.splits = ("train",) if val.nothing else SPLITS
+        self.first, self.bad_allowed = val.first, options.bad_allowed
+        self.budget = Budget(None, 1)
+        self._manifests = manifests
+        self.engine = self._manifests[0]["part"]["engine"]
+        spans = options.separator is None and not (val.nothing and options.limit is None)
+        self._settings = RowSettings(plan.tokenizer.dtype.name, plan.tokenizer.eot or 0, spans, val.first)
+        self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
+        self._in_pieces = options.limit is None and all(output.file_tokens for output in outputs)
+        if whole.keep or (self._in_pieces and read_layout(whole.place) is not None):
+            self._write_nothing()
+
+    def _write_nothing(self) -> None:
+        for output in self._outputs:
+            output.only = {}
+
+    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+        """Parts are removed as they are used up; those that files are just being written from are still there."""
+        if self._whole.keep:
+            return
+        splits = [manifest["splits"]["train"] for manifest in self._manifests]
+        tokens = sum(split["tokens"] + split["documents"] for split in splits)
+        stored = [sum(file["bytes"] for file in split["files"]) for split in splits]
+        used = self._pieces_at_once * PIECE_BYTES if self._in_pieces else _USED
+        waiting = min(2 * max(stored) + used, sum(stored))
+        need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
+        more = max(0, need + waiting - sum(stored))
+        _log.warning("note: up to %s of disk are needed besides the parts, which are removed as they are used up",
+                     show_bytes(more))  # fmt: skip
+        destination.check_free(more)
+
+    @contextmanager
+    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+        way = self._kept if self._whole.keep else self._laid_out if self._in_pieces else self._at_once
+        with closing(way(writer)) as batches:
+            yield batches
+
+    def _kept(self, writer: Writer) -> Generator[Batch, None, None]:
+        """No rows: the files of the parts are counted, and get their names."""
+        for part in self._whole.parts[writer.state.merge.get("part", 0) :]:
+            yield Batch([], [], {}, after=partial(self._take_files, part))
+        for i, output in enumerate(self._outputs):
+            files, position = [file for file in writer.checkpoints.files if file[0] == i], output.position()
+            for split in {split for _, split, _ in files}:
+                position[split][0] = position[split][0] or 1  # it has files already
+            output.restore(position, [written for _, _, written in files])
+        writer.checkpoints.keep(now=True)
+        self._whole.place.adopt({part_name(n): final_files(one) for n, one in enumerate(self._manifests)})
+        for output in self._outputs:
+            output.only = None
+
+    def _take_files(self, part: PartBounds, writer: Writer) -> None:
+        """The files of a part are the dataset's."""
+        manifest = self._manifests[part.number]
+        for i, described in enumerate((manifest, *manifest.get("also", ()))):
+            for name, split in described["splits"].items():
+                for key, count in writer.state.counts[i][name].items():
+                    writer.state.counts[i][name][key] = count + split[key]
+                writer.checkpoints.adopt([(i, name, Written(**entry)) for entry in split["files"]])
+        _end_part(part, manifest, self._stored(part), writer)
+
+    def _at_once(self, writer: Writer) -> Generator[Batch, None, None]:
+        """All rows; where `--limit` is reached inside of a part, that one is read from its text, as on one machine."""
+        state, place = writer.state, self._whole.place
+        parts = self._whole.parts[state.merge.get("part", 0) :]
+        writer.pass_bytes(self._whole.bytes - sum(part.bytes for part in parts))
+        used: list[PartBounds] = []
+        for part in parts:
+            manifest = self._manifests[part.number]
+            if "text" in state.merge or self._reaches_limit(writer, manifest):
+                if "text" not in state.merge:
+                    yield Batch([], [], {}, after=partial(_enter_text, part))
+                with _TextOfPart(part, len(self.sources), self._plan, self._outputs).batches(writer) as batches:
+                    yield from batches
+                return
+            stored = self._stored(part)
+            yield from stored.batches(dict(state.merge), self._eots)
+            yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
+            used.append(part)
+            if part is parts[-1] or sum(one.bytes for one in used) >= _USED:
+                writer.checkpoints.keep(now=True)
+                for one in used:
+                    place.remove(part_name(one.number))
+                used.clear()
+
+    def _laid_out(self, writer: Writer) -> Generator[Batch, None, None]:
+        """The rows without their tokens, to find the pieces; then these are made, and their files are ours."""
+        state = writer.state
+        writer.pass_bytes(self._whole.bytes if state.merge else 0)
+        if not state.merge:
+            self._write_nothing()
+            yield from self._lay_out(writer)
+            yield Batch([], [], {}, after=partial(_set_stage, "laid out"))
+            writer.checkpoints.keep(now=True)
+        layout = read_layout(self._whole.place)
+        assert layout is not None
+        names = list(map(piece_name, range(len(layout.pieces))))
+        if "adopted" not in state.merge:
+            self._make(layout)
+            for piece, name in zip(layout.pieces, names, strict=True):
+                files = [Written(**entry) for entry in self._files(name, piece.split)]
+                self._outputs[piece.output].adopt(files)
+                writer.checkpoints.adopt([(piece.output, piece.split, written) for written in files])
+            yield Batch([], [], {}, after=partial(_set_stage, "adopted"))
+            writer.checkpoints.keep(now=True)
+        pieces = zip(names, layout.pieces, strict=True)
+        self._whole.place.adopt({name: self._files(name, piece.split) for name, piece in pieces})
+        for output in self._outputs:
+            output.only = None
+
+    def _lay_out(self, writer: Writer) -> Iterator[Batch]:
+        """Not to be recorded before all of it is done: it takes a hundredth of the time that writing takes."""
+        pieces = Pieces(self._outputs, PIECE_BYTES)
+        for part in self._whole.parts:
+            stored = self._stored(part)
+            for batch in stored.measured(dict(writer.state.merge), self._eots):
+                batch.final = False
+                pieces.before(writer)
+                yield batch
+                pieces.after(writer)
+            end = partial(_end_part, part, self._manifests[part.number], stored)
+            yield Batch([], [], {}, final=False, after=end)
+        orders = [{**order, "dtype": order["dtype"].name} for order in output_orders(self._plan)]
+        layout = Layout(self._settings, self.facts["tokenizer"], orders, pieces.found(writer))
+        with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
+            written = Path(folder) / PIECES
+            written.write_text(layout.json())
+            self._whole.place.create(PIECES, written)
+
+    def _files(self, name: str, split: str) -> list[dict[str, Any]]:
+        manifest = self._whole.place.manifest(name)
+        assert manifest is not None
+        files: list[dict[str, Any]] = manifest["splits"][split]["files"]
+        return files
+
+    def _stored(self, part: PartBounds) -> StoredPart:
+        return StoredPart(self._whole.place, part.number, self._manifests[part.number], self._settings)
+
+    def _reaches_limit(self, writer: Writer, manifest: dict[str, Any]) -> bool:
+        documents, tokens = self._plan.options.limits
+        if documents is None and tokens is None:
+            return False
+        done, split = writer.done(), manifest["splits"]["train"]
+        limit = Limit(documents and documents - done.documents, tokens and tokens - done.tokens)
+        marks = split["documents"] if self._outputs[0].eot != "none" else 0
+        return limit.reached_by(manifest["documents"], split["tokens"] + marks)
+
+
+class _TextOfPart(EncodedText):
+    """The text from where a part begins, up to `--limit`."""
+
+    def __init__(self, part: PartBounds, sources: int, plan: Plan, outputs: list[Output]) -> None:
+        super().__init__(plan, outputs)
+        self._bounds = Bounds(part.first, part.byte, sources, 0)
+
+    def _entries(self, writer: Writer) -> Iterator[Entry]:
+        state, size = writer.state, self.budget.chunk_bytes
+        chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
+        return (Entry(*chunk) for chunk in chunks)
+
+
+def _set_stage(stage: str, writer: Writer) -> None:
+    writer.state.merge = {**writer.state.merge, stage: 1}
+
+
+def _enter_text(part: PartBounds, writer: Writer) -> None:
+    """From here on this part's text is read. So many records of its first source lie behind as the parts before had."""
+    state = writer.state
+    state.source, state.position = part.first, Position(records=state.merge.get("records", 0))
+    state.merge = {"part": part.number, "text": 1}
+
+
+def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, writer: Writer) -> None:
+    """Count what was found in a part, and go on to the next."""
+    state, opened = writer.state, manifest["part"]["open"]
+    for name in state.totals:
+        state.totals[name] += manifest["part"]["fallbacks"] if name == "fallbacks" else manifest[name]
+    behind = state.merge.get("records", 0)
+    # Of the first source, earlier parts may have some; of the last, later ones.
+    first = next(iter(manifest["sources"]), None)
+    for number, block in enumerate(manifest["sources"].blocks() if first else ()):
+        if number == 0 and first:
+            rest = block.partition(b"\n")[2]
+            block = json_line({**first, **{name: first[name] + state.here[name] for name in state.here}}) + rest
+            state.here = dict.fromkeys(state.here, 0)
+        writer.add_sources(block)
+    bad = (first or opened).get("rejected", 0) if behind else 0
+    for name in state.here:
+        state.here[name] += opened.get(name, 0)
+    for lines in stored.rejects():
+        writer.add_rejects([_renumbered(line, behind) for line in lines[:bad]] + lines[bad:])
+        bad -= min(bad, len(lines))
+    records = opened.get("records", 0) + (0 if first else behind)
+    state.merge = {"part": part.number + 1, "records": records, "open": state.merge.get("open", 0)}
+    writer.pass_bytes(part.bytes)
+    writer.check_rejects(f"part {part.number:,}")
+
+
+def _renumbered(line: bytes, behind: int) -> bytes:
+    """A reject with so many records more before it."""
+    record = json.loads(line)
+    return json_line({key: value + behind if key in ("line", "row") else value for key, value in record.items()})
