@@ -95,14 +95,15 @@ def large() -> tuple[list[str], int]:
     return made, true_tokens(made)
 
 
-@pytest.mark.parametrize("kind", ["csv", "csv.gz", "feather"])
+@pytest.mark.parametrize(("kind", "most"), [("csv", 0.4), ("csv.gz", 0.4), ("40.feather", 0.4), ("400.feather", 1.0)])
 def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(
-    tmp_path: Path, few_places: None, monkeypatch: pytest.MonkeyPatch, kind: str
+    tmp_path: Path, few_places: None, kind: str, most: float
 ) -> None:
+    """Record batches are read whole, however many rows they have."""
     made, tokens = large()
     path = tmp_path / f"a.{kind}"
-    if kind == "feather":
-        pyarrow.feather.write_feather(pa.table({"text": made}), path, chunksize=40)
+    if kind.endswith("feather"):
+        pyarrow.feather.write_feather(pa.table({"text": made}), path, chunksize=int(kind.partition(".")[0]))
     else:
         raw = write_csv(tmp_path / "b.csv", made).read_bytes()
         path.write_bytes(gzip.compress(raw, 1) if kind.endswith("gz") else raw)
@@ -111,7 +112,7 @@ def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(
     assert not report.tokens.exact
     assert abs(report.tokens.value / tokens - 1) < 0.03
     assert abs(report.documents.value / len(made) - 1) < 0.1
-    assert report.sampled_bytes < 0.4 * report.text_bytes.value
+    assert report.sampled_bytes < most * report.text_bytes.value
 
 
 @pytest.mark.parametrize("ending", ["gz", "zst", "bz2", "xz"])

@@ -11,7 +11,7 @@ import pytest
 from shardmill.documents import Reading
 from shardmill.documents.jsonl import JsonLinesReader
 from shardmill.inspection.pace import Pace, pace
-from shardmill.sampling import Amount, Expected, looking
+from shardmill.sampling import Amount, Expected, SampledPlace, places
 from shardmill.sampling.sample import Kind, take_sample
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
@@ -37,8 +37,7 @@ def test_the_slowest_part_bounds_the_time(needed: Pace, workers: int, cpus: int,
 def sample(stored: int, speeds: list[float]) -> tuple[Kind, Expected]:
     """Places of a megabyte, encoded at these speeds in MB/s, and what they stand for."""
     kind = Kind("text", "", [0], np.array([stored]), np.array([stored]))
-    kind.chunks = [(10**6, 0.0, 1e-3)] * 20
-    kind.encoding = [(10**6, 1 / speed) for speed in speeds]
+    kind.places = [SampledPlace(text=10**6, reading=1e-3, encoded=10**6, encoding=1 / speed) for speed in speeds]
     return kind, Expected(Amount(stored), Amount(stored // 10**4), Amount(stored // 10**4), Amount(stored // 4))
 
 
@@ -63,8 +62,8 @@ def test_what_loads_libraries_is_not_multiplied(tmp_path: Path, monkeypatch: pyt
 
     read = JsonLinesReader.read
     monkeypatch.setattr(JsonLinesReader, "read", slow_at_first)
-    monkeypatch.setattr(looking, "clock", lambda: now[0])
-    monkeypatch.setattr(looking, "UNIT", 1 << 14)
+    monkeypatch.setattr(places, "clock", lambda: now[0])
+    monkeypatch.setattr(places, "UNIT", 1 << 14)
     sources = find_sources([str(tmp_path / "a.jsonl")])
     kinds = take_sample(sources, Reading(), load_tokenizer("gpt2").engine())
     assert len(calls) > 10

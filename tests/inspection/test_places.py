@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.documents import Reading
-from shardmill.sampling import looking
-from shardmill.sampling.looking import Look
+from shardmill.sampling import places
+from shardmill.sampling.places import SampledSource
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
 
@@ -30,7 +30,7 @@ def texts() -> list[str]:
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt", "groups", "pages", "dictionary", "feather", "batch"])
 def test_every_record_is_at_exactly_one_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(looking, "UNIT", UNIT)
+    monkeypatch.setattr(places, "UNIT", UNIT)
     made = texts()
     path = tmp_path / f"a.{kind}"
     table = pa.table({"text": made * 4 if kind == "dictionary" else made})
@@ -51,20 +51,19 @@ def test_every_record_is_at_exactly_one_place(tmp_path: Path, monkeypatch: pytes
         )  # fmt: skip
     (source,) = find_sources([str(path)])
     reading = Reading("text", separator, load_tokenizer("gpt2").cut, largest=1 << 20)
-    look = Look(0, source, 1_000_000, reading)
-    groups = list(look.groups([(i + 0.5) / 3000 for i in range(3000)], 1 << 30))
-    assert look.error is None and look.entered
-    assert len(groups) > 10
-    found = [piece for group in groups for piece in group.pieces]
+    sampled = SampledSource(0, source, 1_000_000, reading)
+    found = list(sampled.places([(i + 0.5) / 3000 for i in range(3000)], 1 << 30))
+    assert sampled.error is None and sampled.entered
+    assert len(found) > 10
     truth = table.column("text").to_pylist()
     written = [text for text in truth if text]
     assert sum(one.begun for one in found) == len(truth)
-    sizes = np.concatenate([one.sizes for one in found])
+    sizes = np.concatenate([lengths for one in found for lengths in one.lengths])
     assert sorted(sizes[sizes > 0].tolist()) == sorted(len(text.encode()) for text in written)
     assert sum(one.text for one in found) == sum(len(text.encode()) for text in truth)
-    assert sum(group.stored for group in groups) == pytest.approx(1_000_000, rel=0.01)
+    assert sum(one.stored for one in found) == pytest.approx(1_000_000, rel=0.01)
     all_of_it = source.size if kind in ("jsonl", "txt") else 1_000_000
-    assert sum(group.covered for group in groups) == pytest.approx(all_of_it, rel=0.01)
+    assert sum(one.covered for one in found) == pytest.approx(all_of_it, rel=0.01)
 
 
 @pytest.mark.parametrize("separator", [b"\n", b"<|sep|>", b"\n\n"])
@@ -76,6 +75,6 @@ def test_places_of_text_that_meet_at_a_separator_share_its_documents_out(
     (source,) = find_sources([str(tmp_path / "a.txt")])
     reading = Reading("text", separator, load_tokenizer("gpt2").cut, largest=1 << 20)
     for unit in range(150, 190):
-        monkeypatch.setattr(looking, "UNIT", unit)
-        found = list(Look(0, source, 1_000_000, reading).groups([(i + 0.5) / 1000 for i in range(1000)], 1 << 30))
-        assert sum(piece.begun for group in found for piece in group.pieces) == len(made), unit
+        monkeypatch.setattr(places, "UNIT", unit)
+        found = SampledSource(0, source, 1_000_000, reading).places([(i + 0.5) / 1000 for i in range(1000)], 1 << 30)
+        assert sum(place.begun for place in found) == len(made), unit

@@ -148,11 +148,14 @@ def test_real_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None
     assert not found(inspect(tmp_path), "binary")
 
 
-def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_bytes(b"a" * 10_000_000)
+@pytest.mark.parametrize(("size", "exact"), [(6_000_000, True), (10_000_000, False)])
+def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning_if_it_is_too_long_to_be_read(
+    tmp_path: Path, size: int, exact: bool
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a" * size)
     report = inspect(tmp_path / "a.txt")
-    assert report.text_bytes.value == 10_000_000
-    assert not report.tokens.exact
+    assert report.text_bytes.value == size
+    assert report.tokens.exact == exact
     result = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="0")
     assert abs(report.tokens.value - result.manifest["splits"]["train"]["tokens"]) <= report.tokens.margin
 

@@ -7,6 +7,7 @@ from shardmill.lazy import lazily
 if TYPE_CHECKING:
     from shardmill.dataset.conversion import convert as convert
     from shardmill.dataset.dataset import Dataset as Dataset
+    from shardmill.dataset.dataset import Split as Split
     from shardmill.dataset.dataset import open_dataset as open_dataset
     from shardmill.dataset.showing import show as show
     from shardmill.dataset.showing import show_text as show_text
@@ -19,7 +20,7 @@ __all__, __getattr__ = lazily(
     "shardmill.dataset",
     {
         "conversion": "convert",
-        "dataset": "Dataset open_dataset",
+        "dataset": "Dataset Split open_dataset",
         "showing": "show show_text visible",
         "verification": "Report verify",
     },

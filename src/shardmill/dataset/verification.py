@@ -6,6 +6,7 @@ import hashlib
 import os
 import random
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -296,7 +297,7 @@ def _sample(
     draw = random.Random(manifest["fingerprint"])
     spans = manifest["options"].get("separator") is None and "val" in described["splits"]
     skipped = 0
-    for entry, tokens in _documents(out, described, manifest["tokenizer"], sample, draw):
+    for entry, tokens in _documents(open_dataset(out, described["format"]), sample, draw):
         text = b"" if tokens is None else tokenizer.decode(tokens)
         # A longer document without a separator may be dealt in spans, with parts of others beside it.
         if tokens is None or (spans and len(text) > SPAN):
@@ -310,36 +311,17 @@ def _sample(
         report.notes.append(f"{skipped:,} of the sampled documents are too long or dealt in spans: not encoded again")
 
 
-def _documents(
-    out: Path, described: dict[str, Any], ids: dict[str, Any], sample: int, draw: random.Random
-) -> Iterator[tuple[str, NDArray[Any] | None]]:
-    """Documents around tokens drawn at random, without EOT; None for one that cannot be had whole."""
-    if not format_named(described["format"]).contiguous:
-        yield from _samples(open_dataset(out, described["format"]), sample, draw)
-        return
-    dtype = np.dtype(described["dtype"])
-    files = [entry for split in described["splits"].values() for entry in split["files"] if entry["tokens"]]
-    weights = list(accumulate(entry["tokens"] for entry in files))
-    for _ in range(min(sample, weights[-1]) if files else 0):
-        [entry] = draw.choices(files, cum_weights=weights)
-        start = draw.randrange(entry["tokens"])
-        low, high = max(0, start - _LONGEST), min(entry["tokens"], start + _LONGEST)
-        head = entry["bytes"] - entry["tokens"] * dtype.itemsize
-        tokens = np.fromfile(out / entry["name"], dtype, high - low, offset=head + low * dtype.itemsize)
-        marks = np.flatnonzero(tokens == ids["eot"])
-        after = int(np.searchsorted(marks, start - low, side="left" if described["eot"] == "after" else "right"))
-        if not 0 < after < len(marks):
-            yield entry["name"], None  # it begins or ends in another file, or is longer than what was read
-        else:
-            yield entry["name"], tokens[marks[after - 1] + 1 : marks[after]]
-
-
-def _samples(dataset: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
-    """Documents drawn at random from a format that knows where they are."""
-    splits = [name for name in dataset if len(dataset[name])]
-    weights = list(accumulate(len(dataset[split]) for split in splits))
+def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
+    """Documents around tokens drawn at random, without EOT, each with its file; None: one that cannot be had whole."""
+    splits = [data[name] for name in data if len(data[name])]
+    weights = list(accumulate(map(len, splits)))
     for _ in range(min(sample, weights[-1]) if splits else 0):
-        [name] = draw.choices(splits, cum_weights=weights)
-        documents = dataset[name].documents
-        document = documents[draw.randrange(len(documents))]
-        yield name, document if len(document) <= _LONGEST else None
+        [split] = draw.choices(splits, cum_weights=weights)
+        at = draw.randrange(len(split))
+        low, high = max(0, at - _LONGEST), min(len(split), at + _LONGEST)
+        tokens = split.tokens.read(low, high)
+        marks = np.flatnonzero(tokens == data.eot_id)
+        after = int(np.searchsorted(marks, at - low, side="left" if data.eot == "after" else "right"))
+        file = split.tokens.files[bisect_right(split.tokens.starts, at) - 1].path.relative_to(data.folder).as_posix()
+        # The first and the last of a split are left out, and what is longer than what was read.
+        yield file, tokens[marks[after - 1] + 1 : marks[after]] if 0 < after < len(marks) else None

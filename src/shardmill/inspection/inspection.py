@@ -168,7 +168,7 @@ def inspect(
             try:
                 report.fetched_per_second = round(download_speed(found, fetcher))
             except SourceError as error:
-                kinds[0].errors.append(error)
+                kinds[0].looked[0].error = error
     expects = _describe(report, kinds, chosen, eot=tokenizer.eot is not None and chosen.eot != "none")
     if report.staging:
         report.disk_bytes = within(report.output_bytes, SHARDS_HERE * chosen.tokens_per_shard * report.token_bytes)
@@ -225,7 +225,9 @@ def _describe(report: Inspection, kinds: list[Kind], options: Options, *, eot: b
     if not separated:
         plain = [kind for kind in kinds if kind.format == "text"]
         text = sum(one.text_bytes.value for one in report.kinds if one.format == "text")
-        report.separators = find_separators([raw for kind in plain for raw in kind.raw], text)
+        report.separators = find_separators(
+            [one for kind in plain for source in kind.looked for one in source.excerpts], text
+        )
     report.sampled_places = sum(len(kind.places) for kind in kinds)
     report.sampled_bytes = sum(place.encoded for kind in kinds for place in kind.places)
     without_eot = total.tokens.value - total.written.value * eot

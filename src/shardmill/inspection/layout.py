@@ -22,7 +22,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 def as_text(report: Inspection) -> str:
     lines: list[str] = []
-    for label, said in _sections(report):
+    for label, *said in _sections(report):
         for i, line in enumerate(said):
             wrapped = textwrap.wrap(line, _WIDTH - _LABEL, break_on_hyphens=False, replace_whitespace=False) or [""]
             # A table's own spaces stay as they are: only what is too long is wrapped.
@@ -31,45 +31,31 @@ def as_text(report: Inspection) -> str:
     return "\n".join(lines)
 
 
-def _sections(report: Inspection) -> Iterator[tuple[str, list[str]]]:
-    yield "sources", list(_kinds(report))
+def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
+    """A label, and the lines beside and below it."""
+    yield "sources", *_kinds(report)
     if report.documents.value:
-        yield "documents", list(_documents(report))
+        yield "documents", *_documents(report)
     if report.separators:
-        yield "separators", list(_separators(report))
+        yield "separators", *_separators(report)
     if report.tokens.value:
-        yield (
-            "tokens",
-            [
-                f"{_amount(report.tokens)} with {report.tokenizer}, end-of-text tokens included; "
-                f"{report.bytes_per_token:.2f} bytes a token"
-            ],
-        )
-        yield "output", list(_outputs(report))
+        ratio = f"end-of-text tokens included; {report.bytes_per_token:.2f} bytes a token"
+        yield "tokens", f"{_amount(report.tokens)} with {report.tokenizer}, {ratio}"
+        yield "output", *_outputs(report)
     made = f", where files are made for {report.out}" if report.staging else ""
-    yield "disk", [f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"]
-    yield "memory", [f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"]
+    yield "disk", f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"
+    yield "memory", f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"
     if report.tokens.value:
-        yield "time", list(_time(report))
-        yield (
-            "naive",
-            [
-                f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM; "
-                f"this machine has {show_bytes(report.machine_bytes)}"
-            ],
-        )
-    yield (
-        "sample",
-        [
-            f"{_plural(report.sampled_places, 'place')}, {show_bytes(report.sampled_bytes)} of text, "
-            f"{show_seconds(report.sampled_seconds)}; ± holds in 95 of 100 cases"
-        ],
-    )
+        yield "time", *_time(report)
+        naive = f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM"
+        yield "naive", f"{naive}; this machine has {show_bytes(report.machine_bytes)}"
+    sampled = f"{show_bytes(report.sampled_bytes)} of text, {show_seconds(report.sampled_seconds)}"
+    yield "sample", f"{_plural(report.sampled_places, 'place')}, {sampled}; ± holds in 95 of 100 cases"
     for trouble in report.troubles:
         said = [trouble.message]
         said += [f"place: {trouble.place}"] if trouble.place else []
         said += [f"hint:  {trouble.hint}"] if trouble.hint else []
-        yield "would stop:" if trouble.stops else "warning:", [_printable(line) for line in said]
+        yield "would stop:" if trouble.stops else "warning:", *map(_printable, said)
 
 
 def _printable(line: str) -> str:

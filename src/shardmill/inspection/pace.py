@@ -6,12 +6,12 @@ import hashlib
 import time
 from dataclasses import dataclass
 
-from shardmill.sampling import UNIT, Expected, Kind
+from shardmill.sampling import UNIT, Expected, Kind, SampledPlace
 
 _BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
 _DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
 _STARTING = 0.5  # seconds from the command to the first chunk, and from the last to the manifest
-_LOADING = 2  # chunks with which libraries are loaded: what they take is not the speed of a run
+_LOADING = 2  # places with which libraries are loaded: what they take is not the speed of a run
 
 
 @dataclass(frozen=True)
@@ -44,23 +44,25 @@ def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, d
     """What a run takes at the speed of the sample; `expects` says what each kind holds."""
     feeding = reading = 0.0
     for kind, holds in zip(kinds, expects, strict=True):
-        chunks = kind.chunks[_LOADING:] or kind.chunks
-        # A run has chunks of megabytes: what a call takes however little it is given does not count.
-        chunks = [chunk for chunk in chunks if chunk[0] > UNIT // 4] or chunks
-        share = holds.text.value / max(1, sum(text for text, _, _ in chunks))
-        feeding += kind.opening + share * sum(seconds for _, seconds, _ in chunks)
-        reading += share * sum(seconds for _, _, seconds in chunks)
+        places = _large(kind.places[_LOADING:] or kind.places)
+        share = holds.text.value / max(1, sum(place.text for place in places))
+        feeding += kind.opening + share * sum(place.feeding for place in places)
+        reading += share * sum(place.reading for place in places)
     # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
     # sample took more than the second is paid once for each.
-    calls = [call for kind in kinds for call in kind.encoding]
-    calls = [call for call in calls if call[0] > UNIT // 4] or calls
-    late = calls[len(calls) // 2 :]
-    warm = sum(seconds for _, seconds in late) / max(1, sum(text for text, _ in late))
-    sampled = sum(text for text, _ in calls)
-    cold = max(0.0, sum(seconds for _, seconds in calls) - warm * sampled)
+    places = _large([place for kind in kinds for place in kind.places])
+    late = places[len(places) // 2 :]
+    warm = sum(place.encoding for place in late) / max(1, sum(place.encoded for place in late))
+    sampled = sum(place.encoded for place in places)
+    cold = max(0.0, sum(place.encoding for place in places) - warm * sampled)
     text, tokens = sum(holds.text.value for holds in expects), sum(holds.tokens.value for holds in expects)
     encoding = warm * text + cold * workers * min(1.0, text / workers / max(1, sampled))
     return Pace(_STARTING, feeding, reading + encoding + _DEALING * tokens, tokens * width / _hash_speed(), download)
+
+
+def _large(places: list[SampledPlace]) -> list[SampledPlace]:
+    """A run has chunks of megabytes: what a call takes however little it is given does not count."""
+    return [place for place in places if place.text > UNIT // 4] or places
 
 
 def _hash_speed() -> float:

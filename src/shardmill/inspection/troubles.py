@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardmill.errors import BudgetError
+from shardmill.sampling import NO_TEXT
 from shardmill.shards import FORMATS, foreseen, format_named
 from shardmill.storage import LARGEST_OBJECT
 from shardmill.units import show_bytes
@@ -63,69 +65,59 @@ def find_troubles(
         *_damaged(kinds),
         *_rejects(report, kinds, options),
         *_disk(report),
-        *_object(report),
         *_memory(kinds, budget),
         *_binary(kinds),
         *_empty(report, sources),
         *_invalid(kinds),
         *_separator(report, kinds, options),
         *[Trouble("reader", sentence) for sentence in foreseen(options.format)],
+        *_vocabulary(report),
     ]
-    if report.token_bytes > 2:
-        found.append(
-            Trouble(
-                "vocabulary",
-                f"the {report.vocab_size:,} tokens of `{report.tokenizer}` do not fit in uint16: a token takes "
-                f"{report.token_bytes} bytes, and nanoGPT reads uint16 unless you change it",
-            )
-        )
     return sorted(found, key=lambda trouble: not trouble.stops)
 
 
-def _damaged(kinds: list[Kind]) -> list[Trouble]:
+def _damaged(kinds: list[Kind]) -> Iterator[Trouble]:
     """One for each kind of error, with the first place."""
-    errors = [error for kind in kinds for error in kind.errors]
-    counted = Counter(error.message for error in errors)
-    found = []
-    for message, count in counted.most_common(_SHOWN):
+    errors = [one.error for kind in kinds for one in kind.looked if one.error is not None]
+    for message, count in Counter(error.message for error in errors).most_common(_SHOWN):
         first = next(error for error in errors if error.message == message)
-        more = f" (and {count - 1:,} more of the sources that were looked into)" if count > 1 else ""
-        found.append(Trouble("source", message + more, first.place, first.hint, stops=True))
-    return found
+        yield Trouble("source", message + _more(count), first.place, first.hint, stops=True)
 
 
-def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> list[Trouble]:
+def _more(count: int) -> str:
+    return f" (and {count - 1:,} more of the sources that were looked into)" if count > 1 else ""
+
+
+def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble]:
     """That there is too little for any run, or for a record that the sample met."""
     if isinstance(budget, BudgetError):
-        return [Trouble("memory", budget.message, None, budget.hint, stops=True)]
-    size, place, hint = max(kind.too_large for kind in kinds) if kinds else (0, "", "")
+        yield Trouble("memory", budget.message, None, budget.hint, stops=True)
+        return
+    size, place, hint = max((one.too_large for kind in kinds for one in kind.looked), default=(0, "", ""))
     said = f"a record of {'more than ' if hint else ''}{size:,} bytes is larger than the memory allows"
     if hint:
-        return [Trouble("source", said, place, hint, stops=True)]
-    if size > budget.largest:
+        yield Trouble("source", said, place, hint, stops=True)
+    elif size > budget.largest:
         error = budget.too_small(said, size, place)
-        return [Trouble("memory", error.message, error.place, error.hint, stops=True)]
-    return []
+        yield Trouble("memory", error.message, error.place, error.hint, stops=True)
 
 
-def _binary(kinds: list[Kind]) -> list[Trouble]:
+def _binary(kinds: list[Kind]) -> Iterator[Trouble]:
     """Sources of text that hold what no text does."""
-    odd = {name: share for kind in kinds for name, share in kind.controls.items()}
-    if not odd:
-        return []
-    first = max(odd, key=odd.__getitem__)
-    more = f" (and {len(odd) - 1:,} more of the sources that were looked into)" if len(odd) > 1 else ""
-    said = f"a source is not text: {_percent(odd[first])} of its sampled bytes are NUL or other control characters"
-    return [Trouble("binary", said + more, first, "leave it out, or is the download complete?")]
+    odd = {one.source.name: one.controls for kind in kinds for one in kind.looked if one.controls > NO_TEXT}
+    if odd:
+        first = max(odd, key=odd.__getitem__)
+        said = f"a source is not text: {_percent(odd[first])} of its sampled bytes are NUL or other control characters"
+        yield Trouble("binary", said + _more(len(odd)), first, "leave it out, or is the download complete?")
 
 
-def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
+def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> Iterator[Trouble]:
     places = [place for kind in kinds for place in kind.places]
     if not any(place.rejected for place in places):
-        return []
+        return
     # Kinds have as many places as their share of the bytes, so that all places count alike.
     bad = sum(place.rejected * place.weight for place in places)
-    share = min(1.0, bad / max(1e-9, bad, sum(place.documents * place.weight for place in places)))
+    share = min(1.0, bad / max(1e-9, bad, sum(place.begun * place.weight for place in places)))
     reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(_SHOWN)
     listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
     allowed, documents = options.bad_allowed, report.documents.value
@@ -135,85 +127,74 @@ def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> list[Tr
     hint = "they will be set aside in `rejects.jsonl`"
     if stops:
         hint = f"add `--max-bad {_above(share)}` to set them aside in `rejects.jsonl`"
-    return [
-        Trouble("rejects", f"{_percent(share)} of the documents in the sample are bad: {listed}", None, hint, stops)
-    ]
+    yield Trouble("rejects", f"{_percent(share)} of the documents in the sample are bad: {listed}", None, hint, stops)
 
 
-def _disk(report: Inspection) -> list[Trouble]:
+def _disk(report: Inspection) -> Iterator[Trouble]:
     large = {name: size for name, size in report.disk_bytes.items() if size > report.free_bytes}
-    if not large:
-        return []
-    which = "" if len(large) == len(report.disk_bytes) else f" as {', '.join(large)}"
-    said = f"the output{which} does not fit on the disk: it takes about {show_bytes(min(large.values()))}"
-    hint = "choose another folder with `-o`, or prepare a part of it with `--limit`"
-    if report.staging:
-        said += " there until it is in the store"
-        hint = "choose another folder with `--cache`, or smaller files with `--shard-tokens`"
-        if which:
-            hint = "a format with shards needs little space there, such as `-f shards`"
-    return [
-        Trouble(
-            "disk",
-            f"{said}, and {show_bytes(report.free_bytes)} are free",
-            report.staging or report.out,
-            hint,
-            stops=not which,
-        )
-    ]
-
-
-def _object(report: Inspection) -> list[Trouble]:
+    if large:
+        which = "" if len(large) == len(report.disk_bytes) else f" as {', '.join(large)}"
+        said = f"the output{which} does not fit on the disk: it takes about {show_bytes(min(large.values()))}"
+        hint = "choose another folder with `-o`, or prepare a part of it with `--limit`"
+        if report.staging:
+            said += " there until it is in the store"
+            hint = "choose another folder with `--cache`, or smaller files with `--shard-tokens`"
+            if which:
+                hint = "a format with shards needs little space there, such as `-f shards`"
+        said += f", and {show_bytes(report.free_bytes)} are free"
+        yield Trouble("disk", said, report.staging or report.out, hint, stops=not which)
     whole = [name for name in FORMATS if not format_named(name).sharded]
-    large = [name for name in whole if report.staging and report.output_bytes.get(name, 0) > LARGEST_OBJECT]
-    if not large:
-        return []
-    said = f"as {', '.join(large)} the tokens are one object, and one may have {show_bytes(LARGEST_OBJECT)}"
-    return [Trouble("disk", said, report.out, "choose a format with shards, such as `-f shards`")]
+    if large_objects := [
+        name for name in whole if report.staging and report.output_bytes.get(name, 0) > LARGEST_OBJECT
+    ]:
+        said = f"as {', '.join(large_objects)} the tokens are one object, and one may have {show_bytes(LARGEST_OBJECT)}"
+        yield Trouble("disk", said, report.out, "choose a format with shards, such as `-f shards`")
 
 
-def _empty(report: Inspection, sources: Sequence[Source]) -> list[Trouble]:
-    first, count = [], 0
-    for source in sources:
-        if not source.size:
-            count += 1
-            if count <= _SHOWN:
-                first.append(source.name)
-    if not count:
-        return []
-    shown = ", ".join(first) + (f" and {count - _SHOWN:,} more" if count > _SHOWN else "")
-    said = f"{count:,} sources are empty" if count > 1 else "a source is empty"
-    return [Trouble("empty", said if count < report.sources else "all sources are empty", shown)]
+def _empty(report: Inspection, sources: Sequence[Source]) -> Iterator[Trouble]:
+    names = (source.name for source in sources if not source.size)
+    first = list(islice(names, _SHOWN))
+    more = sum(1 for _ in names)
+    if first:
+        shown = ", ".join(first) + (f" and {more:,} more" if more else "")
+        count = len(first) + more
+        said = f"{count:,} sources are empty" if count > 1 else "a source is empty"
+        yield Trouble("empty", said if count < report.sources else "all sources are empty", shown)
 
 
-def _invalid(kinds: list[Kind]) -> list[Trouble]:
+def _invalid(kinds: list[Kind]) -> Iterator[Trouble]:
     replaced, text = sum(kind.replaced for kind in kinds), sum(place.text for kind in kinds for place in kind.places)
-    if not replaced:
-        return []
-    share = replaced / max(1, text)
-    said = f"{replaced:,} places in {show_bytes(text)} of sampled text ({_percent(share)}) are not UTF-8"
-    hint = "each becomes U+FFFD"
-    if share > 0.001:
-        hint += "; if the text is in another encoding, convert it first: `iconv -f latin1 -t utf-8`"
-    return [Trouble("utf8", said, None, hint)]
+    if replaced:
+        share = replaced / max(1, text)
+        said = f"{replaced:,} places in {show_bytes(text)} of sampled text ({_percent(share)}) are not UTF-8"
+        hint = "each becomes U+FFFD"
+        if share > 0.001:
+            hint += "; if the text is in another encoding, convert it first: `iconv -f latin1 -t utf-8`"
+        yield Trouble("utf8", said, None, hint)
 
 
-def _separator(report: Inspection, kinds: list[Kind], options: Options) -> list[Trouble]:
+def _separator(report: Inspection, kinds: list[Kind], options: Options) -> Iterator[Trouble]:
     texts = [kind for kind in kinds if kind.format == "text" and kind.stored]
-    if not texts:
-        return []
-    if options.separator is not None:
-        if any(sum(place.documents for place in kind.places) > kind.looked for kind in texts):
-            return []
-        said = f"the separator `{options.separator}` was not found in the sampled text"
-        return [Trouble("separator", said, None, "without one, a file is a document")]
-    average = sum(kind.stored for kind in texts) / sum(len(kind.members) for kind in texts)
-    likely = [one for one in report.separators if one.certain or average > _LARGE]
-    if not likely:
-        return []
-    first = likely[0]
-    said = f"without `--separator` a text file is one document; `{first.separator}` stands in it ({first.meaning})"
-    return [Trouble("separator", said, None, f"add `--separator '{first.separator}'` if it parts documents")]
+    if texts and options.separator is not None:
+        if not any(sum(place.begun for place in kind.places) > len(kind.looked) for kind in texts):
+            said = f"the separator `{options.separator}` was not found in the sampled text"
+            yield Trouble("separator", said, None, "without one, a file is a document")
+    elif texts:
+        average = sum(kind.stored for kind in texts) / sum(len(kind.members) for kind in texts)
+        first = next((one for one in report.separators if one.certain or average > _LARGE), None)
+        if first is not None:
+            said = f"without `--separator` a text file is one document; `{first.separator}` stands in it"
+            hint = f"add `--separator '{first.separator}'` if it parts documents"
+            yield Trouble("separator", f"{said} ({first.meaning})", None, hint)
+
+
+def _vocabulary(report: Inspection) -> Iterator[Trouble]:
+    if report.token_bytes > 2:
+        yield Trouble(
+            "vocabulary",
+            f"the {report.vocab_size:,} tokens of `{report.tokenizer}` do not fit in uint16: a token takes "
+            f"{report.token_bytes} bytes, and nanoGPT reads uint16 unless you change it",
+        )
 
 
 def _percent(share: float) -> str:

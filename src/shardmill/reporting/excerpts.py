@@ -208,9 +208,3 @@ def rejects(data: Dataset) -> Rejects:
 def _kind(reason: str) -> str:
     """A reason without what differs from one to the next: what follows a colon, numbers, quoted names."""
     return re.sub(r"\d[\d,]*", "N", reason.partition(":")[0])[:80].strip() or "unknown"
-
-
-def random_starts(tokens: int, draws: int, most: int, seed: int) -> list[int]:
-    """Where to look at a split that has no documents."""
-    random = np.random.default_rng(seed)
-    return sorted(set(random.integers(0, max(1, tokens - most), draws).tolist()))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.reporting.plots import Axis, Plot, Series, bars, lines
-from shardmill.reporting.survey import ALONG, PER_OCTAVE, RATIO_BIN, RATIO_BINS, SplitSurvey
+from shardmill.reporting.survey import ALONG, PER_OCTAVE, RATIO_BIN, SplitSurvey
 from shardmill.units import show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
@@ -48,13 +48,15 @@ def joined(name: str, found: Sequence[SplitSurvey]) -> SplitSurvey:
     return whole
 
 
+def _shares(name: str, seen: int, counts: NDArray[np.int64], x: Callable[[int], float]) -> Series:
+    """A histogram as a line: which share of all documents is in each bin, from just before the first that has any."""
+    used = np.flatnonzero(counts)
+    bins = range(max(0, int(used[0]) - 1), min(len(counts), int(used[-1]) + 2))
+    return Series(name, [(x(i), 100 * int(counts[i]) / seen) for i in bins], filled=True)
+
+
 def _lengths(named: Named) -> Plot:
-    series = []
-    for name, found in named:
-        used = np.flatnonzero(found.octaves)
-        low, high = max(0, int(used[0]) - 1), int(used[-1]) + 1
-        points = [(2 ** (i / PER_OCTAVE), 100 * int(found.octaves[i]) / found.seen) for i in range(low, high + 1)]
-        series.append(Series(name, points, filled=True))
+    series = [_shares(name, found.seen, found.octaves, lambda i: 2 ** (i / PER_OCTAVE)) for name, found in named]
     medians = "; ".join(
         f"{name} {found.quantile(0.5):,}, 95th percentile {found.quantile(0.95):,}" for name, found in named
     )
@@ -63,12 +65,7 @@ def _lengths(named: Named) -> Plot:
 
 
 def _ratios(named: Named) -> Plot:
-    series = []
-    for name, found in named:
-        used = np.flatnonzero(found.ratios)
-        low, high = max(0, int(used[0]) - 1), min(RATIO_BINS - 1, int(used[-1]) + 1)
-        points = [((i + 0.5) * RATIO_BIN, 100 * int(found.ratios[i]) / found.seen) for i in range(low, high + 1)]
-        series.append(Series(name, points, filled=True))
+    series = [_shares(name, found.seen, found.ratios, lambda i: (i + 0.5) * RATIO_BIN) for name, found in named]
     least = min(point[0] for line in series for point in line.points)
     x = Axis("bytes per token of a document", show=_short, least=math.floor(least))
     note = "Left: text that the tokenizer splits into many short tokens. Right: text it knows well, or repetition."
@@ -149,10 +146,7 @@ def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
     """How the run went: speed and memory over time. The time between two attempts is left out."""
     if not any(len(attempt["points"]) > 2 for attempt in attempts):
         return []
-    text: list[tuple[float, float]] = []
-    tokens: list[tuple[float, float]] = []
-    memory: list[tuple[float, float]] = []
-    budget: list[tuple[float, float]] = []
+    text, tokens, memory, budget = (list[tuple[float, float]]() for _ in range(4))
     marks: list[tuple[float, float, str]] = []
     before = 0.0
     for number, attempt in enumerate(attempts):
@@ -180,31 +174,22 @@ def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
         else " No retries, no stalls."
     )
     peak = max(value for _, value in memory)
+    read, written = (Series(f"{what} per second", points, filled=True) for what, points in
+                     (("bytes", text), ("tokens", tokens)))  # fmt: skip
+    resident = [Series("resident", memory, filled=True), Series("budget", budget, limit=True)]
+    peaked = f"Highest sample: {show_bytes(peak)}. The dashed line is the budget."
     return [
-        lines(
-            "Bytes read per second",
-            f"Bytes of the sources as stored.{told}",
-            [Series("bytes per second", text, filled=True)],
-            x,
-            Axis("bytes per second", show=show_bytes),
-            marks,
-        ),
-        lines(
-            "Tokens written per second",
-            f"End-of-text tokens included.{told}",
-            [Series("tokens per second", tokens, filled=True)],
-            x,
-            Axis("tokens per second"),
-            marks,
-        ),
-        lines(
-            "Memory",
-            f"Highest sample: {show_bytes(peak)}. The dashed line is the budget.",
-            [Series("resident", memory, filled=True), Series("budget", budget, limit=True)],
-            x,
-            Axis("bytes", show=show_bytes),
-            marks,
-        ),
+        lines(title, note, series, x, y, marks)
+        for title, note, series, y in (
+            (
+                "Bytes read per second",
+                f"Bytes of the sources as stored.{told}",
+                [read],
+                Axis(read.name, show=show_bytes),
+            ),
+            ("Tokens written per second", f"End-of-text tokens included.{told}", [written], Axis(written.name)),
+            ("Memory", peaked, resident, Axis("bytes", show=show_bytes)),
+        )
     ]
 
 

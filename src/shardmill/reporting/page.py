@@ -11,6 +11,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from shardmill import __version__, arguments
 from shardmill.dataset import Dataset, open_dataset
 from shardmill.errors import OutputError, UsageError
@@ -23,7 +25,6 @@ from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 NAME = "report.html"
@@ -75,13 +76,12 @@ def report(
     folders = [folder] if other is None else [folder, other]
     names = _names([Path(arguments.path("folder", one)) for one in folders])
     sides = [_side(name, open_dataset(one), most, seed, documents) for name, one in zip(names, folders, strict=True)]
-    page = _single(sides[0], seed, documents) if other is None else _double(sides, seed, documents)
     parts = {name: _part(name) for name in ("page.html", "style.css", "script.js")}
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     text: str = environment.from_string(parts["page.html"]).render(
-        **page,
+        **_content(sides, seed, documents),
         style=parts["style.css"],
         script=parts["script.js"],
         # Even text that slipped through the escaping could not run: only this script may.
@@ -130,64 +130,46 @@ def _side(name: str, data: Dataset, most: int, seed: int, draws: int) -> Side:
     return Side(name, data, sizes, splits, figures.joined(name, splits), excerpts.rejects(data))
 
 
-def _single(side: Side, seed: int, draws: int) -> dict[str, Any]:
-    plot, rows, others = figures.sources(side.data.manifest)
-    drawn = [(found.name, _drawn(side, found, seed, draws)) for found in side.splits if found.tokens]
-    outliers = [
-        (
-            kind,
-            [
-                (found.name, excerpts.excerpt(side.data, found.name, seen, _SHOWN))
-                for found in side.splits
-                for seen in found.outliers.get(kind, ())
-            ],
-        )
-        for kind in OUTLIERS
-    ]
-    vocab_size = side.data.manifest["tokenizer"]["vocab_size"]
+def _content(sides: list[Side], seed: int, draws: int) -> dict[str, Any]:
+    """What the page is filled with; two datasets have no outliers, sources and run, but the same documents."""
+    first, alone = sides[0], len(sides) == 1
+    facts = [dict(_facts(side)) for side in sides]
+    values = {
+        name: [one.get(name, "–") for one in facts] for name in dict.fromkeys(name for one in facts for name in one)
+    }
+    drawn = [(found.name, found) for found in first.splits] if alone else [(side.name, side.whole) for side in sides]
+    plots = figures.figures(drawn, first.data.manifest["tokenizer"]["vocab_size"])
+    plot, rows, others = figures.sources(first.data.manifest) if alone else (None, [], 0)
     return {
-        "title": side.name,
-        "sides": [side],
-        "cards": _cards(side),
-        "facts": [(name, [value], False) for name, value in _facts(side)],
-        "sampled": _sampled([side]),
-        "plots": [
-            *figures.figures([(found.name, found) for found in side.splits], vocab_size),
-            *([plot] if plot else []),
-        ],
-        "splits": [(side.name, [_split_row(side, found) for found in side.splits])],
+        "title": " and ".join(side.name for side in sides),
+        "sides": sides,
+        "cards": _cards(first) if alone else [],
+        "facts": [(name, some, len(set(some)) > 1) for name, some in values.items()],
+        "sampled": _sampled(sides),
+        "plots": [*plots, plot] if plot else plots,
+        "splits": [(side.name, [_split_row(side, found) for found in side.splits]) for side in sides],
         "sources": (rows, others),
-        "tokens_of_sides": [(side.name, *_token_tables(side))],
-        "drawn": drawn,
-        "pairs": [],
-        "outliers": [(kind, some) for kind, some in outliers if some],
-        "run": figures.run_figures(read_record(side.data.folder)),
+        "tokens_of_sides": [(side.name, *_token_tables(side)) for side in sides],
+        "drawn": [(found.name, _drawn(first, found, seed, draws)) for found in first.splits if alone and found.tokens],
+        "pairs": [] if alone else _pairs(sides, draws),
+        "outliers": _outliers(first) if alone else [],
+        "run": figures.run_figures(read_record(first.data.folder)) if alone else [],
         "seed": seed,
         "least": LEAST_TOKENS,
     }
 
 
-def _double(sides: list[Side], seed: int, draws: int) -> dict[str, Any]:
-    facts = [dict(_facts(side)) for side in sides]
-    names = list(dict.fromkeys(name for one in facts for name in one))
-    values = [(name, [one.get(name, "–") for one in facts]) for name in names]
-    vocab_size = sides[0].data.manifest["tokenizer"]["vocab_size"]
-    return {
-        "title": " and ".join(side.name for side in sides),
-        "sides": sides,
-        "cards": [],
-        "facts": [(name, some, len(set(some)) > 1) for name, some in values],
-        "sampled": _sampled(sides),
-        "plots": figures.figures([(side.name, side.whole) for side in sides], vocab_size),
-        "splits": [(side.name, [_split_row(side, found) for found in side.splits]) for side in sides],
-        "sources": ([], 0),
-        "tokens_of_sides": [(side.name, *_token_tables(side)) for side in sides],
-        "drawn": [],
-        "pairs": _pairs(sides, draws),
-        "outliers": [],
-        "run": [],
-        "seed": seed,
+def _outliers(side: Side) -> list[tuple[str, list[tuple[str, excerpts.Excerpt]]]]:
+    """Documents by what is unusual in them, each with its split."""
+    outliers = {
+        kind: [
+            (found.name, excerpts.excerpt(side.data, found.name, seen, _SHOWN))
+            for found in side.splits
+            for seen in found.outliers.get(kind, ())
+        ]
+        for kind in OUTLIERS
     }
+    return [(kind, some) for kind, some in outliers.items() if some]
 
 
 def _pairs(sides: list[Side], draws: int) -> list[tuple[str, list[tuple[excerpts.Excerpt, excerpts.Excerpt | None]]]]:
@@ -209,8 +191,8 @@ def _pairs(sides: list[Side], draws: int) -> list[tuple[str, list[tuple[excerpts
 def _drawn(side: Side, found: SplitSurvey, seed: int, draws: int) -> list[excerpts.Excerpt]:
     if found.separated:
         return [excerpts.excerpt(side.data, found.name, seen, _SHOWN) for seen in found.random]
-    starts = excerpts.random_starts(found.tokens, draws, _SHOWN, seed)
-    return [excerpts.stretch(side.data, found.name, start, _SHOWN) for start in starts]
+    starts = np.random.default_rng(seed).integers(0, max(1, found.tokens - _SHOWN), draws)
+    return [excerpts.stretch(side.data, found.name, start, _SHOWN) for start in np.unique(starts).tolist()]
 
 
 def _cards(side: Side) -> list[tuple[str, str]]:

@@ -18,7 +18,7 @@ from shardmill.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.dataset import Dataset
+    from shardmill.dataset import Dataset, Split
     from shardmill.tokens import Tokenizer
 
 BLOCK = 1 << 18  # tokens that are looked at in one go: their arrays stay in the cache of a core
@@ -43,6 +43,26 @@ class Seen(NamedTuple):
     bytes: int
     number: int | None
     """None: only a sample was read, so nobody counted."""
+
+
+class DocumentRows(NamedTuple):
+    """Documents that were seen whole, one after the other."""
+
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    number: int | None
+    """Of the first, as in `Seen`."""
+
+    @property
+    def ratio(self) -> NDArray[np.float64]:
+        """Bytes per token."""
+        return np.asarray(self.bytes / np.maximum(self.tokens, 1), np.float64)
+
+    def seen(self, i: int) -> Seen:
+        start, stop, tokens, amount = (int(column[i]) for column in self[:4])
+        return Seen(start, stop, tokens, amount, None if self.number is None else self.number + i)
 
 
 @dataclass
@@ -73,6 +93,16 @@ class SplitSurvey:
     @property
     def sampled(self) -> bool:
         return self.looked < self.tokens
+
+    def count(self, rows: DocumentRows) -> None:
+        """Some documents more."""
+        self.seen += len(rows.tokens)
+        self.content += int(rows.tokens.sum())
+        self.lengths += np.bincount(np.minimum(rows.tokens, EXACT - 1), minlength=EXACT)
+        octave = np.floor(np.log2(np.maximum(rows.tokens, 1)) * PER_OCTAVE + 1e-9).astype(np.int64)
+        self.octaves += np.bincount(octave, minlength=len(self.octaves))
+        ratio = np.minimum((rows.ratio / RATIO_BIN).astype(np.int64), RATIO_BINS - 1)
+        self.ratios += np.bincount(ratio, minlength=RATIO_BINS)
 
     def quantile(self, share: float) -> int:
         """The length that this share of documents does not exceed; from `EXACT` on by the start of its bin."""
@@ -110,12 +140,14 @@ def survey(
     except UsageError:  # no end-of-text tokens and no index
         found.separated = False
     random = np.random.default_rng([seed, *name.encode()])
-    chosen = _Choice(random, draws, outliers)
-    eot = data.eot_id if data.eot != "none" else None
+    chosen = _Choice(random, {"random": draws, **dict.fromkeys(OUTLIERS, outliers)})
     for start, stop in _stretches(len(split), most, random):
-        _look(data, found, chosen, sizes, eot, start, stop)
+        for rows in _look(split, found, sizes, start, stop):
+            found.count(rows)
+            chosen.offer(rows)
     if found.separated:
-        found.random, found.outliers = chosen.random(), chosen.outliers()
+        found.random = sorted(chosen.best("random"))  # in the order of the split
+        found.outliers = {kind: chosen.best(kind) for kind in OUTLIERS}
     return found
 
 
@@ -132,17 +164,12 @@ def _stretches(tokens: int, most: int, random: np.random.Generator) -> Iterator[
         yield start, min(start + size, tokens)
 
 
-def _look(
-    data: Dataset,
-    found: SplitSurvey,
-    chosen: _Choice,
-    sizes: NDArray[np.uint16],
-    eot: int | None,
-    start: int,
-    stop: int,
-) -> None:
-    """One stretch. Of the document that is open between two blocks only counts are kept, whatever its length."""
-    split = data[found.name]
+def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: int, stop: int) -> Iterator[DocumentRows]:
+    """The documents that begin in a stretch, and its tokens counted.
+
+    Of the document that is open between two blocks only counts are kept, whatever its length.
+    """
+    data = split.dataset
     whole = start == 0 and stop == len(split)
     inside = start == 0  # in a document whose beginning was seen
     open_start, open_tokens, open_bytes, number = start, 0, 0, 0
@@ -157,25 +184,22 @@ def _look(
             )
         # Bytes of text before each token. With EOT before documents one may end where a block begins.
         text = np.concatenate([[0], np.cumsum(sizes.take(block), dtype=np.int64)])
-        marks = np.flatnonzero(block == eot) if eot is not None else np.empty(0, np.int64)
+        marks = np.flatnonzero(block == data.eot_id) if data.eot != "none" else np.empty(0, np.int64)
         if at < stop:
             found.counts += np.bincount(block, minlength=len(sizes))
             found.looked += len(block)
-            part = at * ALONG // len(split)
-            found.along[:, part] += len(block) - len(marks), text[-1]
+            found.along[:, at * ALONG // len(split)] += len(block) - len(marks), text[-1]
         ends = split.documents.ends(at, end, block) - at if found.separated else np.empty(0, np.int64)
         if at >= stop:
             ends = ends[:1]  # only the document that was open is still wanted
         if len(ends):
             starts = np.concatenate([[open_start], ends[:-1] + at])
             texts, behind = text[ends], np.searchsorted(marks, ends)
-            lengths = np.diff(ends - behind, prepend=0)
-            amounts = np.diff(texts, prepend=0)
-            lengths[0] += open_tokens
+            tokens, amounts = np.diff(ends - behind, prepend=0), np.diff(texts, prepend=0)
+            tokens[0] += open_tokens
             amounts[0] += open_bytes
-            skip = 0 if inside else 1
-            rows = (starts[skip:], ends[skip:] + at, lengths[skip:], amounts[skip:])
-            _count(found, chosen, *rows, number if whole else None)
+            seen = slice(0 if inside else 1, None)
+            yield DocumentRows(starts[seen], ends[seen] + at, tokens[seen], amounts[seen], number if whole else None)
             number += len(ends)
             open_tokens, open_bytes = len(block) - int(ends[-1]) - (len(marks) - int(behind[-1])), text[-1] - texts[-1]
             open_start, inside = at + int(ends[-1]), True
@@ -183,76 +207,31 @@ def _look(
             open_tokens, open_bytes = open_tokens + len(block) - len(marks), open_bytes + text[-1]
         at = end
     if at == len(split) and inside and open_tokens and found.separated and open_start < stop:
-        last = [np.array([value], np.int64) for value in (open_start, at, open_tokens, open_bytes)]
-        _count(found, chosen, last[0], last[1], last[2], last[3], number if whole else None)
-
-
-def _count(
-    found: SplitSurvey,
-    chosen: _Choice,
-    starts: NDArray[np.int64],
-    stops: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    amounts: NDArray[np.int64],
-    number: int | None,
-) -> None:
-    """Some documents that were seen whole."""
-    found.seen += len(lengths)
-    found.content += int(lengths.sum())
-    found.lengths += np.bincount(np.minimum(lengths, EXACT - 1), minlength=EXACT)
-    octave = np.floor(np.log2(np.maximum(lengths, 1)) * PER_OCTAVE + 1e-9).astype(np.int64)
-    found.octaves += np.bincount(octave, minlength=len(found.octaves))
-    ratio = amounts / np.maximum(lengths, 1)
-    found.ratios += np.bincount(np.minimum((ratio / RATIO_BIN).astype(np.int64), RATIO_BINS - 1), minlength=RATIO_BINS)
-    chosen.offer(starts, stops, lengths, amounts, number)
+        last = np.array([[open_start], [at], [open_tokens], [open_bytes]], np.int64)
+        yield DocumentRows(last[0], last[1], last[2], last[3], number if whole else None)
 
 
 class _Choice:
     """The documents that are worth a look: some at random, and the outliers. Never more than asked for are kept."""
 
-    def __init__(self, random: np.random.Generator, draws: int, outliers: int) -> None:
-        self._random = random
-        self._kept = {"random": draws, **dict.fromkeys(OUTLIERS, outliers)}
-        self._best: dict[str, list[tuple[float, Seen]]] = {kind: [] for kind in self._kept}
+    def __init__(self, random: np.random.Generator, kept: dict[str, int]) -> None:
+        """`kept`: how many of each kind."""
+        self._random, self._kept = random, kept
+        self._best: dict[str, list[tuple[float, Seen]]] = {kind: [] for kind in kept}
 
-    def offer(
-        self,
-        starts: NDArray[np.int64],
-        stops: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        amounts: NDArray[np.int64],
-        number: int | None,
-    ) -> None:
-        ratio = amounts / np.maximum(lengths, 1)
-        long = lengths >= LEAST_TOKENS
-        nowhere = np.inf
+    def offer(self, rows: DocumentRows) -> None:
+        tokens, long = rows.tokens, rows.tokens >= LEAST_TOKENS
         ranks = {
-            "random": np.where(lengths > 0, self._random.random(len(lengths)), nowhere),
-            "longest": -lengths.astype(np.float64),
-            "shortest": np.where(lengths > 0, lengths, nowhere),
-            "most compressible": np.where(long, -ratio, nowhere),
-            "least compressible": np.where(long, ratio, nowhere),
+            "random": np.where(tokens > 0, self._random.random(len(tokens)), np.inf),
+            "longest": -tokens.astype(np.float64),
+            "shortest": np.where(tokens > 0, tokens, np.inf),
+            "most compressible": np.where(long, -rows.ratio, np.inf),
+            "least compressible": np.where(long, rows.ratio, np.inf),
         }
         for kind, rank in ranks.items():
-            kept = self._kept[kind]
-            first = np.argpartition(rank, kept - 1)[:kept] if 0 < kept < len(rank) else np.arange(len(rank))
-            best = self._best[kind]
-            for i in first.tolist():
-                if rank[i] < nowhere:
-                    seen = Seen(
-                        int(starts[i]),
-                        int(stops[i]),
-                        int(lengths[i]),
-                        int(amounts[i]),
-                        None if number is None else number + i,
-                    )
-                    best.append((float(rank[i]), seen))
-            best.sort()
-            del best[kept:]
+            first = np.argsort(rank, kind="stable")[: self._kept[kind]].tolist()
+            best = self._best[kind] + [(float(rank[i]), rows.seen(i)) for i in first if rank[i] < np.inf]
+            self._best[kind] = sorted(best)[: self._kept[kind]]
 
-    def random(self) -> list[Seen]:
-        """In the order of the split."""
-        return sorted(one for _, one in self._best["random"])
-
-    def outliers(self) -> dict[str, list[Seen]]:
-        return {kind: [one for _, one in self._best[kind]] for kind in OUTLIERS}
+    def best(self, kind: str) -> list[Seen]:
+        return [one for _, one in self._best[kind]]

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.sampling.sample import BUCKETS, Kind, bucketed
+from shardmill.sampling.places import BUCKETS
+from shardmill.sampling.sample import Kind, bucketed
 from shardmill.shards import FORMATS, format_named
 
 if TYPE_CHECKING:
@@ -68,14 +69,15 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
         if not kind.whole and not kind.compression and not kind.replaced:
             text = Amount(kind.stored)
         documents = Amount(len(kind.members))
-        written = Amount(round(full * (1 - kind.blank / max(1, kind.looked))))
+        blank = sum(1 for one in kind.looked if not one.text and one.source.size)
+        written = Amount(round(full * (1 - blank / max(1, len(kind.looked)))))
     else:
-        documents = _total(kind, [place.documents for place in places], documents=True)
+        documents = _total(kind, [place.begun for place in places], documents=True)
         if documents.value < full:
             documents = Amount(full, documents.margin)
-        if kind.rows is not None and not kind.errors:
+        if kind.rows is not None and not any(one.error for one in kind.looked):
             documents = Amount(kind.rows)
-        seen = sum(place.documents * place.weight for place in places)
+        seen = sum(place.begun * place.weight for place in places)
         bad = sum((place.empty + place.rejected) * place.weight for place in places)
         share = max(0.0, 1 - bad / seen) if seen else 1.0
         written = Amount(round(documents.value * share), round(documents.margin * share))
@@ -108,7 +110,7 @@ def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whol
     # Where a few long documents make most of the variance, one more of them may be where nobody looked.
     square = float(rest @ rest + np.max(rest * rest)) * (1 - min(1.0, seen / max(1, kind.measured)))
     error = math.sqrt(square * n / (n - 1)) / covered * kind.measured if n > 1 else _ALONE * total
-    unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen / max(1, kind.streams)
+    unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen
     student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)
     margin = math.hypot(student * error, (_LEAST_MARGIN + _FEW / n) * total, unseen)
     # An estimate that happens to have no variance is still an estimate.

@@ -12,58 +12,33 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.documents import Reading, format_reader, join
-from shardmill.errors import SourceError
-from shardmill.sampling import looking
+from shardmill.documents import Reading, join
+from shardmill.sampling import places as reading_places
 from shardmill.sampling.download import at_once
-from shardmill.sampling.looking import NO_TEXT, FoundInChunk, Group, Look
-from shardmill.storage import Source, compression_of, format_of, open_source
+from shardmill.sampling.places import BUCKETS, EXPANDS, SampledPlace, SampledSource
+from shardmill.storage import Source, compression_of, format_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.tokens import Engine
 
-BUCKETS = 24
-"""Of document sizes: bucket i holds those of up to 4 ** i bytes, and more than fit in the one before."""
 _LARGEST = 2 << 20  # bytes of a record that is looked at
 _TOGETHER, _TOGETHER_AFAR = 64, 8  # small sources at one place
 _AFAR = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
 _FEWEST = 6  # places for a kind, however small its share
-_EXPANDS = 3  # times that compressed text is larger than it is stored, about
 _MANY = 2000  # sources: beyond that not all of them are opened, however small they are
 _FOOTERS, _FOOTERS_AFAR, _FOOTERS_TIME = 4096, 64, 3.0  # files whose footers are all read, and seconds for it
 _PATIENCE = 3  # times that a sample may take on the clock what it may take of the CPU
 _EIGHTHS = 8  # parts of a stream between which the variance is that of the rest
 
-
-@dataclass
-class Sampled:
-    """What was found at one place; the variance between places gives the margin."""
-
-    stored: float = 0.0
-    """Bytes that it is of its sources, as these are measured; and that its records take."""
-    covered: float = 0.0
-    text: float = 0.0
-    encoded: int = 0
-    """Bytes of the text that were encoded: of a stretch without a place to cut it, the beginning."""
-    tokens: float = 0.0
-    documents: int = 0
-    """That begin there, empty and rejected ones included; of text without a separator a source is a document."""
-    empty: int = 0
-    rejected: int = 0
-    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
-    """Documents in each bucket."""
-    weight: float = 1.0
-    """What is found here counts so often: a place that was drawn by its size must not count by it once more."""
-    cluster: int = 0
-    """Places that stand side by side in a stream are alike; the variance is that between clusters."""
+Draw = tuple[list[int], list[float] | None]
+"""Some neighbouring sources of a kind, and the shares of them that were hit; None: all of it is wanted."""
 
 
 @dataclass
@@ -80,33 +55,14 @@ class Kind:
     remote: bool = False
     rows: int | None = None
     """Documents, where footers or headers of all files say how many there are."""
-    column: float = 1.0
-    """The share of the stored bytes that a run reads: of parquet the text column alone."""
-    places: list[Sampled] = field(default_factory=list)
+    places: list[SampledPlace] = field(default_factory=list)
     whole: bool = False
     """All of it was read: what was counted is exact."""
-    streams: int = 0
-    """Bytes of the sources that were read from their start, and of those what was not reached."""
-    unseen: int = 0
-    looked: int = 0
+    looked: list[SampledSource] = field(default_factory=list)
     """Sources that were opened."""
-    blank: int = 0
-    """Those of them that have bytes, but no text."""
-    raw: list[bytes] = field(default_factory=list)
-    """Beginnings of places in plain text."""
-    controls: dict[str, float] = field(default_factory=dict)
-    """Sources of which so large a share of the sampled text is no text."""
     replaced: int = 0
+    """Invalid UTF-8 sequences."""
     reasons: Counter[str] = field(default_factory=Counter)
-    errors: list[SourceError] = field(default_factory=list)
-    too_large: tuple[int, str, str] = (0, "", "")
-    """The largest record that was too large for the sample, where it is, and the way out if more memory is none."""
-    opening: float = 0.0
-    """Seconds to open all sources, where that is more than to read a beginning."""
-    chunks: list[tuple[int, float, float]] = field(default_factory=list)
-    """Bytes of text, and seconds to find it or decompress it, which one thread does, and to make documents of it."""
-    encoding: list[tuple[int, float]] = field(default_factory=list)
-    """Bytes of text and seconds of each call of the engine."""
 
     @property
     def stored(self) -> int:
@@ -117,8 +73,28 @@ class Kind:
         return int(self.measures.sum())
 
     @property
-    def expands(self) -> int:
-        return _EXPANDS if self.compression or self.format == "parquet" else 1
+    def expanded(self) -> int:
+        """Bytes of text, about."""
+        return self.stored * (EXPANDS if self.compression or self.format == "parquet" else 1)
+
+    @property
+    def unseen(self) -> float:
+        """The share of what was read from its start that was not reached."""
+        streams = [one for one in self.looked if not one.entered]
+        return sum(one.unseen for one in streams) / max(1, sum(one.source.size or 0 for one in streams))
+
+    @property
+    def column(self) -> float:
+        """The share of the stored bytes that a run reads: of parquet the text column alone."""
+        listed = [one for one in self.looked if one.parts]
+        size = sum(one.source.size or 0 for one in listed)
+        return sum(part.stored for one in listed for part in one.parts) / size if size else 1.0
+
+    @property
+    def opening(self) -> float:
+        """Seconds to open all sources, where that is more than to read a beginning."""
+        listed = [one.opening for one in self.looked if one.parts]
+        return sum(listed) / len(listed) * len(self.members) if listed else 0.0
 
 
 def take_sample(
@@ -127,25 +103,24 @@ def take_sample(
     """The kinds of the sources, each with a sample of about its share of `places`, in at most about `seconds`."""
     reading = replace(reading, largest=min(reading.largest, _LARGEST))
     kinds = _kinds(sources)
-    total = sum(kind.stored * kind.expands for kind in kinds)
-    began, started = looking.clock(), time.monotonic()
+    total = sum(kind.expanded for kind in kinds)
+    began, started = reading_places.clock(), time.monotonic()
     spent = 0
     for kind in kinds:
         if not kind.stored:
             kind.whole = True
             continue
         _read_footers(kind, sources, reading)
-        weight = kind.stored * kind.expands
-        spent += weight
+        spent += kind.expanded
         # Kinds share the time as they share the bytes, and what one leaves over goes to the next.
         until = seconds * max(spent / total, 0.1)
 
         def ended(until: float = until) -> bool:
             """On a busy machine it may take longer; on one that waits for its disk too, but not for ever."""
             passed = time.monotonic() - started
-            return passed > until and (passed > _PATIENCE * until or looking.clock() - began > until)
+            return passed > until and (passed > _PATIENCE * until or reading_places.clock() - began > until)
 
-        wanted = max(_FEWEST, places * weight // total)
+        wanted = max(_FEWEST, places * kind.expanded // total)
         _Sampling(kind, sources, reading, engine, min(wanted, _AFAR) if kind.remote else wanted, ended).go()
     return kinds
 
@@ -160,7 +135,7 @@ def _kinds(sources: Sequence[Source]) -> list[Kind]:
     for (format, compression), members in found.items():
         sizes = np.array([sources[i].size or 0 for i in members], np.int64)
         kinds.append(Kind(format, compression, members, sizes, sizes, any(sources[i].remote for i in members)))
-    return sorted(kinds, key=lambda kind: -kind.stored * kind.expands)
+    return sorted(kinds, key=lambda kind: -kind.expanded)
 
 
 def _read_footers(kind: Kind, sources: Sequence[Source], reading: Reading) -> None:
@@ -169,22 +144,17 @@ def _read_footers(kind: Kind, sources: Sequence[Source], reading: Reading) -> No
         return
     until = time.monotonic() + _FOOTERS_TIME
 
-    def look(member: int) -> tuple[int, int] | None:
-        if time.monotonic() > until:
-            return None
-        if not sources[member].size:
+    def footer(index: int) -> tuple[int, int] | None:
+        """Rows, and about how many bytes of text."""
+        if not sources[index].size:
             return 0, 0
-        opened = open_source(sources[member], reading.fetcher)
-        with closing(opened.feed) as feed:
-            parts = format_reader(member, sources[member], reading, opened, lambda: feed).parts(feed)
-        return sum(part.rows for part in parts), sum(part.size for part in parts)
+        opened = SampledSource(index, sources[index], 0, reading)
+        if time.monotonic() > until or list(opened.places([], 0)) or opened.error is not None:
+            return None  # the sample will tell what is wrong with it
+        return sum(part.rows for part in opened.parts), sum(part.size for part in opened.parts)
 
-    try:
-        found = list(at_once(look, kind.members, kind.remote))
-    except SourceError:
-        return  # looking into it will tell why
-    known = [one for one in found if one is not None]
-    if len(known) == len(found):
+    known = [one for one in at_once(footer, kind.members, kind.remote) if one is not None]
+    if len(known) == len(kind.members):
         kind.rows = sum(rows for rows, _ in known)
         measures = np.array([size for _, size in known])
         kind.measures = measures if measures.any() else kind.sizes
@@ -205,144 +175,117 @@ class _Sampling:
         self._kind, self._sources, self._reading, self._engine = kind, sources, reading, engine
         self._places, self._ended = places, ended
         self._random = random.Random(len(kind.members))
-        self._small = looking.UNIT // kind.expands
+        self._unit = reading_places.UNIT
+        self._small = self._unit * kind.stored // max(1, kind.expanded)
 
     def go(self) -> None:
         kind = self._kind
-        parts = self._parts()
+        neighbours = self._neighbours()
         everything = kind.stored <= self._places * self._small and len(kind.members) <= _MANY
-        drawn: list[tuple[list[int], list[float] | None]] = [(part, None) for part in parts]
-        if not everything:
-            drawn = self._drawn(parts)
-        self._random.shuffle(drawn)
-        complete = len(drawn) == len(parts)
-        looks: list[Look] = []
-        for number, (found, part) in enumerate(zip(at_once(self._look, drawn, kind.remote), drawn, strict=True)):
+        draws: list[Draw] = [(members, None) for members in neighbours] if everything else self._draws(neighbours)
+        self._random.shuffle(draws)
+        complete = len(draws) == len(neighbours)
+        for number, ((_, shares), found) in enumerate(zip(draws, at_once(self._open, draws, kind.remote), strict=True)):
             if self._ended() and kind.places:
                 complete = False
                 break
-            places = self._places_of(found)
-            looks += [look for look, _ in found]
-            if not everything:
-                _balance(places, 0 if found[0][0].entered else len(part[1] or ()))
-            stream = not everything and not found[0][0].entered
+            places = self._read(found)
+            kind.looked += [source for source, _ in found]
+            entered = everything or found[0][0].entered
             for i, place in enumerate(places):
                 # What stands side by side in a stream is alike: its eighths count, or the streams where there are more.
-                beside = i * _EIGHTHS // len(places) if len(drawn) < _EIGHTHS else 0
-                place.cluster = -1 - number * _EIGHTHS - beside if stream else len(kind.places) + i
+                beside = i * _EIGHTHS // len(places) if len(draws) < _EIGHTHS else 0
+                place.cluster = len(kind.places) + i if entered else -1 - number * _EIGHTHS - beside
+                if not everything:
+                    self._weigh(place, None if entered else (len(shares or ()), sum(one.stored for one in places)))
             kind.places += places
-        kind.whole = complete and all(look.whole for look in looks)
-        self._conclude(looks)
-
-    def _conclude(self, looks: list[Look]) -> None:
-        kind = self._kind
+        kind.whole = complete and all(source.whole for source in kind.looked)
         formats: Counter[tuple[str, str]] = Counter()
-        kind.looked = len(looks)
-        for look in looks:
-            kind.blank += not look.text and look.source.size != 0
-            kind.controls |= {look.source.name: look.controls} if look.controls > NO_TEXT else {}
-            kind.raw += look.raw
-            kind.errors += [look.error] if look.error is not None else []
-            formats[look.format, look.compression] += 1 + (look.source.size or 0)
-            kind.streams += 0 if look.entered else look.source.size or 0
-            kind.unseen += look.unseen
-            kind.too_large = max(kind.too_large, look.too_large)
-        if known := {name: size for name, size in formats.items() if name[0]}:
-            kind.format, kind.compression = max(known, key=known.__getitem__)
-        listed = [look for look in looks if look.parts]
-        if len(listed) == len(kind.members):
-            kind.rows = sum(part.rows for look in listed for part in look.parts)
-        if sizes := sum(look.source.size or 0 for look in listed):
-            kind.column = sum(part.stored for look in listed for part in look.parts) / sizes
-            kind.opening = sum(look.opening for look in listed) / len(listed) * len(kind.members)
+        for source in kind.looked:
+            formats[source.format, source.compression] += bool(source.format) * (1 + (source.source.size or 0))
+        if any(formats.values()):
+            kind.format, kind.compression = max(formats, key=formats.__getitem__)
+        if kind.looked and len(kind.looked) == len(kind.members) and all(source.parts for source in kind.looked):
+            kind.rows = sum(part.rows for source in kind.looked for part in source.parts)
 
-    def _parts(self) -> list[list[int]]:
-        """All sources, small neighbours together."""
-        parts, size = list[list[int]](), 0
+    def _neighbours(self) -> list[list[int]]:
+        """All sources, small ones that stand side by side together."""
+        found, size = list[list[int]](), 0
         most = _TOGETHER_AFAR if self._kind.remote else _TOGETHER
         for member, more in enumerate(self._kind.sizes.tolist()):
-            if not parts or size + more > self._small or len(parts[-1]) >= most:
-                parts.append([])
+            if not found or size + more > self._small or len(found[-1]) >= most:
+                found.append([])
                 size = 0
-            parts[-1].append(member)
+            found[-1].append(member)
             size += more
-        return parts
+        return found
 
-    def _drawn(self, parts: list[list[int]]) -> list[tuple[list[int], list[float] | None]]:
-        """Some of them, at even distances over the whole kind, from a random place on in each distance; each with the
-        shares of it that were hit."""
-        measures = np.array([int(self._kind.measures[part].sum()) for part in parts])
+    def _draws(self, neighbours: list[list[int]]) -> list[Draw]:
+        """Some of them, at even distances over the whole kind, from a random place on in each distance."""
+        measures = np.array([int(self._kind.measures[members].sum()) for members in neighbours])
         ends = np.cumsum(measures)
         drawn: dict[int, list[float]] = {}
         for k in range(self._places):
             target = (k + self._random.random()) / self._places * int(ends[-1])
-            hit = min(int(np.searchsorted(ends, target, side="right")), len(parts) - 1)
+            hit = min(int(np.searchsorted(ends, target, side="right")), len(neighbours) - 1)
             drawn.setdefault(hit, []).append((target - int(ends[hit] - measures[hit])) / max(1, int(measures[hit])))
-        return [(parts[hit], shares) for hit, shares in drawn.items()]
+        return [(neighbours[hit], shares) for hit, shares in drawn.items()]
 
-    def _look(self, part: tuple[list[int], list[float] | None]) -> list[tuple[Look, Iterable[Group]]]:
+    def _open(self, draw: Draw) -> list[tuple[SampledSource, Iterable[SampledPlace]]]:
         """Of what is here the documents are read when they are asked for, of what is far away at once."""
-        members, shares = part
-        looks: list[tuple[Look, Iterable[Group]]] = []
-        small = shares is None or int(self._kind.sizes[members].sum()) <= self._small
+        members, shares = draw
         if shares is not None:
             self._random.shuffle(shares)  # so that what time allows is from all over it
+        small = int(self._kind.sizes[members].sum()) <= self._small
+        found: list[tuple[SampledSource, Iterable[SampledPlace]]] = []
         for member in members:
             index = self._kind.members[member]
             measure = int(self._kind.measures[member])
-            look = Look(index, self._sources[index], measure, self._reading, self._ended)
+            source = SampledSource(index, self._sources[index], measure, self._reading, self._ended)
             # A few compressed megabytes may hold gigabytes.
-            groups = look.groups(None if small else shares, 2 * self._places * looking.UNIT)
-            looks.append((look, list(groups) if self._kind.remote else groups))
-        return looks
+            places = source.places(None if small else shares, 2 * self._places * self._unit)
+            found.append((source, list(places) if self._kind.remote else places))
+        return found
 
-    def _places_of(self, looks: list[tuple[Look, Iterable[Group]]]) -> list[Sampled]:
-        """What was found in a source, place by place; of small sources side by side all is one place."""
-        places: list[Sampled] = []
-        if len(looks) == 1:
-            look, groups = looks[0]
-            places = [self._place(group) for group in groups]
+    def _read(self, found: list[tuple[SampledSource, Iterable[SampledPlace]]]) -> list[SampledPlace]:
+        """The places of a source, encoded; of small sources side by side all is one place."""
+        if len(found) == 1:
+            source, read = found[0]
+            places = [self._encoded(place) for place in read]
             for place in places:
-                place.stored, place.covered = place.stored * look.scale, place.covered * look.scale
+                place.stored, place.covered = place.stored * source.scale, place.covered * source.scale
             return places
-        pieces: list[FoundInChunk] = []
-        stored = covered = 0.0
-        for look, groups in looks:
-            found = list(groups)
-            pieces += [piece for group in found for piece in group.pieces]
-            stored += sum(group.stored for group in found) * look.scale
-            covered += sum(group.covered for group in found) * look.scale
-        return [self._place(Group(pieces, stored, covered))]
+        whole = SampledPlace()
+        for source, read in found:
+            for place in list(read):  # all of them, since only then the scale is known
+                whole.stored += place.stored * source.scale
+                whole.covered += place.covered * source.scale
+                for name in ("text", "begun", "chunks", "lengths", "feeding", "reading"):
+                    setattr(whole, name, getattr(whole, name) + getattr(place, name))
+        return [self._encoded(whole)]
 
-    def _place(self, group: Group) -> Sampled:
-        kind, place = self._kind, Sampled(group.stored, group.covered, weight=group.hits)
-        for piece in group.pieces:
-            documents = piece.documents
-            kind.chunks.append((piece.text, piece.feeding, piece.reading))
-            place.documents += piece.begun
-            place.empty += int(np.count_nonzero(piece.sizes == 0))
-            place.rejected += len(documents.rejects)
-            place.text += piece.text
-            place.sizes += bucketed(piece.sizes[piece.sizes > 0])
-            kind.replaced += documents.replaced(len(documents))
-            kind.reasons.update(_plain_reason(reject.reason) for reject in documents.rejects)
-        documents = join([piece.documents for piece in group.pieces])
-        started = looking.clock()
+    def _encoded(self, place: SampledPlace) -> SampledPlace:
+        kind, chunks = self._kind, place.chunks
+        sizes = np.concatenate([np.empty(0, np.int64), *place.lengths])
+        place.sizes, place.empty = bucketed(sizes[sizes > 0]), int(np.count_nonzero(sizes == 0))
+        kind.replaced += sum(documents.replaced(len(documents)) for documents in chunks)
+        documents = join(chunks)
+        started = reading_places.clock()
         encoded = self._engine.encode(documents.data, documents.offsets)
+        place.encoding = reading_places.clock() - started
         place.encoded = int(documents.offsets[-1] - documents.offsets[0])
-        kind.encoding.append((place.encoded, looking.clock() - started))
         place.tokens = float(encoded.lengths.sum()) / max(1, place.encoded) * place.text
-        place.rejected += len(encoded.failed)
-        kind.reasons.update(_plain_reason(reason) for _, reason in encoded.failed)
+        reasons = [reject.reason for one in chunks for reject in one.rejects]
+        reasons += [reason for _, reason in encoded.failed]
+        kind.reasons.update(map(_plain_reason, reasons))
+        place.rejected = len(reasons)
+        place.chunks, place.lengths = [], []
         return place
 
-
-def _balance(places: list[Sampled], hits: int) -> None:
-    """Let what was found count as often as it was drawn, not by how large it is; 0: each place was drawn by itself."""
-    total = sum(place.stored for place in places)
-    for place in places:
-        size = total if hits else place.stored
-        place.weight = (hits or place.weight) * looking.UNIT / size if size else 0.0
+    def _weigh(self, place: SampledPlace, stream: tuple[int, float] | None) -> None:
+        """Let it count as often as it was drawn, not by how large it is; `stream`: the hits and size of all of it."""
+        hits, size = stream or (place.weight, place.stored)
+        place.weight = hits * self._unit / size if size else 0.0
 
 
 def bucketed(sizes: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -60,13 +60,11 @@ def _beside(path: Path, ending: str) -> Path:
 class DatatroveOutput(DocumentOutput):
     """The files of all splits."""
 
-    longest = (1 << 63) - 1
-    length_dtype = np.dtype("<u8")
     cumulative = True
 
     def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
-        self.limit, self._tokenizer = order.shard_tokens, order.tokenizer
+        self._tokenizer = order.tokenizer
 
     def tokens_name(self, split: str, index: int) -> str:
         return f"{split}/{self.name}_{self.first + index:06}.ds"

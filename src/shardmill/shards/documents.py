@@ -65,18 +65,19 @@ class DocumentOutput(FileOutput):
     cut across files: a file ends with the first document that makes it at least as large as the limit.
     """
 
-    limit: int = 0
+    limit: int
     """Tokens in a file; 0: one file a split."""
     per_document: int = 0
     """What a document adds to a file's size beside its tokens, counted in tokens."""
-    longest: int
+    longest: int = (1 << 63) - 1
     """Tokens that a document may have."""
-    length_dtype: np.dtype[Any]
+    length_dtype: np.dtype[Any] = np.dtype("<u8")
     cumulative: bool = False
     """Where documents end in the file, instead of their lengths."""
 
     def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
+        self.limit = order.shard_tokens if kind.sharded else 0
         self._stands = {split: Stand() for split in SPLITS}
         self._open: dict[str, Pair] = {}
         self._full: list[Pair] = []

@@ -97,3 +97,11 @@ def whole(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
     if size != expected:
         raise DamageError(f"the file has {size:,} bytes where its head says {expected:,}", place=str(file.path))
     return Recognised(dtype, file)
+
+
+def headless(dtype: np.dtype[Any], path: Path) -> Recognised:
+    """A file that holds nothing but tokens; DamageError when its size is not that of whole ones."""
+    size = path.stat().st_size
+    if size % dtype.itemsize:
+        raise DamageError(f"{size:,} bytes are not whole tokens of {dtype.itemsize} bytes", place=str(path))
+    return Recognised(dtype, TokenFile(path, size // dtype.itemsize))

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.errors import DamageError
-from shardmill.shards.format import Recognised
+from shardmill.shards.format import Recognised, headless
 from shardmill.shards.streams import StreamFormat
-from shardmill.shards.token_files import TokenFile
 
 _BLOCK = 1_024
 
@@ -20,12 +18,7 @@ class Nanogpt(StreamFormat):
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         """Any `.bin` that no other format knows: it says nothing of itself."""
-        if path.suffix != ".bin":
-            return None
-        size = path.stat().st_size
-        if size % raw.itemsize:
-            raise DamageError(f"{size:,} bytes are not whole tokens of {raw.itemsize} bytes", place=str(path))
-        return Recognised(raw, TokenFile(path, size // raw.itemsize))
+        return headless(raw, path) if path.suffix == ".bin" else None
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
         """It takes all files as 16 bits, and draws windows of a block."""

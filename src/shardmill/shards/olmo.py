@@ -20,7 +20,7 @@ from shardmill.errors import DamageError
 from shardmill.shards import SPLITS
 from shardmill.shards.document_index import Ends
 from shardmill.shards.documents import DocumentOutput, Pair
-from shardmill.shards.format import Format, Order, Recognised
+from shardmill.shards.format import Format, Order, Recognised, headless
 from shardmill.shards.token_files import TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
 
@@ -49,10 +49,7 @@ class Olmo(Format):
         with open(path, "rb") as file:
             if path.suffix != ".npy" or file.read(6) == b"\x93NUMPY":
                 return None
-        size = path.stat().st_size
-        if size % raw.itemsize:
-            raise DamageError(f"{size:,} bytes are not whole tokens of {raw.itemsize} bytes", place=str(path))
-        return Recognised(raw, TokenFile(path, size // raw.itemsize))
+        return headless(raw, path)
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         within = max(1, min(tokens, shard_tokens))  # positions are counted in a file; most have as many digits as it
@@ -67,13 +64,7 @@ class Olmo(Format):
 class OlmoOutput(DocumentOutput):
     """The files of all splits."""
 
-    longest = (1 << 63) - 1
-    length_dtype = np.dtype("<u8")
     cumulative = True
-
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        self.limit = order.shard_tokens
 
     def tokens_name(self, split: str, index: int) -> str:
         return f"{split}/part-0-{self.first + index:05}.npy"

@@ -227,6 +227,11 @@ class StreamFeed(Feed):
             at += len(block)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    @property
+    def reached(self) -> int:
+        """Bytes that were made so far, whether anybody has looked at them or not."""
+        return self._end
+
     def take(self, start: int, end: int) -> bytes | None:
         taken = self.peek(start, end - start)
         self.drop(end)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -33,50 +33,57 @@ clock = time.thread_time
 """Work is measured by the CPU time of the thread: other programs on the machine, or a slow server, do not count."""
 UNIT = 512 * 1024
 """Bytes of text at one place, about."""
+BUCKETS = 24
+"""Of document sizes: bucket i holds those of up to 4 ** i bytes, and more than fit in the one before."""
 NO_TEXT = 0.01
 """Of control characters, from which on it is no text: real text has less than a thousandth."""
 # Bytes that no text has: control characters but tab, line feed, form feed, carriage return, escape and separators.
 _CONTROLS = bytes([*range(9), 11, *range(14, 27), 127])
-_STREAM = 4  # units of a stream at one place
+STREAM = 4  # units of a stream at one place
+_LEAST = 0.25  # of the places of a stream that are read: the others are only decompressed
+_MARKS = 4  # times that stored bytes are read of a stream at least: their ratio to the text tells how much there is
 _LARGE = 16  # units of a row group that is still read whole, which says exactly what it holds; a larger one is divided
 _LARGEST_IN_STREAMS = 8 << 20  # bytes of a record that is looked at where a source is read from its start
 _BEHIND = 1 << 18  # bytes behind a place that may be read besides its last record
-_RAW, _RAWS = 64 * 1024, 64  # bytes of a place that are kept to look for separators, and places
+_EXCERPT, _EXCERPTS = 64 * 1024, 64  # bytes of a place that are kept to look for separators, and places
+EXPANDS = 3  # times that compressed text is larger than it is stored, about
 _END = 1 << 62
 
 
 @dataclass
-class FoundInChunk:
-    """The documents of one chunk."""
+class SampledPlace:
+    """What was found at one place; the variance between places gives the margin."""
 
-    documents: Documents
-    text: int
-    """Bytes; more than those of the documents where only a beginning was read."""
-    sizes: NDArray[np.int64]
-    """Bytes of the documents that begin here."""
-    begun: int
-    """How many these are, with the rejected ones."""
-    width: int
-    """Bytes that they take in the source; of rows, about those of their text."""
-    unread: bool
-    """One is too large to be looked at."""
-    feeding: float
-    reading: float
+    stored: float = 0.0
+    """Bytes that it is of its sources, as these are measured; and that its records take."""
+    covered: float = 0.0
+    text: float = 0.0
+    """Bytes of text; more than those of the documents where only the beginning of one was read."""
+    begun: int = 0
+    """Documents that begin there, empty and rejected ones included; of text without a separator none does."""
+    chunks: list[Documents] = field(default_factory=list)
+    """What was read, until it is encoded."""
+    lengths: list[NDArray[np.int64]] = field(default_factory=list)
+    """Bytes of the documents that begin there."""
+    feeding: float = 0.0
+    """Seconds to find or decompress the text, which one thread does; to make documents of it; and to encode them."""
+    reading: float = 0.0
+    encoding: float = 0.0
+    encoded: int = 0
+    """Bytes of the text that were encoded: of a stretch without a place to cut it, the beginning."""
+    tokens: float = 0.0
+    empty: int = 0
+    rejected: int = 0
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
+    """Documents in each bucket."""
+    weight: float = 1.0
+    """What is found here counts so often: a place that was drawn by its size must not count by it once more."""
+    cluster: int = 0
+    """Places that stand side by side in a stream are alike; the variance is that between clusters."""
 
 
-class Group(NamedTuple):
-    """What was found at one place."""
-
-    pieces: list[FoundInChunk]
-    stored: float
-    """Bytes of the source that the place is, and that its records take."""
-    covered: float
-    hits: int = 1
-    """How often it was drawn."""
-
-
-class Stretch(NamedTuple):
-    """The records that begin within a section of bytes, or from one place to another."""
+class _Stretch(NamedTuple):
+    """The records that begin within a section of bytes, or from one position to another."""
 
     share: float
     """Of all of the source."""
@@ -88,8 +95,8 @@ class Stretch(NamedTuple):
     """Where the source is taken to end: a terabyte without a line break must not cost more than a few megabytes."""
 
 
-class Look:
-    """What a source turned out to be; complete when all that `groups` gives was taken."""
+class SampledSource:
+    """What a source turned out to be; complete when all that `places` gives was taken."""
 
     def __init__(
         self, index: int, source: Source, measure: int, reading: Reading, ended: Callable[[], bool] = lambda: False
@@ -108,23 +115,24 @@ class Look:
         self.unseen = 0
         """Bytes that were not reached."""
         self.scale = 1.0
-        """What `stored` and `covered` of its groups have to be multiplied by."""
+        """What `stored` and `covered` of its places have to be multiplied by."""
         self.too_large: tuple[int, str, str] = (0, "", "")
         """A record that was too large to be looked at: its bytes, its place, and the way out if it is not memory."""
         self.controls = 0.0
         """The largest share of what is no text at any place."""
-        self.raw: list[bytes] = []
+        self.excerpts: list[bytes] = []
         """Beginnings of places, where it is plain text."""
-        self.text = self.records = 0
-        """Bytes of text that were found, and documents or rejects."""
-        self._reader: FormatReader
+        self.text = 0
+        """Bytes of text that were found."""
         self.opening = 0.0
         """Seconds that it took to learn of its parts."""
+        self._records = 0
         self._partly = False
-        self._finer: dict[int, list[Part]] = {}
+        self._reader: FormatReader
+        self._pages: dict[int, list[Part]] = {}
         self._last: NDArray[np.int64] = np.empty(0, np.int64)
 
-    def groups(self, shares: list[float] | None, most: int) -> Iterator[Group]:
+    def places(self, shares: list[float] | None, most: int) -> Iterator[SampledPlace]:
         """What stands at the given shares (0 to 1) of the source; None: all of it, or `most` bytes of text."""
         try:
             started = clock()
@@ -132,15 +140,14 @@ class Look:
             with closing(opened.feed) as feed:
                 self.format, self.compression = opened.format, opened.compression
                 if INPUT_FORMATS[opened.format].text:
-                    self.controls = share_of_controls(opened.head)
+                    self.controls = _share_of_controls(opened.head)
                 if shares is None or not isinstance(feed, RandomAccess):  # there are few records like this, not many
                     self._reading = replace(self._reading, largest=_LARGEST_IN_STREAMS)
                 self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)
                 self.parts = self._reader.parts(feed)
                 self.opening = clock() - started
-                self.entered = shares is not None and (
-                    bool(self.parts) or (INPUT_FORMATS[opened.format].sectioned and isinstance(feed, RandomAccess))
-                )
+                sectioned = INPUT_FORMATS[opened.format].sectioned and isinstance(feed, RandomAccess)
+                self.entered = shares is not None and (bool(self.parts) or sectioned)
                 if self.entered:
                     yield from self._at(feed, shares or [])
                 else:
@@ -153,40 +160,42 @@ class Look:
     def _reopen(self) -> Any:
         return open_source(self.source, self._reading.fetcher).feed
 
-    def _at(self, feed: Any, shares: list[float]) -> Iterator[Group]:
-        size, reach = self.source.size or 0, self._reading.largest + _BEHIND
+    def _at(self, feed: Any, shares: list[float]) -> Iterator[SampledPlace]:
+        beginning = None
         if self._reader.unit == "line":
-            with closing(self._reopen()) as beginning:  # only there a reader says if no record has the field
-                beginning.size = min(size, reach)
-                next(self._pieces(beginning, Stretch(0.0), UNIT), None)
-        self.records = 0
+            with closing(self._reopen()) as first:  # only there a reader says if no record has the field
+                beginning = self._place(first, self._section(first, 0.0))
+        known = self._records
         shares = sorted(shares) if self.source.remote else shares  # which only goes forward
         drawn = Counter(self._rows(share) if self.parts else self._section(feed, share) for share in shares)
-        for number, (one, hits) in enumerate(drawn.items()):
+        for number, (stretch, hits) in enumerate(drawn.items()):
             if number and self._ended():
                 break
-            yield self._group(feed, one, hits)
-        if self.records or self._reader.unit != "line":
+            place = self._place(feed, stretch)
+            place.weight = hits
+            yield place
+        if beginning is None or self._records > known:
             return
-        with closing(self._reopen()) as beginning:  # which may say why there is nothing anywhere else
-            yield self._group(beginning, self._section(beginning, 0.0))
-        if not self.records and not self.too_large[2]:
+        if known:
+            yield beginning
+        elif not self.too_large[2]:
             raise SourceError(
                 "no line ends at any of the places that were looked at",
                 place=self.source.name,
                 hint="is this JSON Lines? Each document stands on a line of its own, as one JSON object",
             )
 
-    def _group(self, feed: Any, stretch: Stretch, hits: int = 1) -> Group:
-        size = feed.size
+    def _place(self, feed: Any, stretch: _Stretch) -> SampledPlace:
+        place, size = SampledPlace(), feed.size
         feed.size = min(size, stretch.until)
-        pieces = [piece for _, piece in self._pieces(feed, stretch, 4 * UNIT if self.parts else UNIT)]
+        for chunk, seconds in self._chunks(feed, stretch, 4 * UNIT if self.parts else UNIT):
+            self._read(chunk, seconds, stretch.end, place)
         feed.size = size
-        stored = self._measure * stretch.share
-        covered = stored if self.parts else sum(piece.width for piece in pieces if not piece.unread)
-        return Group(pieces, stored, covered, hits)
+        place.stored = self._measure * stretch.share
+        place.covered = place.stored if self.parts else place.covered
+        return place
 
-    def _section(self, feed: RandomAccess, share: float) -> Stretch:
+    def _section(self, feed: RandomAccess, share: float) -> _Stretch:
         size = feed.size
         count = max(1, round(size / UNIT))
         number = min(int(share * count), count - 1)
@@ -195,121 +204,146 @@ class Look:
         if self.format == "text" and self._reading.separator is None:
             # Cut anywhere but within a character, since there may be no better place: it adds a token at the most.
             begin, end = (at + _inside_character(feed.look(at, 4)) for at in (begin, end))
-            return Stretch(share, start=Position(begin, inside=begin > 0), until=end)
-        return Stretch(share, Section(begin, end), until=end + self._reading.largest + _BEHIND)
+            return _Stretch(share, start=Position(begin, inside=begin > 0), until=end)
+        return _Stretch(share, Section(begin, end), until=end + self._reading.largest + _BEHIND)
 
-    def _rows(self, share: float) -> Stretch:
+    def _rows(self, share: float) -> _Stretch:
         """Some row groups or batches, or pages of a large one."""
         first, rows, within, portion, number = _pick(self.parts, share)
         if rows == self.parts[number].rows > 1 and self.parts[number].size > _LARGE * UNIT:
             # Of a remote source all up to there would have to be fetched, so it is the beginning.
             at, rows, _, share, _ = _pick(self._within(number), 0.0 if self.source.remote else within)
             first, portion = first + at, portion * share
-        return Stretch(portion, start=Position(first), end=first + rows)
+        return _Stretch(portion, start=Position(first), end=first + rows)
 
     def _within(self, number: int) -> list[Part]:
-        if number not in self._finer:
-            pages = self._reader.parts_within(number) or [self.parts[number]]
-            finer = (_evenly(page) if page.size > _LARGE * UNIT else [page] for page in pages)
-            self._finer[number] = [piece for pieces in finer for piece in pieces]
-        return self._finer[number]
+        """The pages of a part, large ones divided into equally many rows."""
+        if number not in self._pages:
+            self._pages[number] = []
+            for page in self._reader.parts_within(number) or [self.parts[number]]:
+                count = max(1, min(page.rows, page.size // UNIT)) if page.size > _LARGE * UNIT else 1
+                rows = np.diff(page.rows * np.arange(count + 1) // count).tolist()
+                self._pages[number] += [Part(some, page.size // count, page.stored // count) for some in rows]
+        return self._pages[number]
 
-    def _from_start(self, feed: Feed, places: int | None, most: int) -> Iterator[Group]:
-        size, rows = self.source.size or 0, self._reader.unit == "row"
+    def _from_start(self, feed: Feed, places: int | None, most: int) -> Iterator[SampledPlace]:
+        """All of it, or so many places, at even distances; to its end unless it seems to be very long."""
+        size = self.source.size or 0
         reach = self._reading.largest + _BEHIND + UNIT
-        together = _STREAM * UNIT if places else UNIT // 2
-        marks: list[tuple[int, int]] = []
-        held: list[FoundInChunk] = []
-        behind = before = through = count = 0
+        together = STREAM * UNIT if places else UNIT // 2
+        marks: list[tuple[float, int]] = []
+        likely = size * EXPANDS if self.compression else size
+        share = max(_LEAST, min(1.0, places * together / max(1, likely))) if places else 1.0
+        place, behind, taken, through = SampledPlace(), 0.0, 0.0, 0
         # A stretch without an end in it would be followed to its end.
-        limited = isinstance(feed, StreamFeed) and not rows
+        limited = isinstance(feed, StreamFeed) and self._reader.unit != "row"
         if limited:
             feed.limit = reach  # type: ignore[attr-defined]
         elif isinstance(feed, RandomAccess) and places:
-            feed.size = min(size, 4 * places * together)
-        for chunk, piece in self._pieces(feed, Stretch(1.0), UNIT):
-            held.append(piece)
-            behind += piece.width
+            feed.size = min(size, int(4 * places * together / share))
+        for chunk, seconds in self._chunks(feed, _Stretch(1.0), UNIT):
+            number = behind // together
+            if number * share // 1 > (number - 1) * share // 1:
+                self._read(chunk, seconds, _END, place)
+            else:
+                self._partly = True
+            behind += self._width(chunk)
             if chunk.through != through:
                 through = chunk.through
-                marks.append((behind, through))
+                marks.append((feed.reached if limited else behind, through))  # type: ignore[attr-defined]
             cut = limited and chunk.end >= feed.limit  # type: ignore[attr-defined]
             if limited:
                 feed.limit = chunk.end + reach  # type: ignore[attr-defined]
-            if behind - before >= together:
-                yield _side_by_side(held)
-                held, before, count = [], behind, count + 1
-            if cut or count == places or self.text >= most or self._ended() or self.too_large[2]:
+            if place.stored >= together:
+                yield place
+                place, taken = SampledPlace(), taken + place.stored
+            enough = places and share == _LEAST and taken >= places * together and len(marks) >= _MARKS
+            if cut or enough or self.text >= most or self._ended() or self.too_large[2]:
                 break
         else:
             self.whole, through, marks = not self._partly, size, []
-        if held:
-            yield _side_by_side(held)
+        if place.stored:
+            yield place
         self.unseen = size - through
-        # A stream is read in blocks: from right after one to right after another the ratio is true.
-        (first, stored), (last, last_stored) = (marks[0], marks[-1]) if len(marks) > 2 else ((0, 0), (behind, through))
-        self.scale = (last_stored - stored) / max(1, last - first) * self._measure / max(1, size)
+        everything = _all_text(marks, size) if marks else behind
+        self.scale = self._measure / max(1.0, everything)
 
-    def _pieces(self, feed: Feed, stretch: Stretch, size: int) -> Iterator[tuple[Chunk, FoundInChunk]]:
-        """The chunks of a stretch, with what is in them."""
+    def _chunks(self, feed: Feed, stretch: _Stretch, size: int) -> Iterator[tuple[Chunk, float]]:
+        """The chunks of a stretch, each with the seconds that it took to find it."""
         opening = self.opening
         chunks: Any = self._reader.chunks(feed, stretch.start, size, stretch.section)
         with closing(chunks):  # since they hold files open
             while True:
                 started = clock()
                 chunk = next(chunks, None)
-                feeding = max(0.0, clock() - started - opening)
                 if chunk is None:
                     return
-                yield chunk, self._read(chunk, feeding, stretch.end)
+                yield chunk, max(0.0, clock() - started - opening)
                 opening = 0.0  # which a run does once
                 if chunk.end >= stretch.end or self.too_large[2]:
                     return
 
-    def _read(self, chunk: Chunk, feeding: float, end: int) -> FoundInChunk:
-        """The documents of a chunk, of rows without those behind `end`."""
+    def _width(self, chunk: Chunk) -> int:
+        """Bytes that its records take, about where they are rows."""
+        return chunk.end - chunk.start + (chunk.cost if self._reader.unit == "row" else 0)
+
+    def _read(self, chunk: Chunk, seconds: float, end: int, place: SampledPlace) -> None:
+        """Put the documents of a chunk into a place, of rows without those behind `end`."""
         started = clock()
         if chunk.long:  # no place to cut it: the beginning stands for all of it
             text = next(self._reader.pieces(chunk, UNIT), b"")
             documents = Documents(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64))
         else:
             documents = self._reader.read(chunk)
-        reading = clock() - started
+        place.feeding += seconds
+        place.reading += clock() - started
         rows = self._reader.unit == "row"
         if rows and chunk.end > end:
             documents = _first_rows(documents, end - chunk.start)
+        sizes = documents.lengths
+        text_bytes = chunk.payload - chunk.start if chunk.long else int(sizes.sum())
+        begun = len(sizes) + len(documents.rejects)
+        width = self._width(chunk)
         large = [reject for reject in documents.rejects if isinstance(reject, TooLarge)]
         for one in large:
             where = f"{self.source.name}, {self._reader.place(chunk.start, chunk.start)}"
             self.too_large = max(self.too_large, (one.size, where, one.hint))
-            documents.rejects = [reject for reject in documents.rejects if not isinstance(reject, TooLarge)]
-        beginning = documents.data[:_RAW].tobytes()
-        self.controls = max(self.controls, share_of_controls(beginning))
+        documents.rejects = [reject for reject in documents.rejects if reject not in large]
         self._partly |= chunk.long or bool(large)
-        sizes = documents.lengths
-        text_bytes = chunk.payload - chunk.start if chunk.long else int(sizes.sum())
+        self._records += begun - len(large)
         self.text += text_bytes
-        self.records += len(sizes) + len(documents.rejects)
-        begun = len(sizes) + len(documents.rejects) + len(large)
+        beginning = documents.data[:_EXCERPT].tobytes()
+        self.controls = max(self.controls, _share_of_controls(beginning))
         if self.format == "text":
-            if beginning and len(self.raw) < _RAWS:
-                self.raw.append(beginning)
+            if beginning and len(self.excerpts) < _EXCERPTS:
+                self.excerpts.append(beginning)
             if self._reading.separator is None:  # a source is a document
                 sizes, begun = sizes[:0], 0
             elif not chunk.begins and len(sizes):
                 self._last[-1:] += sizes[0]
                 sizes, begun = sizes[1:], begun - 1
             self._last = sizes if len(sizes) else self._last
-        width = chunk.end - chunk.start + (chunk.cost if rows else 0)
-        text_bytes += sum(one.size for one in large) if self.entered and self.parts else 0
-        return FoundInChunk(documents, text_bytes, sizes, begun, width, bool(large), feeding, reading)
+        place.chunks.append(documents)
+        place.lengths.append(sizes)
+        place.begun += begun
+        # What could not be read is known by its size in rows, and else taken to be like the rest.
+        place.text += text_bytes + (sum(one.size for one in large) if self.entered and self.parts else 0)
+        place.stored += width
+        place.covered += 0 if large else width
 
 
-def _side_by_side(pieces: list[FoundInChunk]) -> Group:
-    """Pieces of a stream as one place; a record that could not be read is taken to be like the others."""
-    widths = np.array([piece.width for piece in pieces], float)
-    read = np.array([not piece.unread for piece in pieces])
-    return Group(pieces, float(widths.sum()), float(widths @ read))
+def _all_text(marks: list[tuple[float, int]], size: int) -> float:
+    """The text of a stream of `size` stored bytes, by how much of it there was each time that some of them were read.
+
+    A compressed stream begins with little to refer to, so what follows is like the later three quarters.
+    """
+    (first, first_stored), (last, stored) = marks[len(marks) // 4], marks[-1]
+    if len(marks) < _MARKS:
+        return last * size / max(1, stored)
+    # What was read last is not used up yet, but in the middle of it, or less where it lasts for several chunks.
+    step = min(later - earlier for (_, earlier), (_, later) in pairwise(marks))
+    ahead = step - min(step, UNIT * stored / last) / 2
+    return last + (size - stored + ahead) * (last - first) / (stored - first_stored)
 
 
 def _inside_character(text: bytes) -> int:
@@ -334,13 +368,6 @@ def _pick(parts: Sequence[Part], share: float) -> tuple[int, int, float, float, 
     return int(rows[first]), int(rows[last] - rows[first]), within, (end - begin) / total, first
 
 
-def _evenly(part: Part) -> list[Part]:
-    """A part divided into pieces of equally many rows, of about a unit."""
-    count = max(1, min(part.rows, part.size // UNIT))
-    bounds = [part.rows * i // count for i in range(count + 1)]
-    return [Part(end - begin, part.size // count, part.stored // count) for begin, end in pairwise(bounds)]
-
-
 def _first_rows(documents: Documents, rows: int) -> Documents:
     """The first rows of a chunk, with the rejects among them."""
     kept = rows if documents.records is None else int(np.searchsorted(documents.records, rows))
@@ -355,6 +382,6 @@ def _first_rows(documents: Documents, rows: int) -> Documents:
     )
 
 
-def share_of_controls(text: bytes) -> float:
+def _share_of_controls(text: bytes) -> float:
     """The share of bytes that no text has."""
     return 1 - len(text.translate(None, _CONTROLS)) / len(text) if text else 0.0
