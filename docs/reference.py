@@ -169,7 +169,7 @@ def manifest_keys(value: Any, above: str = "") -> Iterator[str]:
 def api() -> str:
     """Signatures and docstrings of what `import shardmill` gives."""
     lines = ["# Python interface", "", "```python", "import shardmill", "```"]
-    names = sorted({*shardmill.__all__, *shardmill._LAZY} - {"__version__", "ShardmillError"}, key=str.lower)
+    names = sorted({*shardmill.__all__, "open", "inspect"} - {"__version__", "ShardmillError"}, key=str.lower)
     for name in names:
         lines += _described(f"shardmill.{name}", getattr(shardmill, name))
     lines += ["", "## Parts of a dataset", "", "What `shardmill.open(…)` leads to."]

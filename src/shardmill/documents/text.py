@@ -37,8 +37,12 @@ class TextReader(FormatReader):
             self._tail_at = self._tail(feed, self._reading.tail)
         if start.offset == 0 and section.begin:
             start = self._enter(feed, section.begin)
-        end = None if section.end is None else self._enter(feed, section.end)
-        if end is not None:
+        if section.end is None:
+            end = None
+        elif self._reading.separator is not None and start.offset >= section.end:
+            return  # a document that began before this section goes on to its end: no need to look for more
+        else:
+            end = self._enter(feed, section.end)
             if start.offset >= end.offset:
                 return
             assert isinstance(feed, RandomAccess)
