@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.documents import Reading, pages
+from shardmill.documents import Reading, pages, parquet
 from shardmill.errors import BudgetError, SourceError
 from tests.documents.twin import read_path
 
@@ -59,6 +59,34 @@ def test_pages_give_the_texts_that_pyarrow_reads(
         got = read_path(path, size)
         assert got.documents == [text.encode() for text in wanted if text is not None]
         assert [row for row, _ in got.rejects] == [i for i, text in enumerate(wanted) if text is None]
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_tiny_row_groups_are_decoded_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+    path, texts, dice = tmp_path / "a.parquet", _texts(nulls=True), random.Random(3)
+    schema = pa.schema([("text", pa.string())])
+    with pq.ParquetWriter(path, schema, compression=codec) as writer:
+        at = 0
+        while at < len(texts):
+            end = at + dice.randrange(1, 4)
+            writer.write_table(pa.table({"text": texts[at:end]}, schema))
+            at = end
+    groups = pq.read_metadata(path).num_row_groups
+    made: list[int] = []
+
+    def counted(*arguments: Any) -> pages.Small:
+        made.append(1)
+        return small_file(*arguments)
+
+    small_file = pages.small_file
+    monkeypatch.setattr(parquet, "small_file", counted)
+    for size in (*SIZES, 1):
+        got = read_path(path, size)
+        assert got.documents == [text.encode() for text in texts if text is not None]
+        assert [row for row, _ in got.rejects] == [i for i, text in enumerate(texts) if text is None]
+        if size == SIZES[1]:
+            assert groups > 50 and len(made) < 10
+        made.clear()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

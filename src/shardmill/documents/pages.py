@@ -7,6 +7,7 @@ memory that has those pages and nothing else; they are copied as they stand, che
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -215,7 +216,7 @@ class Small(NamedTuple):
 
     def columns(self, rows: int) -> Iterator[pa.Array]:
         """The column in batches of so many rows; what pyarrow raises for damaged pages."""
-        names = [f"c{level}" for level in range(max(1, self.leaf.levels))]
+        names = _path(self.leaf)
         with pq.ParquetFile(
             pa.BufferReader(pa.py_buffer(self.raw)), pre_buffer=False, page_checksum_verification=True
         ) as file:
@@ -223,12 +224,29 @@ class Small(NamedTuple):
                 yield column_of(batch, names)
 
 
-def small_file(stored: Iterable[Any], rows: int, leaf: Leaf, codec: int, dictionary: bytes = b"") -> Small:
-    """The file that has these pages; `stored`: their bytes in order, in parts, so that they are held only once."""
-    raw = bytearray(MARK + dictionary)
-    for part in stored:
-        raw += part
-    raw += _footer(leaf, codec, rows, len(raw), len(dictionary))
+@dataclass
+class SmallGroup:
+    """A row group of such a file."""
+
+    rows: int
+    stored: Iterable[Any]
+    """The bytes of its pages in order, in parts, so that they are held only once."""
+    dictionary: Any = b""
+    """The page before them that their numbers are about, as it is stored."""
+
+
+def small_file(groups: Iterable[SmallGroup], leaf: Leaf, codec: int) -> Small:
+    """The file that has these row groups."""
+    raw, described, rows = bytearray(MARK), [], 0
+    for group in groups:
+        start = len(raw)
+        raw += group.dictionary
+        first = len(raw)
+        for part in group.stored:
+            raw += part
+        described.append(_row_group(leaf, codec, group.rows, start, first, len(raw)))
+        rows += group.rows
+    raw += _footer(leaf, rows, described)
     return Small(raw, rows, leaf)
 
 
@@ -236,7 +254,7 @@ def dictionary_values(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -
     """The file whose rows are the entries of a dictionary: its page is that of a column without nulls."""
     about = _struct([(1, 5, page.values), (2, 5, PLAIN), (3, 5, 3), (4, 5, 3)])
     head = _header(DATA, page.size, page.end - page.body, page.checksum, 5, about)
-    return small_file(chain([head], body), page.values, leaf._replace(levels=0), codec)
+    return small_file([SmallGroup(page.values, chain([head], body))], leaf._replace(levels=0), codec)
 
 
 def dictionary_numbers(page: Page, stored: Iterable[Any], entries: int, leaf: Leaf, codec: int) -> Small:
@@ -246,7 +264,7 @@ def dictionary_numbers(page: Page, stored: Iterable[Any], entries: int, leaf: Le
     small = pa.Codec(name).compress(numbers, asbytes=True) if name else numbers
     about = _struct([(1, 5, entries), (2, 5, PLAIN)])
     head = _header(DICTIONARY_PAGE, len(numbers), len(small), None, 7, about) + small
-    return small_file(stored, page.values, Leaf(INT32, 0, leaf.levels), codec, head)
+    return small_file([SmallGroup(page.values, stored, head)], Leaf(INT32, 0, leaf.levels), codec)
 
 
 def longest_text(page: Page, body: Iterable[Any], leaf: Leaf, codec: int) -> int | None:
@@ -277,7 +295,7 @@ def _deltas(raw: bytes) -> list[int]:
     count, _ = _varint(raw, at)
     about = _struct([(1, 5, count), (2, 5, DELTA_BINARY), (3, 5, 3), (4, 5, 3)])
     head = _header(DATA, len(raw), len(raw), None, 5, about)
-    file = small_file([head, raw], count, Leaf(INT32, 0, 0), 0)
+    file = small_file([SmallGroup(count, [head, raw])], Leaf(INT32, 0, 0), 0)
     return [number for column in file.columns(count) for number in column.to_pylist()]
 
 
@@ -288,20 +306,28 @@ def _header(kind: int, size: int, stored: int, checksum: int | None, field: int,
     return _struct(fields)
 
 
-def _footer(leaf: Leaf, codec: int, rows: int, end: int, dictionary: int) -> bytes:
-    path = [f"c{level}" for level in range(max(1, leaf.levels))]
+def _row_group(leaf: Leaf, codec: int, rows: int, start: int, first: int, end: int) -> bytes:
+    """What a footer says of a row group; `first`: where its first data page begins."""
+    sizes = [(5, 6, rows), (6, 6, end), (7, 6, end - start), (9, 6, first)]
+    sizes += [(11, 6, start)] if first > start else []
+    about = _struct([(1, 5, leaf.kind), (2, 9, (5, [PLAIN])), (3, 9, (8, _path(leaf))), (4, 5, codec), *sizes])
+    column = _struct([(2, 6, start), (3, 12, about)])
+    return _struct([(1, 9, (12, [column])), (2, 6, end), (3, 6, rows)])
+
+
+def _footer(leaf: Leaf, rows: int, groups: list[bytes]) -> bytes:
+    path = _path(leaf)
     optional = min(1, leaf.levels)
     schema = [_struct([(4, 8, "root"), (5, 5, 1)])]
     schema += [_struct([(3, 5, 1), (4, 8, name), (5, 5, 1)]) for name in path[:-1]]
     width = [(2, 5, leaf.width)] if leaf.kind == FIXED else []
     schema.append(_struct([(1, 5, leaf.kind), *width, (3, 5, optional), (4, 8, path[-1])]))
-    sizes = [(5, 6, rows), (6, 6, end), (7, 6, end - len(MARK)), (9, 6, len(MARK) + dictionary)]
-    sizes += [(11, 6, len(MARK))] if dictionary else []
-    about = _struct([(1, 5, leaf.kind), (2, 9, (5, [PLAIN])), (3, 9, (8, path)), (4, 5, codec), *sizes])
-    column = _struct([(2, 6, len(MARK)), (3, 12, about)])
-    group = _struct([(1, 9, (12, [column])), (2, 6, end), (3, 6, rows)])
-    footer = _struct([(1, 5, 2), (2, 9, (12, schema)), (3, 6, rows), (4, 9, (12, [group]))])
+    footer = _struct([(1, 5, 2), (2, 9, (12, schema)), (3, 6, rows), (4, 9, (12, groups))])
     return footer + len(footer).to_bytes(4, "little") + MARK
+
+
+def _path(leaf: Leaf) -> list[str]:
+    return [f"c{level}" for level in range(max(1, leaf.levels))]
 
 
 # Thrift's compact protocol, as far as parquet uses it: a struct is read as a dictionary by field numbers. Kinds: 1 and

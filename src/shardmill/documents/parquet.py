@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -30,6 +32,7 @@ from shardmill.documents.pages import (
     Page,
     RowGroup,
     Small,
+    SmallGroup,
     dictionary_numbers,
     dictionary_values,
     longest_text,
@@ -43,6 +46,8 @@ from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged
 
 # Bytes that are read at once.
 PART = 1 << 20
+# A row group with a dictionary is joined with others if a chunk has room for so many.
+TINY = 8
 # Rows of a dictionary that are looked up at once.
 NUMBERS_AT_ONCE = 1 << 16
 # Bytes of memory that pyarrow takes for each byte of a footer. Measured: 9.0 for 3,000 row groups of 301 columns.
@@ -114,10 +119,10 @@ class ParquetReader(RowsReader):
                         continue
                     page = page._replace(nulls=min(page.nulls, group.nulls))
                     skip = max(0, at - first)
-                    if not page.numbers and _weight(page) <= 2 * size and page.encoding != DELTA_BYTES:
-                        if run.weight + _weight(page) > size:
+                    if joined := self._joined(page, dictionary, group, size):
+                        if run.weight + joined.weight > size:
                             yield from run.taken()
-                        run.add(page, self._file.read(page.start, page.end), skip)
+                        run.add(joined, skip)
                         continue
                     yield from run.taken()
                     if not page.numbers:
@@ -132,6 +137,22 @@ class ParquetReader(RowsReader):
                         yield self._carrying(part)
             self._file.release(group.start, group.end)
         yield from run.taken()
+
+    def _joined(self, page: Page, dictionary: Page | None, group: RowGroup, size: int) -> _Joined | None:
+        """The page with what decodes it, if a worker may do that together with others; None: it is for the feeder."""
+        if not page.numbers and page.encoding != DELTA_BYTES:
+            joined, most = _Joined(page, page.size), 2 * size
+        elif page.numbers and dictionary is not None and page.values == group.rows:
+            # A tiny row group, of which there may be very many. Each row may be as long as the dictionary.
+            joined, most = _Joined(page, page.size + (page.values + 1) * dictionary.size), size // TINY
+        else:
+            return None
+        if joined.weight > most:
+            return None
+        if page.numbers and dictionary is not None:
+            joined.dictionary = self._file.read(dictionary.start, dictionary.end)
+        joined.raw = self._file.read(page.start, page.end)
+        return joined
 
     def parts(self, feed: Feed) -> Sequence[Part]:
         self._groups = self._open(feed)
@@ -186,7 +207,7 @@ class ParquetReader(RowsReader):
         if page.encoding in (DELTA_BYTES, DELTA_LENGTH):
             batch += 8 * page.values  # all lengths are decoded first
         with self._hold(page.stored + page.size + batch + (1 << 20), page, codec, row), self._errors(row):
-            file = small_file(self._parts(page.start, page.end), page.values, self._leaf, codec)
+            file = small_file([SmallGroup(page.values, self._parts(page.start, page.end))], self._leaf, codec)
             yield from slices(file.columns(rows), size)
 
     def _carrying(self, rows: RowBatch) -> Chunk:
@@ -324,32 +345,47 @@ class ParquetReader(RowsReader):
         return f"{self._source.name}, {self.place(row, 0)}"
 
 
+@dataclass
+class _Joined:
+    """A page that a worker will decode."""
+
+    page: Page
+    text: int
+    """Bytes that it is decoded to, at the most."""
+    raw: Bytes = b""
+    dictionary: Bytes = b""
+
+    @property
+    def weight(self) -> int:
+        return self.text + ROW_TEXT * self.page.values + NULL_TEXT * self.page.nulls
+
+
 class _Run:
-    """Consecutive pages of texts that a worker will decode together."""
+    """Consecutive pages that a worker will decode together."""
 
     def __init__(self, index: int, leaf: Leaf) -> None:
         self._index, self._leaf, self.codec = index, leaf, 0
-        self._pages: list[Page] = []
-        self._raw: list[Bytes] = []
+        self._pages: list[_Joined] = []
         self.weight = self._skip = 0
 
-    def add(self, page: Page, raw: Bytes, skip: int) -> None:
+    def add(self, page: _Joined, skip: int) -> None:
         """`skip`: rows of the very first page that are not wanted."""
         self._pages.append(page)
-        self._raw.append(raw)
-        self.weight += _weight(page)
+        self.weight += page.weight
         self._skip += skip
 
     def taken(self) -> Iterator[Chunk]:
         """What there is, if anything; the run is empty then."""
         if self._pages:
-            rows, nulls = sum(page.values for page in self._pages), sum(page.nulls for page in self._pages)
-            file = small_file(self._raw, rows, self._leaf, self.codec)
-            payload, size = StoredPages(file, self._skip), sum(page.size for page in self._pages)
-            more = beside(rows, nulls) + len(file.raw)
-            self._pages, self._raw, self.weight, self._skip = [], [], 0, 0
-            yield Chunk(self._index, 0, rows - payload.skip, size, beside=more, payload=payload)
+            file = small_file(self._groups(), self._leaf, self.codec)
+            nulls, size = sum(page.page.nulls for page in self._pages), sum(page.text for page in self._pages)
+            payload, more = StoredPages(file, self._skip), beside(file.rows, nulls) + len(file.raw)
+            self._pages, self.weight, self._skip = [], 0, 0
+            yield Chunk(self._index, 0, file.rows - payload.skip, size, beside=more, payload=payload)
 
-
-def _weight(page: Page) -> int:
-    return page.size + ROW_TEXT * page.values + NULL_TEXT * page.nulls
+    def _groups(self) -> Iterator[SmallGroup]:
+        """A row group for each page that has a dictionary, and one for all between them."""
+        for plain, found in groupby(self._pages, key=lambda page: not page.dictionary):
+            for some in [list(found)] if plain else [[page] for page in found]:
+                rows = sum(page.page.values for page in some)
+                yield SmallGroup(rows, [page.raw for page in some], some[0].dictionary)
