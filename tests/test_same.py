@@ -1,6 +1,7 @@
 """Same, as a property: whatever the input and however the work is cut, one dataset comes out.
 
-Random documents and damage, in a random container, are prepared twice with random workers, memory and chunk sizes.
+Random documents and damage, in a random container, are prepared twice with random workers and chunk sizes; and by the
+command, twice with random workers and memory.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import zstandard
 
 import shardmill
 from tests.corpus import HARD, contents
+from tests.meter import SHARDMILL
 from tests.test_prepare import KINDS
 
 NUMBERS = "1 -0 1e5 Inf -Inf NaN Infinity -Infinity 01 1. .5 +1 1e 0x10 1e999".split()
@@ -108,12 +111,16 @@ def run_once(source: Path, out: Path, chance: random.Random, options: dict[str, 
     return contents(out)
 
 
-def check_same(name: str, seed: int, folder: Path) -> None:
-    chance = random.Random(f"{name} {seed}")
-    data = INPUTS[name](chance)
+def write_source(name: str, data: bytes, folder: Path) -> Path:
     kind = ".parquet" if data[:4] == b"PAR1" else ".arrow" if name == ".rows" else name
     source = folder / f"data{kind}"
     source.write_bytes(packed(name, data))
+    return source
+
+
+def check_same(name: str, seed: int, folder: Path) -> None:
+    chance = random.Random(f"{name} {seed}")
+    source = write_source(name, INPUTS[name](chance), folder)
     options = {
         "val": chance.choice(["0", "0.2", "first:500"]),
         "eot": chance.choice(["after", "before", "none"]),
@@ -130,6 +137,24 @@ def check_same(name: str, seed: int, folder: Path) -> None:
 @pytest.mark.parametrize("name", INPUTS)
 def test_the_same_input_gives_the_same_bytes_however_the_work_is_cut(name: str, seed: int, tmp_path: Path) -> None:
     check_same(name, seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+@pytest.mark.parametrize("name", INPUTS)
+def test_the_same_input_gives_the_same_bytes_in_any_memory(name: str, seed: int, tmp_path: Path) -> None:
+    chance = random.Random(f"memory {name} {seed}")
+    many = 1 if name == ".rows" else 60
+    source = write_source(name, b"\n".join(INPUTS[name](chance) for _ in range(many)), tmp_path)
+    made = []
+    for memory in chance.sample(["400MB", "512MB", "700MB", "1GB"], 2):
+        settings = ["--memory", memory, "--workers", str(chance.randrange(1, 3)), "--max-bad", "any"]
+        out = tmp_path / memory
+        run = subprocess.run(
+            [*SHARDMILL, "prepare", source, "-o", out, *settings], capture_output=True, text=True, timeout=150
+        )
+        assert run.returncode == 0, run.stderr
+        made.append(contents(out))
+    assert made[0] == made[1]
 
 
 @pytest.mark.slow
