@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import shardmill
+from tests.watching import interruptible
 
 
 @pytest.mark.parametrize("called", [True, False], ids=["generator", "callable"])
@@ -48,8 +49,9 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_does_not_wait_for_a_generator_that_never_goes_on(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _BLOCKED, str(tmp_path / "out")], capture_output=True, text=True, timeout=100
-    )
+        [sys.executable, "-c", _BLOCKED, str(tmp_path / "out")],
+        capture_output=True, text=True, timeout=100, preexec_fn=interruptible,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == "interrupted\n"
     made = shardmill.prepare(lambda: (f"document {i} " * 50 for i in range(20_000)), tmp_path / "out", val=0)
