@@ -40,7 +40,7 @@ from shardmill.documents.columns import find_column
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
-from shardmill.storage import STREAM_BLOCK, Feed, FeedStream, FileFeed, RandomAccess
+from shardmill.storage import STREAM_BLOCK, Feed, FileFeed, RandomAccess
 
 # Writers may align the footer.
 PADDING = 64
@@ -71,7 +71,7 @@ class ArrowReader(RowsReader):
                 raise
             except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
                 raise self._damaged(batches.at, first_line(error)) from error
-            self._check_end(FeedStream(feed, batches.at))
+            self._check_end(feed, batches.at)
 
     def parts(self, feed: Feed) -> Sequence[Part]:
         if not isinstance(feed, FileFeed):
@@ -82,21 +82,21 @@ class ArrowReader(RowsReader):
             return [Part(each.batch.rows, each.body, each.body) for each in found if each.batch]
         return []
 
-    def _check_end(self, file: FeedStream) -> None:
+    def _check_end(self, feed: Feed, begin: int) -> None:
         """Raise when something else follows than should: a length that was damaged to zero looks like the end.
 
         After a file's batches stand its footer, the footer's length and the mark; after a stream's there is nothing.
         """
-        begin = file.offset
+        feed.at = begin
         last = b""
-        while block := file.read(STREAM_BLOCK):
+        while block := feed.read_on(STREAM_BLOCK):
             last = (last + block)[-10:]
-        rest = file.offset - begin
+        rest = feed.at - begin
         if not self._head.startswith(ARROW_MARK):
             if rest:
                 raise self._damaged(begin, f"{rest:,} bytes follow after its end")
         elif last[4:] != ARROW_MARK or not 0 <= rest - 10 - int.from_bytes(last[:4], "little") < PADDING:
-            raise self._damaged(file.offset, "it was cut short, or batches are missing")
+            raise self._damaged(feed.at, "it was cut short, or batches are missing")
 
     def _damaged(self, at: int, what: str) -> SourceError:
         return SourceError(f"the Arrow data is damaged: {what}", place=f"{self._source.name}, byte {at:,}")

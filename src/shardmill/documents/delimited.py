@@ -21,7 +21,7 @@ from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, 
 from shardmill.documents.columns import find_column, numbers_array, text_bytes
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
-from shardmill.storage import Feed, FeedStream
+from shardmill.storage import Feed
 
 # Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. What ends something takes 150
 # bytes of memory meanwhile, so where every sixteenth byte does, the blocks are smaller.
@@ -42,12 +42,12 @@ class CsvReader(RowsReader):
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         column, columns = self._find(feed)
-        file = FeedStream(feed, self._text_start)
+        feed.at = self._text_start
         parser = RowParser(self.delimiter, column, columns, self._reading, self._source.name)
         # The header is the first row, and no document.
         row = start.offset
-        for part in after(_rows(file, parser, max(1, size)), 1 + row):
-            yield self._chunk(row, part, file.stored())
+        for part in after(_rows(feed, parser, max(1, size)), 1 + row):
+            yield self._chunk(row, part, feed.stored(feed.at))
             row += part.total
 
     def _find(self, feed: Feed) -> tuple[int, int]:
@@ -91,11 +91,11 @@ class TsvReader(CsvReader):
     delimiter = "\t"
 
 
-def _rows(file: FeedStream, parser: RowParser, size: int) -> Iterator[RowBatch]:
+def _rows(feed: Feed, parser: RowParser, size: int) -> Iterator[RowBatch]:
     """Runs of rows of about `size` bytes of text."""
     held = b""
     with parser.memory:
-        while block := file.read(BLOCK):
+        while block := feed.read_on(BLOCK):
             step = parser.step(block)
             for at in range(0, len(block), step):
                 part = held + block[at : at + step]

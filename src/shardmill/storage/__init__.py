@@ -9,7 +9,6 @@ from shardmill.storage.feeds import (
     FLAGS,
     STREAM_BLOCK,
     Feed,
-    FeedStream,
     FileFeed,
     RandomAccess,
     StreamFeed,
@@ -50,7 +49,7 @@ from shardmill.storage.web import WebStore
 __all__ = [
     "BOM", "BUCKETS", "COMPRESSION_ENDINGS", "CONNECTIONS", "CONTEXT", "FLAGS", "FOREIGN", "FORMAT_ENDINGS",
     "LARGEST_OBJECT", "MARKS", "PACKED", "PARTIAL", "PLAIN_PYTHON", "REPLACEMENT", "ROOM", "SMALL", "STDIN",
-    "STREAM_BLOCK", "WEB", "BucketStore", "Bytes", "Cache", "Feed", "FeedStream", "Fetcher", "FileFeed",
+    "STREAM_BLOCK", "WEB", "BucketStore", "Bytes", "Cache", "Feed", "Fetcher", "FileFeed",
     "HubAddress", "InBlocks", "ListedObject", "NamedSource", "ObjectStore", "Opened", "PartialFile", "Patience",
     "RandomAccess", "RemoteFeed", "Retries", "Source", "Sources", "StreamFeed", "Unreachable", "UnwrittenFile",
     "Version", "WebStore", "Written", "as_file", "check_address", "check_size", "check_unchanged", "compression_of",

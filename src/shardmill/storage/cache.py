@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from shardmill.errors import OutputError, SourceError
 from shardmill.storage.addresses import path_in
-from shardmill.storage.feeds import FeedStream
 from shardmill.storage.fetching import RemoteFeed
 from shardmill.storage.files import PARTIAL
 from shardmill.storage.retrying import STOP_CHECK, patiently
@@ -87,9 +86,9 @@ class Cache:
 
 
 def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
-    stream = FeedStream(RemoteFeed(fetcher, source))
+    feed = RemoteFeed(fetcher, source)
     try:
-        while block := stream.read(_BLOCK):
+        while block := feed.read_on(_BLOCK):
             file.write(block)
     except NoRanges:
 
@@ -102,4 +101,4 @@ def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
 
         patiently(whole, source.name, fetcher.patience, fetcher.retries, fetcher.stopped)
     finally:
-        stream.close()
+        feed.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from shardmill.errors import SourceError
-from shardmill.storage.feeds import STREAM_BLOCK, FeedStream
+from shardmill.storage.feeds import STREAM_BLOCK, Feed
 
 # Small enough that the copies which decompressors make of unread input stay in the cache.
 INPUT_BLOCK = 1 << 16
@@ -111,7 +111,7 @@ _NEW: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
-def decompressed(raw: FeedStream, compression: str, name: str) -> Generator[bytes]:
+def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
     """The text of a compressed stream in blocks; what it raises names the place among the compressed bytes.
 
     It is any number of members, one after another, and zeros as padding at the end. The standard library's file classes
@@ -123,36 +123,36 @@ def decompressed(raw: FeedStream, compression: str, name: str) -> Generator[byte
         member = _NEW[compression]()
         while not member.eof:
             block = pending
-            if not block and member.needs_input and not (block := raw.read(INPUT_BLOCK)):
-                raise _error(f"the {compression} stream ends too early", name, raw.offset)
+            if not block and member.needs_input and not (block := raw.read_on(INPUT_BLOCK)):
+                raise _error(f"the {compression} stream ends too early", name, raw.at)
             pending = b""
             try:
                 out: bytes = member.decompress(block, STREAM_BLOCK)
             except MemoryError:
                 raise
             except Exception as error:  # the libraries' own errors derive from Exception alone
-                raise _failure(str(error), compression, name, raw.offset) from error
+                raise _failure(str(error), compression, name, raw.at) from error
             if out:
                 yield out
         pending = _head(raw, member.unused_data, compression, name, first=False)
 
 
-def _head(raw: FeedStream, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
+def _head(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
     """The beginning of the next member; empty where there is none. `head`: what was read of it already."""
-    head = head or raw.read(INPUT_BLOCK)
+    head = head or raw.read_on(INPUT_BLOCK)
     padded = False
     while not first and head[:1] == b"\0" and compression != "zstd":
         padded = True
-        head = head.lstrip(b"\0") or raw.read(INPUT_BLOCK)
-    while head and len(head) < 10 and (more := raw.read(INPUT_BLOCK)):
+        head = head.lstrip(b"\0") or raw.read_on(INPUT_BLOCK)
+    while head and len(head) < 10 and (more := raw.read_on(INPUT_BLOCK)):
         head += more
     if not head and first:
-        raise _error(f"the {compression} stream ends too early", name, raw.offset)
+        raise _error(f"the {compression} stream ends too early", name, raw.at)
     # xz allows padding between streams; gzip and bzip2 only at the very end, zstd nowhere.
     known = compression_from(head, compression) == compression and not (padded and compression != "xz")
     cut = not padded and len(head) < 10 and _FIRST[compression].startswith(head[:6])
     if head and not known and not cut:
-        raise _error(f"the {compression} stream is followed by something else", name, raw.offset - len(head))
+        raise _error(f"the {compression} stream is followed by something else", name, raw.at - len(head))
     return head
 
 

@@ -9,9 +9,9 @@ import os
 import select
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Generator, Sequence
-from typing import Protocol
 
 from shardmill.errors import SourceError
 from shardmill.storage.retrying import STOP_CHECK
@@ -23,25 +23,43 @@ STREAM_BLOCK = 1 << 18
 CONTEXT = 64
 
 
-class Feed(Protocol):
-    """Bytes that are looked at in front and taken from behind, in order."""
+class Feed(ABC):
+    """Bytes that are looked at in front and taken from behind, in order. One thread uses it."""
 
+    at = 0
+    """Where `read_on` goes on."""
+
+    @abstractmethod
     def peek(self, offset: int, n: int) -> bytes:
         """The n bytes at offset; fewer only at the end of the source."""
 
-    def take(self, start: int, end: int) -> bytes | None:
-        """The bytes for a chunk's payload; None where a worker can read them itself. What lies before end is let go."""
-
+    @abstractmethod
     def drop(self, offset: int) -> None:
         """Let go of what lies before offset, reading on and discarding where need be."""
 
+    @abstractmethod
     def end_by(self, limit: int) -> int | None:
         """Where the source ends, when that is not after limit."""
 
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def take(self, start: int, end: int) -> bytes | None:
+        """The bytes for a chunk's payload; None where a worker can read them itself. What lies before end is let go."""
+        taken = self.peek(start, end - start)
+        self.drop(end)
+        return taken
+
+    def read_on(self, n: int) -> bytes:
+        """The next bytes, at most n, for what decompresses or parses them in turn; empty at the end."""
+        block = self.peek(self.at, n)
+        self.at += len(block)
+        self.drop(self.at)
+        return block
+
     def stored(self, offset: int) -> int:
         """About how many bytes, as they are stored, lie behind offset; for progress."""
-
-    def close(self) -> None: ...
+        return offset
 
 
 class RandomAccess(Feed):
@@ -68,20 +86,6 @@ class RandomAccess(Feed):
     def end_by(self, limit: int) -> int | None:
         return self.size if self.size <= limit else None
 
-    def stored(self, offset: int) -> int:
-        return offset
-
-
-def open_raw(source: Source, flags: int = FLAGS) -> int:
-    """A file descriptor; SourceError when the file is not there any more or is not the one that was found."""
-    descriptor = _open(source, flags)
-    try:
-        _check_open(source, descriptor)
-    except SourceError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
 
 def _open(source: Source, flags: int = FLAGS) -> int:
     try:
@@ -91,7 +95,8 @@ def _open(source: Source, flags: int = FLAGS) -> int:
 
 
 def _check_open(source: Source, descriptor: int) -> None:
-    if source.size is not None and not is_as_found(source, os.fstat(descriptor)):
+    """SourceError when the file is not the one that was found."""
+    if not is_as_found(source, os.fstat(descriptor)):
         raise changed(source)
 
 
@@ -101,8 +106,9 @@ def is_as_found(source: Source, status: os.stat_result) -> bool:
 
 def read_range(source: Source, start: int, end: int) -> bytes:
     """The bytes from start to end of a plain file of this machine, read by any thread."""
-    descriptor = open_raw(source)
+    descriptor = _open(source)
     try:
+        _check_open(source, descriptor)
         return _read_at(source, descriptor, start, end - start)
     finally:
         os.close(descriptor)
@@ -167,15 +173,16 @@ class FileFeed(RandomAccess):
         self._stopped = stopped
         self.size = source.size
         self._whole: bytes | None = None
-        if self.size > SMALL:
-            self._descriptor = open_raw(source)
-        else:
-            self._descriptor = _open(source)
-            try:
-                self._whole = _read_at(source, self._descriptor, 0, self.size) if self.size else b""
-                _check_open(source, self._descriptor)
-            finally:
-                self.close()
+        self._descriptor = _open(source)
+        try:
+            if self.size <= SMALL:
+                self._whole = _read_at(source, self._descriptor, 0, self.size)
+            _check_open(source, self._descriptor)
+        except BaseException:
+            self.close()
+            raise
+        if self.whole:
+            self.close()
 
     @property
     def whole(self) -> bool:
@@ -206,11 +213,11 @@ class FileFeed(RandomAccess):
 class StreamFeed(Feed):
     """A stream that only goes forward: the blocks that were looked at and not yet taken are held, and CONTEXT bytes."""
 
-    def __init__(self, name: str, blocks: Generator[bytes], raw: FeedStream | None = None) -> None:
-        """`raw`: the stream that the blocks are made from, if there is one."""
+    def __init__(self, name: str, blocks: Generator[bytes], raw: Feed | None = None, begin: int = 0) -> None:
+        """`raw`: what the blocks are made from, if that is a feed. `begin`: where the first of them does."""
         self._name, self._coming, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
-        self._base = self._end = 0  # of the blocks that are held
+        self._base = self._end = begin  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
         self.limit = 1 << 62  # it is taken for ended about there, by who wants to see only so much
@@ -232,11 +239,6 @@ class StreamFeed(Feed):
         """Bytes that were made so far, whether anybody has looked at them or not."""
         return self._end
 
-    def take(self, start: int, end: int) -> bytes | None:
-        taken = self.peek(start, end - start)
-        self.drop(end)
-        return taken
-
     def drop(self, offset: int) -> None:
         keep = max(0, offset - CONTEXT)
         self._forget(keep)
@@ -251,7 +253,7 @@ class StreamFeed(Feed):
         return self._end if self._ended and self._end <= limit else None
 
     def stored(self, offset: int) -> int:
-        return self._raw.stored() if self._raw is not None else offset
+        return self._raw.stored(self._raw.at) if self._raw is not None else offset
 
     def close(self) -> None:
         (self._raw or self._coming).close()
@@ -309,26 +311,3 @@ def _wait_for(descriptor: int, stopped: threading.Event | None) -> None:
     while not poll.poll(STOP_CHECK * 1000):
         if stopped is not None and stopped.is_set():
             raise SourceError("the run has ended")
-
-
-class FeedStream:
-    """A feed read from a place to its end, for what decompresses or parses it; also a file as pyarrow wants one."""
-
-    def __init__(self, feed: Feed, offset: int = 0) -> None:
-        self._feed = feed
-        self.offset = offset
-        self.closed = False
-
-    def read(self, n: int = -1) -> bytes:
-        block = self._feed.peek(self.offset, STREAM_BLOCK if n < 0 else n)
-        self.offset += len(block)
-        self._feed.drop(self.offset)
-        return block
-
-    def stored(self) -> int:
-        return self._feed.stored(self.offset)
-
-    def close(self) -> None:
-        if not self.closed:
-            self.closed = True
-            self._feed.close()

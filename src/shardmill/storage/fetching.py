@@ -376,14 +376,14 @@ class ReadAhead:
             self._reached = end
 
 
-class RemoteFeed(RandomAccess, StreamFeed):
+class RemoteFeed(RandomAccess):
     """A remote source of known size: it is read forward through a window, from any place on, or by ranges."""
 
     def __init__(self, fetcher: Fetcher, source: Source) -> None:
         self._fetcher, self._source = fetcher, source
         self.size = self._whole_size = source.size or 0
         self._ahead: ReadAhead | None = None
-        StreamFeed.__init__(self, source.name, self._forward())
+        self._forward = StreamFeed(source.name, self._blocks(0))
 
     @cached_property
     def _head(self) -> Bytes:
@@ -394,16 +394,14 @@ class RemoteFeed(RandomAccess, StreamFeed):
         return self._fetcher.tail(self._source)
 
     def peek(self, offset: int, n: int) -> bytes:
-        return super().peek(offset, max(0, min(n, self.size - offset)))
+        return self._forward.peek(offset, max(0, min(n, self.size - offset)))
 
     def drop(self, offset: int) -> None:
-        keep = max(0, offset - CONTEXT)
-        if self._end < keep <= self.size:
-            self._blocks.clear()
-            self._base = self._end = keep
-            self._ended = False
+        begin = max(0, offset - CONTEXT)
+        if self._forward.reached < begin <= self.size:
             self.expect(())
-        super().drop(offset)
+            self._forward = StreamFeed(self._source.name, self._blocks(begin), begin=begin)
+        self._forward.drop(offset)
 
     def close(self) -> None:
         self.expect(())
@@ -432,12 +430,14 @@ class RemoteFeed(RandomAccess, StreamFeed):
         if self._ahead is not None:
             self._ahead.release(start, end)
 
-    def _forward(self) -> Generator[bytes]:
-        """The blocks from the end of those that are held, wherever that is when one is asked for."""
-        while self._end < self._whole_size:
-            if self._end < len(self._head):
-                yield bytes(self._head[self._end :])
-                continue
+    def _blocks(self, start: int) -> Generator[bytes]:
+        """All from a place on."""
+        if start < len(self._head):
+            yield bytes(self._head[start:])
+            start = len(self._head)
+        while start < self._whole_size:
             if self._ahead is None:
-                self._ahead = ReadAhead(self._fetcher, self._source, [(self._end, self._whole_size)])
-            yield bytes(self._ahead.read(self._end, min(self._end + STREAM_BLOCK, self._whole_size)))
+                self._ahead = ReadAhead(self._fetcher, self._source, [(start, self._whole_size)])
+            end = min(start + STREAM_BLOCK, self._whole_size)
+            yield bytes(self._ahead.read(start, end))
+            start = end

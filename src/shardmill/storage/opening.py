@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from shardmill.errors import SourceError
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage.compressed import compression_from, decompressed, window_of
-from shardmill.storage.feeds import Feed, FeedStream, FileFeed, StreamFeed, pipe_blocks
+from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, pipe_blocks
 from shardmill.storage.fetching import Fetcher, RemoteFeed, shared_fetcher
 from shardmill.storage.names import compression_of, format_of
 from shardmill.storage.source import SMALL, Source
@@ -61,16 +61,14 @@ def open_source(
             )
         if compression:
             need(window_of(head, compression))
-            raw = FeedStream(feed)
-            feed = StreamFeed(source.name, decompressed(raw, compression, source.name), raw)
+            feed = StreamFeed(source.name, decompressed(feed, compression, source.name), feed)
             head = feed.peek(0, SMALL)
         format = source.input_format
         if format == "auto":
             format = format_of(source.path) or guess(head)
             _refuse_foreign(source, format, head, compression)
         if INPUT_FORMATS[format].text and (encoding := wide_encoding(head)):
-            raw = FeedStream(feed)
-            feed = StreamFeed(source.name, transcoded(raw, encoding), raw)
+            feed = StreamFeed(source.name, transcoded(feed, encoding), feed)
             head = feed.peek(0, SMALL)
         return Opened(feed, format, head, compression)
     except BaseException:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shardmill import core
 from shardmill.core import is_utf8
-from shardmill.storage.feeds import STREAM_BLOCK, FeedStream
+from shardmill.storage.feeds import STREAM_BLOCK, Feed
 
 BOM = codecs.BOM_UTF8
 REPLACEMENT = "\ufffd".encode()
@@ -66,11 +66,11 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("shardmill.mark", _mark)
 
 
-def transcoded(raw: FeedStream, encoding: str) -> Generator[bytes]:
+def transcoded(raw: Feed, encoding: str) -> Generator[bytes]:
     """UTF-16 or UTF-32 in, blocks of UTF-8 out; the byte order mark is gone."""
     decoder = codecs.getincrementaldecoder(encoding)("shardmill.mark")
     # Two bytes of UTF-16 become at most three of UTF-8.
-    while block := raw.read(STREAM_BLOCK // 3 * 2):
+    while block := raw.read_on(STREAM_BLOCK // 3 * 2):
         if out := decoder.decode(block).encode("utf-8", "surrogateescape"):
             yield out
     if out := decoder.decode(b"", final=True).encode("utf-8", "surrogateescape"):
