@@ -47,15 +47,12 @@ STARTS_THREADS = {
     "run/progress.py",
     "interrupts.py",
     "storage/fetching.py",
-    "storage/cache.py",
-    "sources/remote.py",
     "sampling/download.py",
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
-progress; what ends a command on a signal; what asks servers: for ranges, for whole files, for lists of files, and for
-samples before a run; what reads parts that are merged, writes the final files, and tells how far one is; and what ends
-a process that nobody needs."""
+progress; what ends a command on a signal; what asks servers, and what samples before a run; what reads parts that are
+merged, writes the final files, and tells how far one is; and what ends a process that nobody needs."""
 
 
 def named(path: Path) -> str:

@@ -6,11 +6,11 @@ import hashlib
 import json
 import logging
 import re
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from shardmill.errors import SourceError, UsageError
@@ -18,25 +18,21 @@ from shardmill.sources.finding import is_readable_name, nothing_in
 from shardmill.storage import (
     BUCKETS,
     WEB,
-    BucketStore,
+    Fetcher,
     HubAddress,
     ListedObject,
-    Patience,
     Retries,
     Source,
     Unreachable,
-    WebStore,
     check_address,
     host_of,
     path_in,
-    patiently,
     scheme_of,
     shown,
     write_whole,
     writing_to,
 )
 
-T = TypeVar("T")
 _MAGIC = re.compile(r"[*?[]")
 _DEEPEST = 64  # folders in each other: more than that is a link that leads round in a circle
 
@@ -47,23 +43,28 @@ def find_remote(spec: str, input_format: str, pinned: Mapping[str, str], cache: 
     With a `cache`, what the hub has listed once is found there when the hub cannot be reached.
     """
     scheme = scheme_of(spec)
-    if scheme == "hf":
-        return list(_at_hub(spec, input_format, pinned, Path(cache) if cache else None))
-    if scheme in WEB:
-        return list(_on_web(spec, input_format))
-    if scheme in BUCKETS:
-        return list(_in_bucket(spec, input_format))
+    with Fetcher(retries=_ToldRetries()) as fetcher:
+        if scheme == "hf":
+            return list(_at_hub(spec, input_format, pinned, Path(cache) if cache else None, fetcher))
+        if scheme in WEB:
+            return list(_on_web(spec, input_format, fetcher))
+        if scheme in BUCKETS:
+            return list(_in_bucket(spec, input_format, fetcher))
     known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
     raise UsageError(f"there is no kind of source `{scheme}://`", hint=f"there are {known}, and files of this machine")
 
 
-def _at_hub(spec: str, input_format: str, pinned: Mapping[str, str], cache: Path | None) -> Iterator[Source]:
+def _at_hub(
+    spec: str, input_format: str, pinned: Mapping[str, str], cache: Path | None, fetcher: Fetcher
+) -> Iterator[Source]:
     address = HubAddress.parse(spec)
     commit: str | None = address.revision if address.is_commit else pinned.get(address.asked)
     kept = _Kept(cache, address)
     if commit is None or (found := kept.files(commit)) is None:
+        if kept.commit:  # no need to wait for long
+            fetcher.patience = replace(fetcher.patience, tries=min(fetcher.patience.tries, 3))
         try:
-            commit, found = _hub_files(spec, address, commit, 3 if kept.commit else None)
+            commit, found = _hub_files(spec, address, commit, fetcher)
             kept.write(commit, found)
         except Unreachable as why:
             if commit is not None or not kept.commit:
@@ -110,13 +111,12 @@ class _Kept:
                 write_whole(self._path, json.dumps({"commit": commit, "files": files}).encode())
 
 
-def _hub_files(spec: str, address: HubAddress, commit: str | None, tries: int | None) -> tuple[str, list[ListedObject]]:
+def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
     """The commit, and the files that the address may mean; Unreachable when the hub does not say."""
-    store = WebStore(Patience.from_environment())
     repo = f"datasets/{quote(address.repo)}"
 
     def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-        return _asked(lambda: store.ask_hub(spec, path, form), spec, tries)
+        return fetcher.ask(lambda: fetcher.web.ask_hub(spec, path, form), shown(spec))
 
     if commit is None:
         commit = str(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
@@ -138,26 +138,26 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, tries: int | 
     ]
 
 
-def _on_web(spec: str, input_format: str) -> Iterator[Source]:
-    store = WebStore(Patience.from_environment())
+def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
+    def find(url: str) -> Source:
+        size, version = fetcher.ask(lambda: fetcher.web.find(url), shown(url))
+        return Source(shown(url), url, size, version, input_format)
+
     path = path_in(spec)
     # A query is the server's business, and so is a `?`: a pattern on the web has `*` or `[…]` in its path.
     if not re.search(r"[*[]", path) and not path.endswith("/"):
-        size, version = _asked(lambda: store.find(spec), spec)
-        yield Source(shown(spec), spec, size, version, input_format)
+        yield find(spec)
         return
     if "?" in spec:
         raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
     host = spec[: spec.index("/", spec.index("://") + 3)]
     root, pattern = _parted(spec[len(host) :])
-    found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(store, f"{host}{root}/", pattern)]
+    found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(fetcher, f"{host}{root}/", pattern)]
     for one in _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format, False):
-        url = host + one.path
-        size, version = _asked(lambda url=url: store.find(url), url)  # type: ignore[misc]
-        yield Source(shown(url), url, size, version, input_format)
+        yield find(host + one.path)
 
 
-def _web_list(store: WebStore, root: str, pattern: str) -> Iterator[str]:
+def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
     """The files below a folder on the web that may be meant, from its URL on: every index page is read, or an error."""
     levels = [re.compile(_translated(segment)).fullmatch for segment in pattern.split("/")]
     if "**" in pattern or not pattern:
@@ -175,31 +175,30 @@ def _web_list(store: WebStore, root: str, pattern: str) -> Iterator[str]:
         folder = waiting.pop()
         if folder.count("/") > _DEEPEST:
             raise SourceError(f"folders lie more than {_DEEPEST} deep in each other", place=shown(root + folder))
-        url = root + folder
-        for link in _asked(lambda url=url: store.links(url), url):  # type: ignore[misc]
+        for link in fetcher.ask(partial(fetcher.web.links, root + folder), shown(root + folder)):
             if not link.endswith("/"):
                 yield folder + link
             elif all(link.rstrip("/").split("/")) and entered((folder + link).rstrip("/").split("/")):
                 waiting.append(folder + link)
 
 
-def _in_bucket(spec: str, input_format: str) -> Iterator[Source]:
+def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
     scheme, bucket = scheme_of(spec), host_of(spec)
     check_address(spec)
-    store = BucketStore(Patience.from_environment())
+    store = fetcher.buckets
     rest = spec.partition("://")[2].partition("/")[2].strip("/")
     root, pattern = _parted(rest)
     if _MAGIC.search(bucket):
         raise UsageError("the address names no bucket", place=spec, hint=f"write `{scheme}://BUCKET/PATH`")
     single = None
     if rest and not pattern and not spec.endswith("/"):
-        single = _asked(lambda: store.find(f"{scheme}://{bucket}/{rest}"), spec)
+        single = fetcher.ask(lambda: store.find(f"{scheme}://{bucket}/{rest}"), shown(spec))
     found = [single] if single else []
     if not single:
         # A list of everything below is a request for each thousand objects; folder by folder it is one for each.
         deep = not pattern or "/" in pattern
         wanted = re.compile(_translated(rest)).fullmatch if pattern else _anything
-        found = _asked(lambda: store.list(f"{scheme}://{bucket}/{root}", wanted, deep=deep), spec)
+        found = fetcher.ask(lambda: store.list(f"{scheme}://{bucket}/{root}", wanted, deep=deep), shown(spec))
     for one in _chosen(found, rest, spec, input_format, single is not None):
         name = f"{scheme}://{bucket}/{one.path}"
         yield Source(name, name, one.size, one.version, input_format)
@@ -269,29 +268,3 @@ class _ToldRetries(Retries):
     def begin(self, words: str, wait: float) -> None:
         super().begin(words, wait)
         logging.getLogger("shardmill").warning("retrying: %s", words)
-
-
-def _asked(call: Callable[[], T], spec: str, tries: int | None = None) -> T:
-    """What a call gives, retried where that may help, within a time: clients wait for ever where they may."""
-    patience = Patience.from_environment()
-    patience = replace(patience, tries=min(patience.tries, tries or patience.tries))
-    over = threading.Event()
-    answers: list[T] = []
-    errors: list[BaseException] = []
-
-    def ask() -> None:
-        try:
-            answers.append(patiently(lambda _: call(), shown(spec), patience, _ToldRetries(), over))
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            errors.append(error)
-
-    thread = threading.Thread(target=ask, name="shardmill-listing", daemon=True)
-    thread.start()
-    thread.join(patience.retry_seconds + patience.timeout)
-    over.set()
-    if errors:
-        raise errors[0]
-    if not answers:
-        seconds = patience.retry_seconds + patience.timeout
-        raise SourceError(f"no answer for {seconds:,.0f} s", place=shown(spec))
-    return answers[0]

@@ -1,7 +1,7 @@
 """Bytes anywhere: local files, compression, the web and object stores; read by ranges, written whole."""
 
 from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, host_of, path_in, scheme_of, shown
-from shardmill.storage.buckets import BucketStore, ListedObject
+from shardmill.storage.buckets import ListedObject
 from shardmill.storage.cache import Cache
 from shardmill.storage.compressed import MARKS
 from shardmill.storage.feeds import (
@@ -16,7 +16,7 @@ from shardmill.storage.feeds import (
     is_as_found,
     read_range,
 )
-from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher, RemoteFeed, shared_fetcher
+from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
@@ -24,7 +24,6 @@ from shardmill.storage.files import (
     Written,
     as_file,
     sync_folder,
-    take_back,
     waiting_words,
     write_whole,
     writing_temporary_files,
@@ -41,20 +40,19 @@ from shardmill.storage.names import (
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.objects import check_address
 from shardmill.storage.opening import FOREIGN, Opened, open_source
-from shardmill.storage.retrying import Patience, Retries, Unreachable, patiently
+from shardmill.storage.retrying import Patience, Retries, Unreachable
 from shardmill.storage.source import PACKED, SMALL, STDIN, InBlocks, Source, Sources, in_order
-from shardmill.storage.unicode import BOM, PLAIN_PYTHON, REPLACEMENT, is_valid, replaced
-from shardmill.storage.web import WebStore
+from shardmill.storage.unicode import BOM, REPLACEMENT, is_valid, replaced
 
 __all__ = [
     "BOM", "BUCKETS", "COMPRESSION_ENDINGS", "CONNECTIONS", "CONTEXT", "FLAGS", "FOREIGN", "FORMAT_ENDINGS",
-    "LARGEST_OBJECT", "MARKS", "PACKED", "PARTIAL", "PLAIN_PYTHON", "REPLACEMENT", "ROOM", "SMALL", "STDIN",
-    "STREAM_BLOCK", "WEB", "BucketStore", "Bytes", "Cache", "Feed", "Fetcher", "FileFeed",
+    "LARGEST_OBJECT", "MARKS", "PACKED", "PARTIAL", "REPLACEMENT", "ROOM", "SMALL", "STDIN",
+    "STREAM_BLOCK", "WEB", "Bytes", "Cache", "Feed", "Fetcher", "FileFeed",
     "HubAddress", "InBlocks", "ListedObject", "NamedSource", "ObjectStore", "Opened", "PartialFile", "Patience",
-    "RandomAccess", "RemoteFeed", "Retries", "Source", "Sources", "StreamFeed", "Unreachable", "UnwrittenFile",
-    "Version", "WebStore", "Written", "as_file", "check_address", "check_size", "check_unchanged", "compression_of",
+    "RandomAccess", "Retries", "Source", "Sources", "StreamFeed", "Unreachable", "UnwrittenFile",
+    "Version", "Written", "as_file", "check_address", "check_size", "check_unchanged", "compression_of",
     "endings", "format_of", "given_sources", "host_of", "in_order", "is_arrow", "is_as_found", "is_url", "is_valid",
-    "open_source", "path_in", "patiently", "read_range", "refuse_second_reading", "replaced", "scheme_of",
-    "shared_fetcher", "shown", "sync_folder", "take_back", "waiting_words", "write_whole",
+    "open_source", "path_in", "read_range", "refuse_second_reading", "replaced", "scheme_of",
+    "shown", "sync_folder", "waiting_words", "write_whole",
     "writing_temporary_files", "writing_to",
 ]  # fmt: skip

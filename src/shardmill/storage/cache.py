@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
-from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from shardmill.errors import OutputError, SourceError
+from shardmill.errors import OutputError
 from shardmill.storage.addresses import path_in
 from shardmill.storage.fetching import RemoteFeed
 from shardmill.storage.files import PARTIAL
-from shardmill.storage.retrying import STOP_CHECK, patiently
 from shardmill.storage.source import Source
-from shardmill.storage.web import NoRanges, WebStore
+from shardmill.storage.web import NoRanges
 
 if TYPE_CHECKING:
-    from shardmill.storage.fetching import Fetcher
+    from shardmill.storage.fetching import Fetch, Fetcher
 
 _BLOCK = 1 << 20
 
@@ -28,48 +25,37 @@ class Cache:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._begun: dict[str, Future[Source]] = {}
-        self._lock = threading.Lock()
+        self._begun: dict[str, Fetch[Source]] = {}
 
     def local(self, source: Source, fetcher: Fetcher) -> Source:
-        """The same source on this machine, fetched if need be; the one after it is begun."""
-        fetching = self._begin(source, fetcher)
+        """The same source on this machine, fetched if need be; the one after it is begun. One thread asks."""
+        fetch = self._begin(source, fetcher)
         following = fetcher.following(source)
         if following is not None:
             self._begin(following, fetcher)
-        while not fetching.done():
-            if fetcher.stopped.is_set():
-                raise SourceError("the run has ended")
-            wait([fetching], timeout=STOP_CHECK)
-        with self._lock:
-            self._begun.pop(source.path, None)
-        return fetching.result(0)
+        found = fetcher.wait(fetch)
+        del self._begun[source.path]
+        return found
 
     def path(self, source: Source) -> Path:
         key = hashlib.sha256(f"{source.name}\n{source.size}\n{source.version}".encode()).hexdigest()[:24]
         return self._folder / key / (os.path.basename(path_in(source.path)) or "file")
 
-    def _begin(self, source: Source, fetcher: Fetcher) -> Future[Source]:
-        with self._lock:
-            if source.path not in self._begun:
-                future: Future[Source] = Future()
-                self._begun[source.path] = future
-                threading.Thread(
-                    target=self._fetch, args=(source, fetcher, future), name="shardmill-cache", daemon=True
-                ).start()
-            return self._begun[source.path]
+    def _begin(self, source: Source, fetcher: Fetcher) -> Fetch[Source]:
+        if source.path not in self._begun:
+            with fetcher.changed:
+                self._begun[source.path] = fetcher.begin(lambda: self._fetch(source, fetcher))
+        return self._begun[source.path]
 
-    def _fetch(self, source: Source, fetcher: Fetcher, future: Future[Source]) -> None:
+    def _fetch(self, source: Source, fetcher: Fetcher) -> Source:
         try:
             path = self.path(source)
             if not (path.exists() and path.stat().st_size == source.size):
                 self._store(source, fetcher, path)
             status = path.stat()
-            future.set_result(source._replace(path=str(path), size=status.st_size, version=str(status.st_mtime_ns)))
         except OSError as error:
-            future.set_exception(OutputError(f"the cache cannot be written: {error.strerror}", place=str(self._folder)))
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits for the file
-            future.set_exception(error)
+            raise OutputError(f"the cache cannot be written: {error.strerror}", place=str(self._folder)) from error
+        return source._replace(path=str(path), size=status.st_size, version=str(status.st_mtime_ns))
 
     def _store(self, source: Source, fetcher: Fetcher, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,10 +81,8 @@ def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
         def whole(deadline: float) -> None:
             file.seek(0)
             file.truncate()
-            web = fetcher.store(source)
-            assert isinstance(web, WebStore)  # nobody else gives a file whole or not at all
-            web.stream(source, file.write, deadline)
+            fetcher.web.stream(source, file.write, deadline)
 
-        patiently(whole, source.name, fetcher.patience, fetcher.retries, fetcher.stopped)
+        fetcher.patiently(whole, source.name)
     finally:
         feed.close()

@@ -6,6 +6,7 @@ on, so that a server which has fallen silent never holds up the end of a run.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from bisect import bisect_right
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import pairwise
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from shardmill.errors import SourceError
 from shardmill.storage.addresses import BUCKETS, scheme_of
@@ -25,7 +26,9 @@ from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, patiently
 from shardmill.storage.source import SMALL, Source
 
 if TYPE_CHECKING:
+    from shardmill.storage.buckets import BucketStore
     from shardmill.storage.cache import Cache
+    from shardmill.storage.web import WebStore
 
 # All of the window is on its way when the reader is fast: with 200 ms for an answer and 16 MB of it, 16 pieces on 16
 # connections give 80 MB/s, where 8 connections with pieces of half the size gave 30.
@@ -41,22 +44,17 @@ _FOOTERS_AHEAD = 2
 # Seconds that a reader waits for its turn in the window when nothing is on its way, before it fetches for itself.
 _PATIENCE = 1.0
 Bytes = bytes | bytearray
-
-
-class Store(Protocol):
-    """Where remote bytes come from; each call is one try."""
-
-    def fetch(self, source: Source, start: int, end: int, deadline: float) -> Bytes: ...
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Fetch:
-    """Some bytes that were asked for."""
+class Fetch(Generic[T]):
+    """Something that was asked for, in most cases some bytes."""
 
-    call: Callable[[], Bytes] | None
+    call: Callable[[], T] | None
     size: int
     done: bool = False
-    data: Bytes = b""
+    got: T | None = None
     error: BaseException | None = None
 
 
@@ -72,10 +70,11 @@ class Fetcher:
         window: int = LITTLE_WINDOW,
         patience: Patience | None = None,
         cache: Cache | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self.cache = cache
         self.patience = patience or Patience.from_environment()
-        self.retries = Retries()
+        self.retries = retries or Retries()
         self.stopped = threading.Event()
         self.changed = threading.Condition()
         """Guards all that this file keeps; notified when a fetch is done or bytes were let go."""
@@ -85,10 +84,9 @@ class Fetcher:
         self.advance: list[Callable[[], None]] = []
         """Called, with the lock held, when bytes were let go: each may ask for more."""
         self._sources, self._next = sources, 0
-        self._heads: dict[str, tuple[Fetch, Fetch | None]] = {}
-        self._waiting: deque[Fetch] = deque()
+        self._heads: dict[str, tuple[Fetch[Bytes], Fetch[Bytes] | None]] = {}
+        self._waiting: deque[Fetch[Any]] = deque()
         self._threads: list[threading.Thread] = []
-        self._stores: dict[str, Store] = {}
         self._idle = 0
 
     def __enter__(self) -> Fetcher:
@@ -101,37 +99,70 @@ class Fetcher:
             self._heads.clear()
             self.changed.notify_all()
 
-    def store(self, source: Source) -> Store:
-        """The store that a source lies in; UsageError where its library is missing."""
-        scheme = scheme_of(source.path)
-        kind = "buckets" if scheme in BUCKETS else "web"
+    @cached_property
+    def web(self) -> WebStore:
+        """Servers and the hub; UsageError where the library is missing."""
+        from shardmill.storage.web import WebStore
+
+        return WebStore(self.patience)
+
+    @cached_property
+    def buckets(self) -> BucketStore:
+        """Object stores; UsageError where the library is missing."""
+        from shardmill.storage.buckets import BucketStore
+
+        return BucketStore(self.patience)
+
+    def patiently(self, call: Callable[[float], T], place: str) -> T:
+        """What `call(deadline)` gives, retried."""
+        return patiently(call, place, self.patience, self.retries, self.stopped)
+
+    def ask(self, call: Callable[[], T], place: str) -> T:
+        """The same, within the time for all tries: clients wait for ever where they may."""
+        seconds = self.patience.retry_seconds + self.patience.timeout
         with self.changed:
-            if kind not in self._stores:
-                self._stores[kind] = store_for(scheme, self.patience)
-            return self._stores[kind]
+            fetch = self.begin(lambda: self.patiently(lambda _: call(), place), urgent=True)
+        return self.wait(fetch, seconds, place)
 
     def read(self, source: Source, start: int, end: int) -> Bytes:
         """The bytes of a range, now."""
         if start >= end:
             return b""
         with self.changed:
-            fetch = self.begin(source, start, end, urgent=True)
+            fetch = self.begin_range(source, start, end, urgent=True)
         return self.wait(fetch)
 
-    def begin(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch:
+    def begin_range(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch[Bytes]:
         """Ask for a range; the caller holds the lock."""
-        return self._begin(lambda: self._range(source, start, end), end - start, urgent)
+        return self.begin(lambda: self._range(source, start, end), end - start, urgent)
 
-    def wait(self, fetch: Fetch) -> Bytes:
-        """The bytes that were asked for; what went wrong with them is raised here."""
+    def begin(self, call: Callable[[], T], size: int = 0, urgent: bool = False) -> Fetch[T]:
+        """Ask for what a call gives, which may be so many bytes; the caller holds the lock."""
+        fetch = Fetch(call, size)
+        if urgent:
+            self._waiting.appendleft(fetch)
+        else:
+            self._waiting.append(fetch)
+        if not self._idle and len(self._threads) < CONNECTIONS:
+            thread = threading.Thread(target=self._work, name="shardmill-fetcher", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self.changed.notify_all()
+        return fetch
+
+    def wait(self, fetch: Fetch[T], seconds: float = math.inf, place: str | None = None) -> T:
+        """What was asked for; what went wrong with it is raised here, or SourceError after so many seconds."""
+        until = time.monotonic() + seconds
         with self.changed:
             while not fetch.done:
                 if self.stopped.is_set():
                     raise SourceError("the run has ended")
+                if time.monotonic() > until:
+                    raise SourceError(f"no answer for {seconds:,.0f} s", place=place)
                 self.changed.wait(STOP_CHECK)
         if fetch.error is not None:
             raise fetch.error
-        return fetch.data
+        return cast(T, fetch.got)
 
     def head(self, source: Source) -> Bytes:
         """The beginning of a source, or all of it if it is small; the sources after it are begun too."""
@@ -152,7 +183,7 @@ class Fetcher:
         with self.changed:
             footer = self._heads[source.path][1] if source.path in self._heads else None
             if footer is None:
-                footer = self._begin(lambda: self._footer(source), FOOTER, True)
+                footer = self.begin(lambda: self._footer(source), FOOTER, urgent=True)
         return self.wait(footer)
 
     def close(self, source: Source) -> None:
@@ -180,30 +211,17 @@ class Fetcher:
         while self._next < len(self._sources) and self._sources[self._next] != source:
             self._next += 1
 
-    def _open(self, source: Source) -> tuple[Fetch, Fetch | None]:
+    def _open(self, source: Source) -> tuple[Fetch[Bytes], Fetch[Bytes] | None]:
         if source.path not in self._heads:
             size = source.size or 0
             end = size if size <= WHOLE else SMALL
-            whole = self.begin(source, 0, end)
+            whole = self.begin_range(source, 0, end)
             footer = None
             if end < size and _is_parquet(source):
-                footer = self._begin(lambda: self._footer(source), FOOTER)
+                footer = self.begin(lambda: self._footer(source), FOOTER)
             self._heads[source.path] = whole, footer
             self._spare -= sum(fetch.size for fetch in (whole, footer) if fetch is not None)
         return self._heads[source.path]
-
-    def _begin(self, call: Callable[[], Bytes], size: int, urgent: bool = False) -> Fetch:
-        fetch = Fetch(call, size)
-        if urgent:
-            self._waiting.appendleft(fetch)
-        else:
-            self._waiting.append(fetch)
-        if not self._idle and len(self._threads) < CONNECTIONS:
-            thread = threading.Thread(target=self._work, name="shardmill-fetcher", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self.changed.notify_all()
-        return fetch
 
     def _work(self) -> None:
         while True:
@@ -215,28 +233,22 @@ class Fetcher:
                 if self.stopped.is_set():
                     return
                 fetch = self._waiting.popleft()
-            data: Bytes = b""
-            error: BaseException | None = None
+            assert fetch.call is not None
             try:
-                assert fetch.call is not None
-                data = fetch.call()
-            except BaseException as why:  # noqa: BLE001 - handed to whoever waits for the bytes
-                error = why
+                fetch.got = fetch.call()
+            except BaseException as why:  # noqa: BLE001 - handed to whoever waits for it
+                fetch.error = why
             with self.changed:
-                fetch.data, fetch.error, fetch.done, fetch.call = data, error, True, None
+                fetch.done, fetch.call = True, None
                 self.changed.notify_all()
+            del fetch  # whoever waited for it decides how long its bytes are held
 
     def _range(self, source: Source, start: int, end: int) -> Bytes:
         if start >= end:
             return b""
-        store = self.store(source)
-        return patiently(
-            lambda deadline: store.fetch(source, start, end, deadline),
-            f"{source.name}, byte {start:,}",
-            self.patience,
-            self.retries,
-            self.stopped,
-        )
+        store = self.buckets if scheme_of(source.path) in BUCKETS else self.web
+        place = f"{source.name}, byte {start:,}"
+        return self.patiently(lambda deadline: store.fetch(source, start, end, deadline), place)
 
     def _footer(self, source: Source) -> Bytes:
         """The last bytes; all of the footer, if its length, which stands eight bytes before the end, is larger."""
@@ -250,17 +262,6 @@ class Fetcher:
 
 def _is_parquet(source: Source) -> bool:
     return (format_of(source.path) or source.input_format) == "parquet"
-
-
-def store_for(scheme: str, patience: Patience) -> Store:
-    """UsageError where the scheme is unknown or its library is missing."""
-    if scheme in BUCKETS:
-        from shardmill.storage.buckets import BucketStore
-
-        return BucketStore(patience)
-    from shardmill.storage.web import WebStore
-
-    return WebStore(patience)
 
 
 @cache
@@ -278,7 +279,7 @@ class ReadAhead:
     def __init__(self, fetcher: Fetcher, source: Source, spans: Sequence[tuple[int, int]]) -> None:
         """`spans`: where they begin and end, in ascending order."""
         self._fetcher, self._source, self._spans = fetcher, source, spans
-        self._pieces: dict[int, Fetch] = {}
+        self._pieces: dict[int, Fetch[Bytes]] = {}
         """Those that are held or on their way, by their first byte."""
         self._reached = 0
         """Up to there all was asked for."""
@@ -336,7 +337,7 @@ class ReadAhead:
         first = begin + max(0, offset - begin) // size * size
         return first, min(end, first + size)
 
-    def _fetch(self, first: int, keep: bool) -> Fetch | None:
+    def _fetch(self, first: int, keep: bool) -> Fetch[Bytes] | None:
         """The fetch of a piece; None when the reader has to fetch for itself: it is gone, or its turn does not come."""
         waited = time.monotonic()
         with self._fetcher.changed:
@@ -371,7 +372,7 @@ class ReadAhead:
             start, end = piece
             if end - start > fetcher.free and self._pieces:
                 return
-            self._pieces[start] = fetcher.begin(self._source, start, end)
+            self._pieces[start] = fetcher.begin_range(self._source, start, end)
             fetcher.free -= end - start
             self._reached = end
 

@@ -15,13 +15,13 @@ from shardmill.storage.feeds import STREAM_BLOCK, Feed
 BOM = codecs.BOM_UTF8
 REPLACEMENT = "\ufffd".encode()
 
-PLAIN_PYTHON = 1 << 14
+_PLAIN_PYTHON = 1 << 14
 """Bytes up to which an Arrow array costs more than what is done with it."""
 
 
 def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
     """Whether the bytes are UTF-8, at several gigabytes a second and without the interpreter lock."""
-    if len(data) <= PLAIN_PYTHON:
+    if len(data) <= _PLAIN_PYTHON:
         try:
             bytes(data).decode()
         except UnicodeDecodeError:
