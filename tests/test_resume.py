@@ -127,6 +127,23 @@ def test_a_resumed_run_does_not_start_from_the_beginning(
     check(tmp_path / "out", twin(source))
 
 
+def test_overwrite_removes_what_an_unfinished_run_in_another_format_has_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
+    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    interrupt_after(15, source, tmp_path / "out", val=0, format="shards", shard_tokens=20_000)
+    journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
+    whole = [entry["name"] for line in journal for _, _, entry in json.loads(line)["files"]]
+    assert whole and all((tmp_path / "out" / name).exists() for name in whole)
+    (tmp_path / "out" / "mine.bin").touch()
+    shardmill.prepare(source, tmp_path / "out", val=0, overwrite=True)
+    assert not any((tmp_path / "out" / name).exists() for name in whole)
+    assert (tmp_path / "out" / "mine.bin").exists()
+    (tmp_path / "out" / "mine.bin").unlink()
+    check(tmp_path / "out", twin(source))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path: Path, number: int) -> None:
     source = tmp_path / "a.txt"

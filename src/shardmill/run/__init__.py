@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from shardmill.lazy import lazily
 from shardmill.run.manifest import NAME as MANIFEST
 from shardmill.run.manifest import (
+    REJECTS,
     SourceLines,
     dataset_files,
     dataset_folder,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
     from shardmill.run.summary import as_data, as_text, splits_html
     from shardmill.run.worker import Amounts, Batch, Entry, Worker
-    from shardmill.run.writer import REJECTS, Writer
+    from shardmill.run.writer import Writer
 
 # Whoever opens a dataset reads a manifest, and does not wait for what makes one.
 __all__, __getattr__ = lazily(
@@ -57,8 +58,8 @@ __all__, __getattr__ = lazily(
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "as_data as_text splits_html",
         "worker": "Amounts Batch Entry Worker",
-        "writer": "REJECTS Writer",
+        "writer": "Writer",
     },
 )
-__all__ += ["MANIFEST", "SourceLines", "dataset_files", "dataset_folder"]
+__all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder"]
 __all__ += ["json_line", "manifest_json", "parse_manifest", "read_manifest"]

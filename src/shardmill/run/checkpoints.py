@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
 from shardmill.run.journal import Journal, SavedRun
-from shardmill.run.manifest import NAME, read_manifest
 from shardmill.run.plan import Facts
-from shardmill.shards import FORMATS, Output, foreseen
+from shardmill.shards import Output
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
@@ -175,50 +172,3 @@ def checkpoint_thread() -> Iterator[Executor]:
         raise
     finally:
         thread.shutdown(wait=not stuck, cancel_futures=stuck)
-
-
-def remove_dataset(
-    destination: Destination, journal: Journal, outputs: Sequence[Output], facts: Facts, *more: str
-) -> None:
-    """Make it as if nothing had been there, for a run of the plan that `facts` describe.
-
-    The manifest goes first, so that no half dataset has one.
-    """
-    names = [NAME, *more]
-    try:
-        manifest = read_manifest(destination.folder)
-    except ShardmillError:  # none, or damaged: then what the outputs own is all that can be known
-        manifest = {}
-    for described in (manifest, *manifest.get("also", ())):
-        names += [file["name"] for split in described.get("splits", {}).values() for file in split.get("files", ())]
-    there = destination.names()
-    for output in outputs:
-        names += output.foreign(there)
-    # A manifest may come from anywhere.
-    names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
-    destination.clear(facts, names)
-    journal.clear(plan=False)
-
-
-def describe_outputs(
-    outputs: Sequence[Output], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
-) -> list[dict[str, Any]]:
-    """What the manifest says of each output: `counts` of each of its splits, and the files."""
-    described = []
-    for i, output in enumerate(outputs):
-        splits: dict[str, dict[str, Any]] = {}
-        for name, count in counts[i].items():
-            splits[name] = dict(count)
-            if dropped := output.dropped.get(name):
-                splits[name] |= {"tokens": count["tokens"] - dropped, "dropped": dropped}
-            splits[name]["files"] = [written.entry() for j, split, written in files if (j, split) == (i, name)]
-        described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
-    return described
-
-
-def warn(outputs: Sequence[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
-    """What the readers of the formats will trip over."""
-    described = (manifest, *manifest.get("also", ()))
-    each = [output.warnings(one["splits"]) for output, one in zip(outputs, described, strict=True)]
-    named = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
-    return (*foreseen(named), *itertools.chain(*each))

@@ -15,10 +15,10 @@ from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.run.journal import FOLDER, Journal, read_plan, refuse, tidy
-from shardmill.run.manifest import NAME, read_manifest
+from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
 from shardmill.run.plan import Facts, SourceFacts, fingerprint
 from shardmill.shards import Output
-from shardmill.storage import PartialFile, Written, is_url, write_whole, writing_to
+from shardmill.storage import PARTIAL, PartialFile, Written, is_url, write_whole, writing_to
 from shardmill.units import show_bytes
 
 _REVISIONS = "revisions.json"
@@ -82,9 +82,9 @@ class Destination:
 
     def finished(self, facts: Facts) -> dict[str, Any] | None:
         """The manifest of a complete dataset of the same plan; None: there is none, MismatchError: of another plan."""
-        if not (self.folder / NAME).exists():
+        manifest = self.manifest()
+        if manifest is None:
             return None
-        manifest = read_manifest(self.folder)
         if manifest["fingerprint"] != fingerprint(facts):
             sources = SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"]))
             known = {"options": manifest["options"], "tokenizer": manifest["tokenizer"], "sources": sources}
@@ -110,8 +110,20 @@ class Destination:
                 hint="choose another folder, or replace them with `--overwrite`",
             )
 
-    def clear(self, facts: Facts, names: Iterable[str]) -> None:
-        """Remove files, in this order, for a run of the plan that `facts` describe."""
+    def remove_dataset(self, facts: Facts, outputs: Sequence[Output]) -> None:
+        """Make it as if nothing had been there, for a run of the plan that `facts` describe.
+
+        The manifest goes first, so that no half dataset has one.
+        """
+        there = self.names()
+        names = [*dataset_files(self.folder), REJECTS + PARTIAL]
+        names += [name for output in outputs for name in output.foreign(there)]
+        # A manifest may come from anywhere.
+        names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
+        self._clear(facts, names)
+
+    def _clear(self, facts: Facts, names: Iterable[str]) -> None:
+        """Remove files, in this order."""
         for name in names:
             with writing_to(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
@@ -131,8 +143,8 @@ class Destination:
     def leave(self, files: Iterable[PartialFile]) -> None:
         """The run ends early: put unfinished files where people find them."""
 
-    def complete(self, unneeded: Iterable[str]) -> None:
-        """The manifest is written, last of all; working files are no longer needed."""
+    def complete(self) -> None:
+        """The manifest is written, last of all."""
 
     def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
         """Of an output of so many bytes, give or take `margin`, what needs space on this disk."""

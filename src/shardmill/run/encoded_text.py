@@ -45,35 +45,17 @@ class EncodedText(Producer):
         `room`: bytes of memory that are buffered on the way out. `engines`: one that an earlier run of this process
         has left, if there was one; this run leaves one there too.
         """
-        options = plan.options
-        val = Val.parse(options.val)
-        self._plan = plan
-        self.facts, self.sources = plan.facts(), plan.sources
+        options, val = plan.options, Val.parse(plan.options.val)
+        self._plan, self.facts, self.sources = plan, plan.facts(), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
-        settle_allocator()
-        load_libraries(plan.sources)
-        # At work already, so that the budget sees what the libraries take.
-        engines = [] if engines is None else engines
-        if not engines:
-            engines.append(plan.tokenizer.engine())
-        self.engine = plan.tokenizer.provenance(engines[0])
-        hand_back()
-        self.budget = Budget(
-            options.memory_bytes,
-            options.workers,
-            plan.tokenizer.vocab_size,
-            plan.tokenizer.dtype.itemsize,
-            engine_bytes=plan.tokenizer.engine_bytes,
-            engines=1,
-            library_bytes=plan.tokenizer.library_bytes,
-            remote=plan.sources.remote,
-            beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
-        )
-        cache = Cache(options.cache) if options.cache else None
-        self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
         spans = options.separator is None and not (val.nothing and options.limit is None)
+        engines = [] if engines is None else engines
+        self._load(engines)
+        self.budget = self._make_budget(room)
+        cache = Cache(options.cache) if options.cache else None
+        self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
         self._settings = WorkerSettings(
             tokenizer=plan.tokenizer,
             val=val,
@@ -95,6 +77,29 @@ class EncodedText(Producer):
             largest=self.budget.largest,
             hold=self.budget.hold,
             fetcher=self._fetcher,
+        )
+
+    def _load(self, engines: list[Engine]) -> None:
+        """Put everything to work that the budget must see: the libraries, and an engine."""
+        settle_allocator()
+        load_libraries(self.sources)
+        if not engines:
+            engines.append(self._plan.tokenizer.engine())
+        self.engine = self._plan.tokenizer.provenance(engines[0])
+        hand_back()
+
+    def _make_budget(self, room: int) -> Budget:
+        options, tokenizer = self._plan.options, self._plan.tokenizer
+        return Budget(
+            options.memory_bytes,
+            options.workers,
+            tokenizer.vocab_size,
+            tokenizer.dtype.itemsize,
+            engine_bytes=tokenizer.engine_bytes,
+            engines=1,
+            library_bytes=tokenizer.library_bytes,
+            remote=self.sources.remote,
+            beside=room + (0 if self.sources.light else _KEPT_BY_ARROW),
         )
 
     @property

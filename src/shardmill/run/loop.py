@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -10,23 +11,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmill import __version__
-from shardmill.run.checkpoints import checkpoint_thread, describe_outputs, remove_dataset, warn
+from shardmill.run.checkpoints import checkpoint_thread
 from shardmill.run.destination import Destination
 from shardmill.run.journal import Journal, SavedRun
-from shardmill.run.manifest import NAME, manifest_json
+from shardmill.run.manifest import NAME, describe_outputs, each_output, manifest_json
 from shardmill.run.plan import Facts, fingerprint
 from shardmill.run.progress import Done, Progress
 from shardmill.run.record import RunRecord
 from shardmill.run.summary import as_html, as_line
-from shardmill.run.writer import REJECTS, Writer
-from shardmill.shards import SPLITS, Output
-from shardmill.storage import PARTIAL, Sources, refuse_second_reading, waiting_words, write_whole
+from shardmill.run.writer import Writer
+from shardmill.shards import FORMATS, SPLITS, Output, foreseen
+from shardmill.storage import Sources, refuse_second_reading, waiting_words, write_whole
 
 if TYPE_CHECKING:
     from shardmill.run.budget import Budget
     from shardmill.run.worker import Batch
-
-_UNFINISHED_REJECTS = REJECTS + PARTIAL
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class Result:
         return as_html(self)
 
 
-class Producer:
+class Producer(ABC):
     """A stream of batches in order, which can be entered at any position that the writer has recorded.
 
     Text that is encoded is one kind, stored tokens are another.
@@ -82,13 +81,13 @@ class Producer:
     retries = 0
     """Requests for sources that were retried."""
 
+    @abstractmethod
     def batches(self, writer: Writer) -> AbstractContextManager[Iterator[Batch]]:
         """The batches from the writer's position on. Leaving the context ends all threads, whatever happened."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """OutputError when the outputs would clearly not fit."""
-        raise NotImplementedError
 
     def trouble(self) -> str:
         """What is being retried just now, in words; empty when all is well."""
@@ -138,7 +137,7 @@ class Run:
             producer.budget.peak,
             writer.state.totals["replaced"],
             writer.state.totals["fallbacks"],
-            warn(self._outputs, manifest),
+            _warnings(self._outputs, manifest),
             resumed=saved_run is not None,
             retries=self._done(writer).retries,
             engine=producer.engine.get("libraries", ""),
@@ -148,7 +147,8 @@ class Run:
         """What to go on from; None: nothing, and there is space for the whole. MismatchError for another plan's."""
         producer, destination = self._producer, self._destination
         if self._overwrite:
-            remove_dataset(destination, journal, self._outputs, producer.facts, REJECTS, _UNFINISHED_REJECTS)
+            destination.remove_dataset(producer.facts, self._outputs)
+            journal.clear(plan=False)
         saved_run = journal.resume(producer.facts)
         if saved_run is None:
             destination.record_commits()
@@ -215,6 +215,13 @@ class Run:
             **({"also": described[1:]} if described[1:] else {}),
         }
         write_whole(self._destination.folder / NAME, manifest_json(manifest))
-        self._destination.complete([_UNFINISHED_REJECTS])
+        self._destination.complete()
         journal.clear(plan=True)
         return manifest
+
+
+def _warnings(outputs: list[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
+    """What the readers of the formats will trip over."""
+    described = zip(outputs, each_output(manifest), strict=True)
+    known = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
+    return (*foreseen(known), *(warning for output, one in described for warning in output.warnings(one["splits"])))

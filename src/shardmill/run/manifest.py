@@ -9,13 +9,19 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
 from shardmill.storage import PACKED, InBlocks
 
+if TYPE_CHECKING:
+    from shardmill.shards import Output
+    from shardmill.storage import Written
+
 NAME = "manifest.json"
+REJECTS = "rejects.jsonl"
+"""Beside it: every record that is not a document, with its place and the reason."""
 _BEGIN, _END = b' "sources": [\n', b" ]"
 
 
@@ -107,15 +113,36 @@ def _until_end(lines: Iterator[bytes], others: list[bytes]) -> Iterator[bytes]:
         yield line.strip().removesuffix(b",") + b"\n"
 
 
-def dataset_files(folder: str) -> Iterator[str]:
+def each_output(manifest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """What a manifest says of each format."""
+    return manifest, *manifest.get("also", ())
+
+
+def describe_outputs(
+    outputs: Sequence[Output], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
+) -> list[dict[str, Any]]:
+    """What the manifest says of each output: `counts` of each of its splits, and the files."""
+    described = []
+    for i, output in enumerate(outputs):
+        splits: dict[str, dict[str, Any]] = {}
+        for name, count in counts[i].items():
+            splits[name] = dict(count)
+            if dropped := output.dropped.get(name):
+                splits[name] |= {"tokens": count["tokens"] - dropped, "dropped": dropped}
+            splits[name]["files"] = [written.entry() for j, split, written in files if (j, split) == (i, name)]
+        described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
+    return described
+
+
+def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
     """The files that belong to the dataset in a folder, also an unfinished one, by their names from there on."""
-    yield from (NAME, "rejects.jsonl")
+    yield from (NAME, REJECTS)
     try:
         manifest = read_manifest(Path(folder))
     except (UsageError, DamageError, OSError):  # unfinished, or not ours
         manifest = {"splits": {}}
-    for one in (manifest, *manifest.get("also", ())):
-        for split in one["splits"].values():
+    for described in each_output(manifest):
+        for split in described.get("splits", {}).values():
             yield from (file["name"] for file in split.get("files", ()))
     try:
         journal = open(Path(folder, ".shardmill", "journal.jsonl"), "rb")  # noqa: SIM115 - closed below

@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+if sys.platform != "win32":
+    import resource
+
 _LINUX = sys.platform.startswith("linux")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _LINUX else 0
 # Seconds between two looks, and looks after which what is untouched is taken to stay so: a buffer is filled at once.
@@ -61,6 +64,56 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
+class _MovingLimit:
+    """`RLIMIT_DATA` of this process, moved by a thread of its own so that no more than `memory` becomes resident."""
+
+    def __init__(self, memory: int) -> None:
+        self._most = memory - memory // _MARGIN
+        self._heaps = max(0, _HEAPS - memory // _SPARE)
+        self._before = resource.getrlimit(resource.RLIMIT_DATA)
+        self._untouched_at_first, self._threads_at_first = _Held.now().untouched, _threads()
+        self._seen: deque[int] = deque(maxlen=_LOOKS)
+        self._early = 2 * _LOOKS
+        self._over, self._moving = threading.Event(), threading.Lock()
+
+    def begin(self) -> None:
+        threading.Thread(target=self._keep_looking, name="shardmill-limit", daemon=True).start()
+        self._look()
+
+    def end(self) -> None:
+        """The limit is what it was before."""
+        with self._moving:
+            self._over.set()
+            resource.setrlimit(resource.RLIMIT_DATA, self._before)
+
+    def _keep_looking(self) -> None:
+        while not self._over.wait(_TICK):
+            try:
+                self._look()
+            except MemoryError:  # the limit is reached; whoever has reached it will say so
+                continue
+
+    def _look(self) -> None:
+        held = _Held.now()
+        limit = self._most - held.shared + min(held.untouched, self._lasting(held.untouched) + self._heaps)
+        soft, hard = self._before
+        if soft != resource.RLIM_INFINITY:
+            limit = min(limit, soft)
+        with self._moving:
+            if not self._over.is_set():
+                resource.setrlimit(resource.RLIMIT_DATA, (max(0, limit), hard))
+
+    def _lasting(self, untouched: int) -> int:
+        """Of the bytes that are untouched now, those that are taken to stay so."""
+        self._seen.append(untouched)
+        lasting = min(self._seen) if len(self._seen) == _LOOKS else 0
+        if self._early:  # what comes now is stacks of threads, or will be touched
+            self._early -= 1
+            stacks = (_threads() - self._threads_at_first) * _STACK
+            lasting = max(lasting, self._untouched_at_first + stacks)
+        return lasting
+
+
 @contextmanager
 def limited(memory: int) -> Iterator[bool]:
     """While it lasts, an allocation that would make this process hold more than `memory` is a MemoryError; whether so.
@@ -72,42 +125,9 @@ def limited(memory: int) -> Iterator[bool]:
     if not (_owned and _LINUX):
         yield False
         return
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_DATA)
-    most = memory - memory // _MARGIN
-    at_first, threads = _Held.now().untouched, _threads()
-    seen: deque[int] = deque(maxlen=_LOOKS)
-    early, heaps = 2 * _LOOKS, max(0, _HEAPS - memory // _SPARE)
-    over, moving = threading.Event(), threading.Lock()
-
-    def look() -> None:
-        nonlocal early
-        held = _Held.now()
-        seen.append(held.untouched)
-        lasting = min(seen) if len(seen) == _LOOKS else 0
-        if early:  # what comes now is stacks of threads, or will be touched
-            early -= 1
-            lasting = max(lasting, at_first + (_threads() - threads) * _STACK)
-        limit = most - held.shared + min(held.untouched, lasting + heaps)
-        if before[0] != resource.RLIM_INFINITY:
-            limit = min(limit, before[0])
-        with moving:
-            if not over.is_set():
-                resource.setrlimit(resource.RLIMIT_DATA, (max(0, limit), before[1]))
-
-    def keep_looking() -> None:
-        while not over.wait(_TICK):
-            try:
-                look()
-            except MemoryError:  # the limit is reached; whoever has reached it will say so
-                continue
-
-    threading.Thread(target=keep_looking, name="shardmill-limit", daemon=True).start()
-    look()
+    limit = _MovingLimit(memory)
+    limit.begin()
     try:
         yield True
     finally:
-        with moving:
-            over.set()
-            resource.setrlimit(resource.RLIMIT_DATA, before)
+        limit.end()

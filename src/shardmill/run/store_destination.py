@@ -29,7 +29,7 @@ from typing import Any
 from shardmill.errors import OutputError
 from shardmill.run.destination import Destination
 from shardmill.run.journal import FOLDER, Journal
-from shardmill.run.manifest import NAME
+from shardmill.run.manifest import NAME, REJECTS
 from shardmill.run.plan import Facts, facts_json, fingerprint
 from shardmill.run.unfinished import Parts, blocks
 from shardmill.shards import SPLITS, Output
@@ -158,7 +158,7 @@ class StoreDestination(Destination):
         """The files of the dataset that are there, with their sizes."""
         return self._store.beside(("", *SPLITS))
 
-    def clear(self, facts: Facts, names: Iterable[str]) -> None:
+    def _clear(self, facts: Facts, names: Iterable[str]) -> None:
         """Start anew: the manifest goes first, then the journal is ours and says that nothing is done."""
         names = list(names)
         self._store.delete([NAME])
@@ -166,7 +166,7 @@ class StoreDestination(Destination):
         self._put_journal(self._fresh(facts))
         self._store.delete(names)
         self._sweep()
-        super().clear(facts, names)
+        super()._clear(facts, names)
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
         """Take the journal over, or write the first one; bring to the workplace what is recorded of unfinished files.
@@ -225,7 +225,7 @@ class StoreDestination(Destination):
             path = file.path.with_name(file.path.name + PARTIAL)
             self._upload(path.name, path, file.length)
 
-    def complete(self, unneeded: Iterable[str]) -> None:
+    def complete(self) -> None:
         """Bring what stands beside the outputs to the store, then the manifest; then end what was for the work only."""
         self._sealed = True
         self._check_owner()
@@ -235,7 +235,7 @@ class StoreDestination(Destination):
         self._upload(_PLAN, self.folder / _PLAN)
         self._check_owner()
         self._upload(NAME, self.folder / NAME)
-        self._store.delete(unneeded)
+        self._store.delete([REJECTS + PARTIAL])
         # One whose beginning was not answered is still open, though all that it was for has been sent anew.
         self._store.abort_uploads(self._owned)
         self.tidy()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from shardmill.run.manifest import each_output
 from shardmill.units import show_bytes, show_seconds
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def as_text(result: Result) -> str:
         + (f", {text / tokens:.2f} bytes a token ({_tokenizer(result)})" if tokens else ""),
     ]
     rows = []
-    for described in (result.manifest, *result.manifest.get("also", ())):
+    for described in each_output(result.manifest):
         for name, split in described["splits"].items():
             files = split["files"]
             shown = files[0]["name"] if files else "no file"

@@ -13,7 +13,7 @@ import numpy as np
 from shardmill.documents import Position, TooLarge
 from shardmill.errors import MismatchError, SourceError
 from shardmill.run.checkpoints import Checkpoints
-from shardmill.run.manifest import SourceLines, as_bytes, json_line
+from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.rows import Counted, Stream
 from shardmill.run.rows_output import RowsOutput
@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Producer
     from shardmill.storage import Source
 
-REJECTS = "rejects.jsonl"
-"""Every record that is not a document, with its place and the reason."""
 _ALWAYS_ALLOWED = 100  # under a share, so that one bad line among the first ten does not stop a run
-_TOGETHER = 1024  # lines of it that are written at once
+_TOGETHER = 1024  # lines of rejects that are written at once
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import marshal
 import zlib
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -109,9 +110,9 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 class InBlocks(Sequence[T]):
     """A long sequence that is kept packed, and unpacked by blocks of PACKED values where it is asked for."""
 
+    @abstractmethod
     def block(self, number: int) -> list[T]:
         """Some consecutive values."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[T]:
         return self.iter_from(0)
