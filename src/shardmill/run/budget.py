@@ -89,19 +89,22 @@ class Budget:
         self._sampled, self._before = resident(), most_resident()
         self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
-        cpus = usable_cpus()
-        self._most_workers = self.workers = workers or cpus
+        self._most_workers = self.workers = workers or usable_cpus()
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
         self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         fixed = base + _FEEDER + self.ahead + (_CLIENT if remote else 0)
         self._check_least(fixed, workers)
+        self._divide(fixed, workers)
+
+    def _divide(self, fixed: int, workers: int | None) -> None:
+        """Deal what is left, beside what is always taken, to workers, their engines, leases and steps of the feeder."""
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
         room = ceiling - fixed
         if workers is None:
-            self.workers = max(1, min(cpus, room // self._worker_needs(SMALLEST)))
+            self.workers = max(1, min(self._most_workers, room // self._worker_needs(SMALLEST)))
         self.chunk_bytes = self._fitting_chunk(room)
         fixed += self.workers * self.engine_bytes
         calm = ceiling - self.workers * self._growth(self.chunk_bytes)

@@ -42,6 +42,7 @@ from shardmill.storage import (
     Version,
     Written,
     check_size,
+    write_whole,
     writing_to,
 )
 
@@ -77,7 +78,7 @@ class StoreDestination(Destination):
         self._parts = Parts(self._store, self.folder, self._run)
         self._pushed = time.monotonic()
         self._sealed = False
-        self._owned: Callable[[str], bool] = lambda name: False
+        self._outputs: Sequence[Output] = ()
 
     @property
     def answered(self) -> float:  # type: ignore[override]
@@ -152,7 +153,8 @@ class StoreDestination(Destination):
                 hint="the store was changed by something else; start anew with `--overwrite`",
             )
         if state is not None:
-            self._write(f"{FOLDER}/journal.jsonl", json.dumps({"files": files, "state": state}).encode() + b"\n")
+            line = json.dumps({"files": files, "state": state}).encode() + b"\n"
+            write_whole(self.folder / FOLDER / "journal.jsonl", line)
 
     def names(self) -> dict[str, int]:
         """The files of the dataset that are there, with their sizes."""
@@ -188,8 +190,8 @@ class StoreDestination(Destination):
         done = {written.name for written in complete}
         mine = {name for output in outputs for name in output.foreign(there)}
         self._store.delete(mine - done)
-        self._owned = _owned_by(outputs)
-        self._store.abort_uploads(self._owned)
+        self._outputs = outputs
+        self._store.abort_uploads(self._owns)
         self._parts.fetch()
 
     def restored(self) -> None:
@@ -237,7 +239,7 @@ class StoreDestination(Destination):
         self._upload(NAME, self.folder / NAME)
         self._store.delete([REJECTS + PARTIAL])
         # One whose beginning was not answered is still open, though all that it was for has been sent anew.
-        self._store.abort_uploads(self._owned)
+        self._store.abort_uploads(self._owns)
         self.tidy()
 
     def tidy(self, facts: Facts | None = None) -> None:
@@ -257,6 +259,10 @@ class StoreDestination(Destination):
             return min(size, SHARDS_HERE * output.file_tokens * output.dtype.itemsize), 0
         check_size(f"the {output.format} file", int(size - margin), self.url)
         return size, margin
+
+    def _owns(self, name: str) -> bool:
+        """Whether an object of that name is the dataset's, or working files."""
+        return name.startswith(f"{FOLDER}/") or any(output.foreign([name]) for output in self._outputs)
 
     def _fresh(self, facts: Facts) -> dict[str, Any]:
         return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "parts": {}}
@@ -310,11 +316,6 @@ class StoreDestination(Destination):
             hint="let one of them come to its end",
         )
 
-    def _write(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        with writing_to(path):
-            path.write_bytes(data)
-
     def clean(self) -> None:
         """Empty the workplace, but for the lock."""
         for path in self.folder.iterdir():
@@ -330,13 +331,6 @@ class StoreDestination(Destination):
 
 def _plan_name(facts: Facts) -> str:
     return f"{FOLDER}/plan-{fingerprint(facts)}.json"
-
-
-def _owned_by(outputs: Sequence[Output]) -> Callable[[str], bool]:
-    def owned(name: str) -> bool:
-        return name.startswith(f"{FOLDER}/") or any(output.foreign([name]) for output in outputs)
-
-    return owned
 
 
 def staging_folder(cache: Path | None = None) -> Path:

@@ -198,19 +198,13 @@ class _LocalFiles:
                 owned = self._owned_in(folder)
             if skipped or (owned and _is_owned(path, owned)):
                 continue
-            try:
-                status = os.stat(path)
-            except OSError as error:
-                raise _unreadable(path, error) from error
+            status = _status(path)
             if self._is_taken(path, status, link=not inside and self._out is not None and os.path.islink(path)):
                 yield path, status.st_size, status.st_mtime_ns
 
     def _named(self, path: str) -> Entry:
         """What is named itself is read whatever it is: of a pipe or a device nobody knows the size."""
-        try:
-            status = os.stat(path)
-        except OSError as error:
-            raise _unreadable(path, error) from error
+        status = _status(path)
         if not os.access(path, os.R_OK):
             raise UsageError("no permission to read the source", place=path)
         return (path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (path, _STREAM, 0)
@@ -251,6 +245,13 @@ def _scanned(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
             yield entries
     finally:
         os.close(descriptor)
+
+
+def _status(path: str) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
 
 
 def _status_in(entry: os.DirEntry[str], path: str, link: bool) -> os.stat_result:

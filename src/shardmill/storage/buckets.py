@@ -44,13 +44,9 @@ class BucketStore:
     def list(self, url: str, wanted: Callable[[str], Any], *, deep: bool) -> list[ListedObject]:
         """The wanted objects in a folder, or anywhere below it; read to the end of the list, or an error."""
         with self._asking(url) as (objects, folder), objects.asking():
-            store = objects.store(many=True)
-            if deep:
-                some: Any = objects.library.list(store, folder or None, chunk_size=1000)
-            else:
-                some = [objects.library.list_with_delimiter(store, folder or None)["objects"]]
             below = f"{folder}/" if folder else ""
-            found = [_listed(entry) for entries in some for entry in entries if entry["path"].startswith(below)]
+            listed = objects.entries(folder, deep=deep)
+            found = [_listed(entry) for entry in listed if entry["path"].startswith(below)]
         folders = {one.path.rpartition("/")[0] for one in found}
         return [one for one in found if wanted(one.path) and not self._is_marker(one, folders, url)]
 

@@ -187,22 +187,17 @@ class ObjectStore:
 
     def beside(self, folders: Iterable[str]) -> dict[str, int]:
         """The objects directly in these folders (the URL's own is ``""``), with their sizes."""
-        found = {}
-        store = self._objects.store(many=True)
-        for folder in folders:
-            listed = self._ask(folder, partial(self._library.list_with_delimiter, store, folder or None))
-            found.update({entry["path"]: entry["size"] for entry in listed["objects"]})
-        return found
+        return {name: size for folder in folders for name, size in self._list(folder, deep=False)}
 
     def below(self, folder: str) -> list[tuple[str, int]]:
         """The objects anywhere below a folder, with their sizes."""
-        store = self._objects.store(many=True)
+        return self._list(f"{folder}/", deep=True)
 
+    def _list(self, folder: str, *, deep: bool) -> list[tuple[str, int]]:
         def listed() -> list[tuple[str, int]]:
-            pages = self._library.list(store, f"{folder}/", chunk_size=1000)
-            return [(entry["path"], entry["size"]) for page in pages for entry in page]
+            return [(entry["path"], entry["size"]) for entry in self._objects.entries(folder, deep=deep)]
 
-        return self._ask(folder, listed)
+        return self._ask(folder.rstrip("/"), listed)
 
     def delete(self, names: Iterable[str]) -> None:
         """As if they had never been; one that is not there is no error."""

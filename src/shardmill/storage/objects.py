@@ -94,6 +94,15 @@ class Objects:
             self._made[key] = made
         return self._made[key]
 
+    def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
+        """What the library says of each object directly in a folder, or anywhere below it."""
+        store = self.store(many=True)
+        if not deep:
+            yield from self.library.list_with_delimiter(store, folder or None)["objects"]
+            return
+        for page in self.library.list(store, folder or None, chunk_size=1000):
+            yield from page
+
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Around calls of the library: its errors become those of this module."""
