@@ -168,7 +168,8 @@ def test_one_long_document_makes_the_margin_wider_and_few_places_too() -> None:
     def told(values: list[float]) -> float:
         kind = Kind("jsonl", "", [0], np.array([10**9]), np.array([10**9]))
         kind.places = [
-            SampledPlace(1e6, 1e6, text=1e6, tokens=value, begun=100, cluster=i) for i, value in enumerate(values)
+            SampledPlace(1e6, 1e6, 1e6, 100, tokens=value, weight=1000 / len(values), cluster=i)
+            for i, value in enumerate(values)
         ]
         tokens = expected(kind, separated=False, eot=False).tokens
         return tokens.margin / tokens.value
@@ -183,7 +184,7 @@ def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen() -> None:
     kind = Kind("csv", "", [0], np.array([10**9]), np.array([10**9]))
     kind.looked = [SampledSource(0, Source("a.csv", "a.csv", 10**9, ""), 10**9, Reading())]
     kind.looked[0].unseen = 9 * 10**8
-    kind.places = [SampledPlace(1e6, 1e6, text=1e6, tokens=2.5e5, begun=100, cluster=i) for i in range(40)]
+    kind.places = [SampledPlace(1e6, 1e6, 1e6, 100, tokens=2.5e5, weight=25, cluster=i) for i in range(40)]
     far = expected(kind, separated=False, eot=False)
     kind.looked[0].unseen = 0
     near = expected(kind, separated=False, eot=False)
