@@ -11,7 +11,7 @@ import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -38,8 +38,8 @@ _LISTED, _LISTED_AFAR, _LISTED_TIME = 4096, 64, 3.0  # files whose parts are all
 _PATIENCE = 3  # times that a sample may take on the clock what it may take of the CPU
 _EIGHTHS = 8  # parts of a stream between which the variance is that of the rest
 
-Draw = tuple[int, list[float] | None]
-"""A source of a kind, and the shares of it that were hit; None: all of it is wanted."""
+Draw = tuple[SampledSource, list[float] | None]
+"""A source, and the shares of it that were hit; None: all of it is wanted."""
 
 
 @dataclass
@@ -127,15 +127,18 @@ def take_sample(
 def _kinds(sources: Sequence[Source]) -> list[Kind]:
     """Told by the names alone: to open a hundred thousand files would take minutes."""
     found: dict[tuple[str, str], tuple[array[int], array[int]]] = {}
+    remote = set()
     for i, source in enumerate(sources):
         format = source.input_format if source.input_format != "auto" else format_of(source.path)
-        members, sizes = found.setdefault((format, compression_of(source.path)), (array("q"), array("q")))
+        key = format, compression_of(source.path)
+        members, sizes = found.setdefault(key, (array("q"), array("q")))
         members.append(i)
         sizes.append(source.size or 0)
-    kinds = []
-    for (format, compression), (members, sizes) in found.items():
-        bytes_of = np.array(sizes)
-        kinds.append(Kind(format, compression, members, bytes_of, bytes_of, any(sources[i].remote for i in members)))
+        if source.remote:
+            remote.add(key)
+    kinds = [
+        Kind(*key, members, np.array(sizes), np.array(sizes), key in remote) for key, (members, sizes) in found.items()
+    ]
     return sorted(kinds, key=lambda kind: -kind.expanded)
 
 
@@ -163,7 +166,9 @@ class _Sampling:
         kind, unit = self._kind, reading_places.UNIT
         self._list_parts()
         everything = kind.expanded <= self._places * unit and len(kind.members) <= self._most
-        draws: list[Draw] = [(member, None) for member in range(len(kind.members))] if everything else self._draws()
+        shares = dict[int, list[float] | None].fromkeys(range(len(kind.members))) if everything else self._draws()
+        # In their order, since sources are kept packed, many together.
+        draws = [(self._source(member), some) for member, some in shares.items()]
         self._random.shuffle(draws)
         waiting: list[SampledPlace] = []
         for source, found in at_once(self._open, draws, kind.remote):
@@ -200,8 +205,8 @@ class _Sampling:
             return
         until = time.monotonic() + _LISTED_TIME
 
-        def parts(index: int) -> Sequence[Part] | None:
-            source = SampledSource(index, self._sources[index], 0, self._reading)
+        def parts(member: int) -> Sequence[Part] | None:
+            source = self._source(member)
             if not source.source.size:
                 return ()
             try:
@@ -211,7 +216,7 @@ class _Sampling:
                 return None
 
         rows, measures = 0, array("q")
-        for listed in at_once(parts, kind.members, kind.remote):
+        for listed in at_once(parts, range(len(kind.members)), kind.remote):
             if listed is None:
                 return
             rows += sum(part.rows for part in listed)
@@ -219,7 +224,11 @@ class _Sampling:
         if any(measures):
             kind.rows, kind.measures = rows, np.array(measures)
 
-    def _draws(self) -> list[Draw]:
+    def _source(self, member: int) -> SampledSource:
+        index, measure = self._kind.members[member], int(self._kind.measures[member])
+        return SampledSource(index, self._sources[index], measure, self._reading, self._ended)
+
+    def _draws(self) -> Mapping[int, list[float] | None]:
         """The sources at even distances over the whole kind, and where in them."""
         kind, unit = self._kind, reading_places.UNIT
         # Of small sources there are more draws, so that as much text is read.
@@ -233,16 +242,13 @@ class _Sampling:
         drawn: dict[int, list[float]] = {}
         for hit, share in zip(hits.tolist(), shares.tolist(), strict=True):
             drawn.setdefault(hit, []).append(share)
-        return list(drawn.items())
+        return drawn
 
     def _open(self, draw: Draw) -> tuple[SampledSource, Iterable[SampledPlace]]:
         """Of what is here the documents are read when they are asked for, of what is far away at once."""
-        member, shares = draw
+        source, shares = draw
         if shares is not None:
             self._random.shuffle(shares)  # so that what time allows is from all over it
-        index = self._kind.members[member]
-        measure = int(self._kind.measures[member])
-        source = SampledSource(index, self._sources[index], measure, self._reading, self._ended)
         # A few compressed megabytes may hold gigabytes.
         found = source.places(shares, 2 * self._places * reading_places.UNIT, self._step)
         return source, list(found) if self._kind.remote else found
