@@ -220,3 +220,25 @@ def test_csv_whose_rows_end_with_carriage_returns_is_sampled_too(tmp_path: Path,
     report = inspect(tmp_path / "a.csv")
     assert not report.troubles
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.05
+
+
+def test_csv_of_which_little_is_text_is_not_taken_for_read_to_its_end(tmp_path: Path, few_places: None) -> None:
+    made = corpus(2_000_000, 0)
+    beside = "x" * (60_000_000 // len(made))
+    (tmp_path / "a.csv").write_text("other,text\n" + "".join(f"{beside},{text}\n" for text in made))
+    report = inspect(tmp_path / "a.csv")
+    assert not report.documents.exact and not report.troubles
+    assert abs(report.documents.value - len(made)) <= report.documents.margin
+    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.05
+
+
+def test_where_every_place_was_read_nothing_is_uncertain_but_the_least() -> None:
+    kind = Kind("jsonl", "", [0], np.array([4 * 10**7]), np.array([4 * 10**7]))
+    values = [1e5 * (1 + i % 5) for i in range(40)]
+    for weight in (1.0, 2.0):
+        kind.places = [
+            SampledPlace(1e6, 1e6, 1e6, 100, tokens=value, encoded=10**6, weight=weight, cluster=i)
+            for i, value in enumerate(values[:: int(weight)])
+        ]
+        tokens = expected(kind, separated=False, eot=False).tokens
+        assert (tokens.margin < 0.01 * tokens.value) == (weight == 1.0), weight

@@ -235,42 +235,54 @@ class SampledSource:
     def _from_start(self, feed: Any, draws: int | None, likely: int, most: int, step: float) -> Iterator[SampledPlace]:
         """All of it, or chunks at even distances; to its end unless it seems to be very long. Each is a place."""
         size, share = self.source.size or 0, 1.0
+        far = size
         if draws is not None:
             wanted = draws * STREAM * UNIT
             share = max(_LEAST, min(1.0, wanted / likely))
             most = wanted if share == _LEAST else most
-            if isinstance(feed, RandomAccess):
-                feed.size = min(size, int(4 * wanted / share))
+            if isinstance(feed, RandomAccess):  # of which little may be text
+                far = int(2 * wanted / share)
+                feed.size = min(size, 2 * far)
         # A stretch without an end in it would be followed to its end.
         limited, reach = isinstance(feed, StreamFeed) and INPUT_FORMATS[self.format].text, self._reach + UNIT
         if limited:
             feed.limit = reach
-        places, marks = list[SampledPlace](), list[tuple[int, int]]()
+        places = list[SampledPlace]()
+        marks = [(0, 0)]  # bytes that were passed, and how many were stored, wherever both are known
         behind = through = 0
-        for chunk, seconds in self._chunks(feed, _Stretch(1.0), UNIT):
-            if chunk.through > through:  # so all that was stored before has been passed
-                marks.append((behind, through))
-            if places and (self.text >= most or self._ended()):
-                break
-            number = behind // UNIT
-            if number * share // 1 > (number - 1) * share // 1:
-                places.append(SampledPlace())
-                self._read(chunk, seconds, places[-1])
-                yield places[-1]
+        try:
+            for chunk, seconds in self._chunks(feed, _Stretch(1.0), UNIT):
+                if chunk.through > through > 0:  # so all that was stored before has been passed
+                    marks.append((behind, through))
+                if places and (self.text >= most or chunk.through > far or self._ended()):
+                    break
+                number = behind // UNIT
+                if number * share // 1 > (number - 1) * share // 1:
+                    places.append(SampledPlace())
+                    self._read(chunk, seconds, places[-1])
+                    yield places[-1]
+                else:
+                    self._partly = True
+                behind, through = behind + self._width(chunk), chunk.through
+                if self.too_large[2] or (limited and feed.reached >= feed.limit):
+                    break
+                if limited:
+                    feed.limit = feed.reached + reach
             else:
-                self._partly = True
-            behind, through = behind + self._width(chunk), chunk.through
-            if self.too_large[2] or (limited and feed.reached >= feed.limit):
-                break
-            if limited:
-                feed.limit = feed.reached + reach
-        else:
-            if not isinstance(feed, RandomAccess) or feed.size == size:
-                self.whole, marks = not self._partly, [(0, 0), (behind, size)]
-        if len(marks) < 2:
-            marks = [(0, 0), (behind, through)]
-        self.unseen = size - marks[-1][1]
-        scale = self._measure / max(1, _all_text(marks, size))
+                if not isinstance(feed, RandomAccess) or feed.size == size:
+                    self.whole, marks = not self._partly, [(0, 0), (behind, size)]
+        finally:
+            self._settle(places, marks if len(marks) > 1 else [(0, 0), (behind, through)], step)
+
+    def _settle(self, places: list[SampledPlace], marks: list[tuple[int, int]], step: float) -> None:
+        """Measure places of a source that was read from its start, now that it is known how much there is.
+
+        A compressed stream begins with little to refer to, so what follows is like the later three quarters.
+        """
+        (first, first_stored), (last, stored) = marks[len(marks) // 4], marks[-1]
+        self.unseen = (self.source.size or 0) - stored
+        everything = last + self.unseen * (last - first) / max(1, stored - first_stored)
+        scale = self._measure / max(1, everything)
         read = scale * sum(place.stored for place in places)
         for place in places:
             place.stored, place.covered = place.stored * scale, place.covered * scale
@@ -339,15 +351,6 @@ class SampledSource:
         place.covered += 0 if large else width
 
 
-def _all_text(marks: list[tuple[int, int]], size: int) -> float:
-    """The text of a stream of `size` stored bytes, by how much of it there was when so many of them were passed.
-
-    A compressed stream begins with little to refer to, so what follows is like the later three quarters.
-    """
-    (first, first_stored), (last, stored) = marks[len(marks) // 4], marks[-1]
-    return last + (size - stored) * (last - first) / max(1, stored - first_stored)
-
-
 def bucketed(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """How many of the sizes fall into each bucket."""
     bounds = 4 ** np.arange(BUCKETS - 1, dtype=np.int64)
@@ -379,15 +382,9 @@ def _pick(parts: Sequence[Part], share: float) -> tuple[int, int, float, float, 
 def _first_rows(documents: Documents, rows: int) -> Documents:
     """The first rows of a chunk, with the rejects among them."""
     kept = rows if documents.records is None else int(np.searchsorted(documents.records, rows))
-    kept = min(kept, len(documents))
-    return replace(
-        documents,
-        data=documents.data[: int(documents.offsets[kept])],
-        offsets=documents.offsets[: kept + 1],
-        records=None if documents.records is None else documents.records[:kept],
-        rejects=[reject for reject in documents.rejects if reject.record < rows],
-        lines=rows,
-    )
+    offsets = documents.offsets[: kept + 1]
+    rejects = [reject for reject in documents.rejects if reject.record < rows]
+    return Documents(documents.data[: int(offsets[-1])], offsets, rejects=rejects)
 
 
 def _share_of_controls(text: bytes) -> float:

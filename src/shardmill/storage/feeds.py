@@ -213,8 +213,8 @@ class StreamFeed(Feed):
         self._base = self._end = 0  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
-        self._used_up = 0, 0  # bytes that were made of so many bytes of the raw stream, when the next were asked for
-        self._read = 0
+        self._read = 0  # bytes of the raw stream
+        self._used_up = 0, 0  # bytes that were made when so many of these had been read, and no more of them were left
         self.limit = 1 << 62  # it is taken for ended about there, by who wants to see only so much
 
     def peek(self, offset: int, n: int) -> bytes:
@@ -255,8 +255,9 @@ class StreamFeed(Feed):
     def stored(self, offset: int) -> int:
         if self._raw is None:
             return offset
+        # What was read last may last for much more text than was made of it so far.
         text, stored = self._used_up
-        return stored * offset // text if text else self._raw.stored()
+        return min(stored * offset // text, self._read) if text else self._read
 
     def close(self) -> None:
         (self._raw or self._coming).close()
