@@ -11,7 +11,7 @@ from shardmill import core
 from shardmill.byte_search import places
 from shardmill.core import CACHE, SCHEMES, Encoder, Model, room
 from shardmill.storage import as_file
-from shardmill.tokens.found_tokens import TokenNames, split_rows
+from shardmill.tokens.found_tokens import TokenNames, normalized
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -87,14 +87,18 @@ class CoreBackend:
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        split = split_rows(data, offsets, gap, self._names, self._normalize)
-        if split is None:
-            return self._encode(data, offsets, gap)
-        ids, bounds = self._encode(split.data, split.offsets, gap)
-        # The place that is free behind each row is that of the token which stands there.
-        inside = np.flatnonzero(split.ids >= 0)
-        ids[bounds[inside + 1] - 1] = split.ids[inside]
-        return ids, np.delete(bounds, inside + 1)
+        split = self._names and self._names.split(data, offsets, gap)
+        if split:
+            data, offsets = split.data, split.offsets
+        if self._normalize:
+            data, offsets = normalized(data, offsets, gap, self._normalize)
+        ids, bounds = self._encode(data, offsets, gap)
+        if split:
+            # The place that is free behind each row is that of the token which stands there.
+            inside = np.flatnonzero(split.ids >= 0)
+            ids[bounds[inside + 1] - 1] = split.ids[inside]
+            bounds = np.delete(bounds, inside + 1)
+        return ids, bounds
 
     def _encode(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int

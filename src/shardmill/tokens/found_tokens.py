@@ -1,9 +1,7 @@
-"""Rows of text in which some tokens are found by their names, and which are brought into a normal form, for an encoder
-that does neither."""
+"""Rows of text for an encoder that finds no tokens by their names, and brings nothing into a normal form."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,96 +16,106 @@ if TYPE_CHECKING:
 _LOOKED_AT = 4  # bytes of a name by which most places are ruled out at once
 
 
-class Found(NamedTuple):
-    """A token that stands in a text by its name."""
-
-    begin: int
-    end: int
-    id: int
-
-
 class SplitRows(NamedTuple):
-    """Rows for an encoder, in place of those that were given: one more for every token that was found."""
+    """Rows of which one ends at every token that was found, in place of those that were given; with the same gaps."""
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
     ids: NDArray[np.int64]
-    """Of each row the token that stands behind it; -1: there the row that was given ends."""
+    """Of each row the token that stands behind it; -1: a row that was given ends there."""
 
 
 class TokenNames:
     """Finds tokens by their names: the leftmost, and of several that begin there the longest."""
 
     def __init__(self, names: Mapping[str, int]) -> None:
-        self._ids = {name.encode(): id_ for name, id_ in names.items() if name}
-        longest_first = sorted(self._ids, key=len, reverse=True)
-        self._pattern = re.compile(b"|".join(map(re.escape, longest_first)))
-        self._firsts = sorted({name[:1] for name in longest_first})
+        self._names = sorted(
+            ((name.encode(), id_) for name, id_ in names.items() if name), key=lambda one: -len(one[0])
+        )
+        shortest = min((len(name) for name, _ in self._names), default=0)
         # Which bytes stand at the first places of any name.
-        shortest = min(map(len, longest_first), default=0)
         self._allowed = np.zeros((min(_LOOKED_AT, shortest), 256), np.bool_)
-        for name in longest_first:
-            for place in range(len(self._allowed)):
-                self._allowed[place, name[place]] = True
+        for name, _ in self._names:
+            self._allowed[range(len(self._allowed)), list(name[: len(self._allowed)])] = True
 
-    def find(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> list[tuple[int, Found]]:
-        """Where they stand within rows data[offsets[i] : offsets[i+1] - gap], in order, each with its row."""
-        first, last = int(offsets[0]), min(int(offsets[-1]), len(data))
+    def split(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> SplitRows | None:
+        """The rows data[offsets[i] : offsets[i+1] - gap] without the tokens in them; None: there are none."""
+        begins = self._candidates(data, int(offsets[0]), int(offsets[-1]))
+        if not len(begins):
+            return None
+        rows = np.searchsorted(offsets, begins, side="right") - 1
+        sizes, ids = self._longest(data, begins, offsets[rows + 1] - gap)
+        kept = np.flatnonzero(sizes)
+        kept = kept[_apart(begins[kept], sizes[kept])]
+        begins, sizes, ids, rows = begins[kept], sizes[kept], ids[kept], rows[kept]
+        if not len(begins):
+            return None
+        first, ends = int(offsets[0]), begins + sizes
+        text = data[first : int(offsets[-1])].tobytes()
+        between = zip([0, *(ends - first).tolist()], [*(begins - first).tolist(), len(text)], strict=True)
+        joined = bytes(gap).join([text[begin:end] for begin, end in between])
+        # What stands behind a token has moved by what went before it.
+        moved = first + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes - gap)])
+        bounds = np.empty(len(offsets) + len(begins), np.int64)
+        found = np.zeros(len(bounds) - 1, np.int64) - 1
+        place = rows + np.arange(len(rows))
+        found[place] = ids
+        bounds[place + 1] = ends - moved[1:]
+        bounds[np.append(0, np.flatnonzero(found < 0) + 1)] = offsets - moved[np.searchsorted(begins, offsets)]
+        return SplitRows(np.frombuffer(joined, np.uint8), bounds, found)
+
+    def _candidates(self, data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int64]:
+        """Where a name may begin."""
         text = data[first:last]
-        at = np.concatenate([np.empty(0, np.int64), *(occurrences(text, byte) for byte in self._firsts)])
+        firsts = [bytes([byte]) for byte in np.flatnonzero(self._allowed[0]).tolist()]
+        at = np.concatenate([occurrences(text, byte) for byte in firsts])
         at = np.sort(at[at <= len(text) - len(self._allowed)])
         for place, allowed in enumerate(self._allowed):
             at = at[allowed[text[at + place]]]
-        found: list[tuple[int, Found]] = []
-        rows = np.searchsorted(offsets, at + first, side="right") - 1
-        behind = 0
-        for row, begin in zip(rows.tolist(), (at + first).tolist(), strict=True):
-            match = self._pattern.match(data.data, begin, int(offsets[row + 1]) - gap)
-            if match and begin >= behind:
-                behind = match.end()
-                found.append((row, Found(begin, behind, self._ids[match[0]])))
-        return found
+        return at + first
+
+    def _longest(
+        self, data: NDArray[np.uint8], begins: NDArray[np.int64], limits: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each place the size and the id of the longest name that begins there and ends in its row; or 0."""
+        sizes, ids = np.zeros((2, len(begins)), np.int64)
+        left = np.arange(len(begins))
+        for name, id_ in self._names:
+            some = left[begins[left] + len(name) <= limits[left]]
+            for place, byte in enumerate(name):
+                some = some[data[begins[some] + place] == byte]
+            sizes[some], ids[some] = len(name), id_
+            left = left[sizes[left] == 0]
+        return sizes, ids
 
 
-def split_rows(
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    gap: int,
-    names: TokenNames | None,
-    normalize: Callable[[str], str] | None,
-) -> SplitRows | None:
-    """Rows that an encoder may take as they are, with gaps of the same width; None: those that were given.
+def _apart(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which names count where some overlap: from the left, and none inside another."""
+    if np.all(begins[1:] >= begins[:-1] + sizes[:-1]):
+        return np.arange(len(begins))
+    kept, behind = list[int](), 0
+    for i, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
+        if begin >= behind:
+            kept.append(i)
+            behind = begin + size
+    return np.array(kept)
 
-    Names are found first, and what stands between them is normalised by itself.
-    """
-    found: dict[int, list[Found]] = {}
-    for row, token in names.find(data, offsets, gap) if names else ():
-        found.setdefault(row, []).append(token)
-    odd = not_normal(data, offsets, gap) if normalize else np.zeros(len(offsets) - 1, np.bool_)
-    changed = sorted({*found, *np.flatnonzero(odd).tolist()})
-    if not changed:
-        return None
-    filler = np.zeros(gap, np.uint8)
-    parts: list[NDArray[np.uint8]] = []
-    sizes: list[NDArray[np.int64]] = []
-    ids: list[NDArray[np.int64]] = []
-    done = 0
-    for row in [*changed, len(offsets) - 1]:
-        parts.append(data[offsets[done] : offsets[row]])
-        sizes.append(np.diff(offsets[done : row + 1]))
-        ids.append(np.full(row - done, -1, np.int64))
-        if row == len(offsets) - 1:
-            break
-        end = int(offsets[row + 1]) - gap
-        tokens = [*found.get(row, ()), Found(end, end, -1)]
-        begins = [int(offsets[row]), *(token.end for token in tokens)]
-        for begin, token in zip(begins, tokens, strict=False):
-            text = data[begin : token.begin]
-            if normalize and odd[row]:
-                text = np.frombuffer(normalize(text.tobytes().decode()).encode(), np.uint8)
-            parts += [text, filler]
-            sizes.append(np.array([len(text) + gap]))
-        ids.append(np.array([token.id for token in tokens]))
-        done = row + 1
-    bounds = np.concatenate([np.zeros(1, np.int64), *sizes])
-    return SplitRows(np.concatenate(parts), np.cumsum(bounds), np.concatenate(ids))
+
+def normalized(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int, normalize: Callable[[str], str]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The rows with those normalised that may need it, which is rare."""
+    odd = np.flatnonzero(not_normal(data, offsets, gap)).tolist()
+    if not odd:
+        return data, offsets
+    sizes, view, filler = np.diff(offsets), data.data, bytes(gap)
+    parts: list[bytes | memoryview] = []
+    done = int(offsets[0])
+    for row in odd:
+        begin, end = int(offsets[row]), int(offsets[row + 1])
+        text = normalize(bytes(view[begin : end - gap]).decode()).encode()
+        parts += [view[done:begin], text, filler]
+        sizes[row] = len(text) + gap
+        done = end
+    parts.append(view[done : int(offsets[-1])])
+    return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
