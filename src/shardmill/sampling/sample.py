@@ -181,14 +181,20 @@ class _Sampling:
                 if sum(one.text for one in waiting) >= unit // 2:
                     self._encode(waiting)
             # What stands side by side in a stream is alike: its eighths count, or the streams where there are more.
-            beside = everything or source.entered
-            alike = 1 if beside else -(-len(places) // (_EIGHTHS if len(draws) < _EIGHTHS else 1))
+            apart = everything or source.entered
+            alike = 1 if apart else -(-len(places) // (_EIGHTHS if len(draws) < _EIGHTHS else 1))
             for i, place in enumerate(places):
                 place.cluster = len(kind.places) + i // alike
             kind.places += places
             kind.looked.append(source)
         self._encode(waiting)
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Say of the kind what is known only when all places are there."""
+        kind = self._kind
         kind.whole = len(kind.looked) == len(kind.members) and all(source.whole for source in kind.looked)
+        # Where the time was over before all was read that was drawn, each place stands for more.
         drawn = sum(place.weight * place.stored for place in kind.places)
         for place in kind.places:
             place.weight *= kind.measured / drawn if drawn else 1.0
