@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import zlib
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +11,6 @@ from numpy.typing import NDArray
 from shardmill import core
 from shardmill.documents.batches import Texts
 from shardmill.documents.pages import (
-    BYTE_ARRAY,
     DATA_V2,
     DELTA_BYTES,
     DELTA_LENGTH,
@@ -27,18 +24,19 @@ from shardmill.documents.pages import (
     varint,
     zigzag,
 )
+from shardmill.storage import decompressor
 
-SNAPPY, GZIP, BROTLI, LZ4, ZSTD, LZ4_RAW = 1, 2, 4, 5, 6, 7
-BY_ARROW = {SNAPPY: "snappy", BROTLI: "brotli", LZ4: "lz4_raw", LZ4_RAW: "lz4_raw"}
-# Values whose bits are taken apart at once; they take 80 bytes each meanwhile.
+SNAPPY, LZ4 = 1, 5
+CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
+# Numbers whose bits are taken apart at once; they take 80 bytes each meanwhile.
 _STEP = 1 << 14
 _Places = NDArray[np.int64]
 _Data = NDArray[np.uint8]
 
 
 def needs_arrow(codec: int) -> bool:
-    """Whether pyarrow will be imported to decompress."""
-    return codec in BY_ARROW and not (codec == SNAPPY and core.available())
+    """Whether pyarrow is needed to decompress."""
+    return CODECS.get(codec) in ("brotli", "lz4_raw") or (codec == SNAPPY and not core.available())
 
 
 class Values(NamedTuple):
@@ -56,62 +54,68 @@ def dictionary_values(page: Page, raw: Any, leaf: Leaf) -> Values:
 
 
 class PageTexts(Texts):
-    """The rows of a page."""
+    """The rows of a page: each is null, or a stretch of the data, or that behind the beginning of the text before."""
 
     def __init__(self, page: Page, raw: Any, leaf: Leaf, values: Values | None) -> None:
         """`raw`: the page without its header; `values`: of the dictionary, if it has numbers into one."""
-        self._prefixes: _Places | None = None
+        data = _content(page, raw)
+        levels = memoryview(raw)[page.repetitions : page.repetitions + page.definitions]
+        if page.kind != DATA_V2 and leaf.levels:
+            end = 4 + int.from_bytes(data[:4], "little")
+            levels, data = data.data[4:end], data[end:]
+        self._levels, self._deepest = _Hybrid(levels, leaf.levels.bit_length()), leaf.levels
+        self._leaf, self._data, self._at = leaf, data, 0
+        self._values = self._listed = None
         self._last = np.empty(0, np.uint8)
-        self._data, self._levels = np.empty(0, np.uint8), None
-        self._find: Callable[[int], tuple[_Places, _Places]] | None = None
-        if leaf.kind not in (BYTE_ARRAY, FIXED):  # parquet stores a column of nothing but nulls as numbers
-            return
-        self._data, levels = _content(page, raw), memoryview(b"")
-        if page.kind == DATA_V2:
-            levels = memoryview(raw)[page.repetitions : page.repetitions + page.definitions]
-        elif leaf.levels:
-            end = 4 + int.from_bytes(self._data[:4], "little")
-            levels, self._data = self._data.data[4:end], self._data[end:]
-            if page.level_encoding != RLE:
-                raise Damaged(f"its levels have the encoding {_name(page.level_encoding)}, which is not supported")
-        self._levels = _Hybrid(levels, leaf.levels.bit_length()) if leaf.levels else None
-        self._deepest = leaf.levels
-        self._find = self._finder(page, leaf, values)
+        if page.numbers and values is not None:
+            self._numbers = _Hybrid(data.data[1:], int.from_bytes(data[:1], "little"))
+            self._data, self._values = values.data, values
+        elif page.encoding in (DELTA_LENGTH, DELTA_BYTES):
+            self._listed = _listed(data, page)
+        elif page.encoding != PLAIN or page.level_encoding != RLE:
+            wrong = page.encoding if page.level_encoding == RLE else page.level_encoding
+            raise Damaged(f"a page has the encoding {ENCODINGS.get(wrong, wrong)}, which cannot be decoded here")
 
     def lengths(self, count: int) -> tuple[_Places, NDArray[np.bool_]]:
         """Bytes of text in each of the next rows, and which of them are not null."""
-        if self._find is None:
-            return np.zeros(count, np.int64), np.zeros(count, np.bool_)
-        valid = np.ones(count, np.bool_) if self._levels is None else self._levels.read(count) == self._deepest
+        valid = self._levels.read(count) == self._deepest
         self._passed = np.concatenate([[0], np.cumsum(valid)])
-        self._starts, self._sizes = self._find(int(self._passed[-1]))
+        self._starts, self._sizes, self._prefixes = self._next(int(self._passed[-1]))
         lengths = np.zeros(count, np.int64)
-        lengths[valid] = self._sizes
-        if self._prefixes is not None:
-            self._ahead, self._prefixes = np.split(self._prefixes, [self._passed[-1]])
-            lengths[valid] += self._ahead
+        lengths[valid] = self._sizes if self._prefixes is None else self._sizes + self._prefixes
         return lengths, valid
 
-    def text(self, first: int, last: int) -> _Data:
-        """The text of some of these rows, which are asked for in order; those that repeat others, each once."""
-        if self._find is None:
-            return self._data
-        some = slice(*self._passed[[first, last]].tolist())
-        prefixes = None if self._prefixes is None else self._ahead[some]
-        total = int(self._sizes[some].sum() + (0 if prefixes is None else prefixes.sum()))
-        out = np.empty(len(self._last) + total, np.uint8)
-        out[: len(self._last)] = self._last
-        at = self.gather(out, len(self._last), some)
-        if prefixes is not None and some.stop > some.start:
-            self._last = out[at - int(prefixes[-1] + self._sizes[some][-1]) :].copy()
-        return out[len(out) - total :]
+    def _next(self, count: int) -> tuple[_Places, _Places, _Places | None]:
+        """Where the next texts stand in the data, how long they are, and how much each repeats."""
+        if self._values is not None:
+            found = self._numbers.read(count)
+            if count and found.max() >= len(self._values.starts):
+                raise Damaged("a number leads outside of its dictionary")
+            return self._values.starts[found], self._values.lengths[found], None
+        if self._listed is None:
+            starts, lengths, self._at = _plain(self._data, self._at, count, self._leaf)
+            return starts, lengths, None
+        starts, lengths, prefixes = self._listed
+        some = slice(self._at, self._at + count)
+        self._at += count
+        if len(starts) < self._at:
+            raise Damaged("a page has fewer texts than it says")
+        return starts[some], lengths[some], None if prefixes is None else prefixes[some]
 
-    def gather(self, out: _Data, at: int, rows: slice = slice(None)) -> int:
-        """Put the texts of some values into `out` from `at` on. Returns where they end."""
-        if self._find is None:
-            return at
-        prefixes = None if self._prefixes is None else self._ahead[rows]
-        end = _gather(self._data, self._starts[rows], self._sizes[rows], prefixes, out, at)
+    def text(self, first: int, last: int) -> _Data:
+        some, behind = slice(*self._passed[[first, last]].tolist()), len(self._last)
+        sizes = self._sizes[some] if self._prefixes is None else self._sizes[some] + self._prefixes[some]
+        out = np.empty(behind + int(sizes.sum()), np.uint8)
+        out[:behind] = self._last
+        self.gather(out, behind, some)
+        if self._prefixes is not None and len(sizes):
+            self._last = out[len(out) - int(sizes[-1]) :].copy()
+        return out[behind:]
+
+    def gather(self, out: _Data, at: int, some: slice = slice(None)) -> int:
+        """Put some of the texts that were weighed into `out` from `at` on. Returns where they end."""
+        prefixes = None if self._prefixes is None else self._prefixes[some]
+        end = _gather(self._data, self._starts[some], self._sizes[some], prefixes, out, at)
         if end < 0:
             raise Damaged("a page holds more text than it may")
         return end
@@ -120,132 +124,54 @@ class PageTexts(Texts):
         if self._prefixes is not None:
             self.text(first, last)
 
-    def _finder(self, page: Page, leaf: Leaf, values: Values | None) -> Callable[[int], tuple[_Places, _Places]]:
-        """What finds where the next values stand in the data, and how long they are."""
-        if page.numbers:
-            if values is None:
-                raise Damaged("a page has numbers into a dictionary that is not there")
-            numbers = _Hybrid(self._data.data[1:], int(self._data[0]) if len(self._data) else 0)
-            self._data = values.data
-
-            def look_up(count: int) -> tuple[_Places, _Places]:
-                found = numbers.read(count)
-                if count and found.max() >= len(values.starts):
-                    raise Damaged("a number leads outside of its dictionary")
-                return values.starts[found], values.lengths[found]
-
-            return look_up
-        if page.encoding in (DELTA_LENGTH, DELTA_BYTES):
-            raw, at = self._data.data, 0
-            if page.encoding == DELTA_BYTES:
-                self._prefixes, at = _deltas(raw, at, page.values)
-            lengths, at = _deltas(raw, at, page.values)
-            ends = at + np.cumsum(lengths)
-            if (lengths < 0).any() or ends[-1:] > len(raw) or not self._prefixes_fit(lengths):
-                raise Damaged("the lengths of its texts lead elsewhere")
-
-            def next_of(count: int) -> tuple[_Places, _Places]:
-                nonlocal ends, lengths
-                if count > len(ends):
-                    raise Damaged("a page has fewer texts than it says")
-                found = (ends[:count] - lengths[:count], lengths[:count])
-                ends, lengths = ends[count:], lengths[count:]
-                return found
-
-            return next_of
-        if page.encoding != PLAIN:
-            raise Damaged(f"a page has the encoding {_name(page.encoding)}, which is not supported")
-        data, behind = self._data, 0  # not `self`, which would be a cycle that keeps all of this for long
-
-        def plain(count: int) -> tuple[_Places, _Places]:
-            nonlocal behind
-            starts, lengths, behind = _plain(data, behind, count, leaf)
-            return starts, lengths
-
-        return plain
-
-    def _prefixes_fit(self, lengths: _Places) -> bool:
-        """Whether no text repeats more than the one before it has."""
-        ahead = self._prefixes
-        if ahead is None:
-            return True
-        before = np.append(0, ahead[:-1] + lengths[:-1]) if len(ahead) == len(lengths) else ahead[:0]
-        return len(ahead) == len(lengths) and bool(((ahead >= 0) & (ahead <= before[: len(ahead)])).all())
-
-
-def _name(encoding: int) -> str:
-    return ENCODINGS.get(encoding, str(encoding))
-
 
 def _content(page: Page, raw: Any) -> _Data:
-    """What a page holds behind its levels, or if they are compressed too, with them."""
+    """What a page holds, but for the levels that stand before it and are not compressed."""
     if page.checksum is not None and zlib.crc32(raw) != page.checksum & 0xFFFFFFFF:
         raise Damaged("a page does not have the checksum (CRC) that its header says")
     ahead = page.repetitions + page.definitions
-    if ahead > min(len(raw), page.size):
-        raise Damaged("the levels of a page are longer than itself")
-    stored, size = np.frombuffer(raw, np.uint8)[ahead:], page.size - ahead
-    data = stored
+    data, size = np.frombuffer(raw, np.uint8)[ahead:], page.size - ahead
+    if not size:
+        return data[:0]
     if page.codec and page.compressed:
-        data = np.frombuffer(_decompressed(page.codec, stored, size), np.uint8) if size else stored[:0]
+        try:
+            data = np.frombuffer(_decompressed(page.codec, data, size), np.uint8)
+        except (MemoryError, Damaged):
+            raise
+        except Exception as error:  # the libraries' own errors derive from Exception alone
+            raise Damaged(f"a page cannot be decompressed: {error}") from error
     if len(data) != size:
         raise Damaged("a page does not have the size that its header says")
     return data
 
 
 def _decompressed(codec: int, stored: _Data, size: int) -> Any:
-    try:
-        if codec == SNAPPY and core.available():
-            data = core.snappy(stored, size)
-            return b"" if data is None else data
-        if codec in BY_ARROW:
-            return _by_arrow(codec, stored, size)
-        if codec in (GZIP, ZSTD):
-            return _members(codec, stored, size)
-    except MemoryError:
-        raise
-    except Exception as error:  # the libraries' own errors derive from Exception alone
-        raise Damaged(f"a page cannot be decompressed: {error}") from error
-    raise Damaged(f"its pages are compressed by codec {codec}, which is not supported")
-
-
-def _by_arrow(codec: int, stored: _Data, size: int) -> Any:
+    """What is stored, of which `size` bytes are expected; fewer, or one more, where it is damaged."""
+    name = CODECS.get(codec, "")
+    if name in ("gzip", "zstd"):
+        data, rest = b"", cast(Any, stored.data)
+        while len(rest) and len(data) <= size:
+            member = decompressor(name)
+            data += member.decompress(rest, size + 1 - len(data))
+            rest = member.unused_data if member.eof else b""
+        return data
+    if codec == SNAPPY and core.available():
+        return core.snappy(stored, size)
+    if not name:
+        raise Damaged(f"its pages are compressed by codec {codec}, which is not known here")
     import pyarrow as pa
 
-    name = BY_ARROW[codec]
-    if codec == LZ4 and stored[:4].tobytes() == size.to_bytes(4, "big"):
-        # As Hadoop writes it: before each block, big-endian, the sizes that it has and takes.
-        blocks, at = [], 0
+    if codec == LZ4:  # as Hadoop has it: before each block, big-endian, the sizes that it has and takes; or raw
+        data, at = b"", 0
         while at < len(stored):
             has, takes = (int.from_bytes(stored[at + i : at + i + 4], "big") for i in (0, 4))
-            if has > size:
-                raise ValueError("a block is larger than its page")
-            blocks.append(pa.Codec(name).decompress(stored[at + 8 : at + 8 + takes], has, asbytes=True))
+            if has > size - len(data):
+                break
+            data += pa.Codec(name).decompress(stored[at + 8 : at + 8 + takes], has, asbytes=True)
             at += 8 + takes
-        return b"".join(blocks)
+        if len(data) == size:
+            return data
     return pa.Codec(name).decompress(stored, size)
-
-
-def _members(codec: int, stored: _Data, size: int) -> bytes:
-    """Gzip or zstd; one after another, where there are several."""
-    if codec == GZIP:
-        from isal import isal_zlib
-
-        def new() -> Any:
-            return isal_zlib.decompressobj(wbits=47)  # gzip's own header, or zlib's
-    elif sys.version_info >= (3, 14):
-        from compression.zstd import ZstdDecompressor as new
-    else:
-        from backports.zstd import ZstdDecompressor as new
-
-    data, rest = b"", stored.data
-    while len(rest) and len(data) <= size:
-        member = new()
-        data += member.decompress(rest, size + 1 - len(data))
-        if not member.eof:
-            raise ValueError("it ends too early, or is larger than its header says")
-        rest = member.unused_data
-    return data
 
 
 class _Hybrid:
@@ -320,6 +246,19 @@ def _deltas(raw: memoryview, at: int, most: int) -> tuple[_Places, int]:
     except (IndexError, OverflowError):
         raise Damaged("differences end too early") from None
     return np.cumsum(numbers), at
+
+
+def _listed(data: _Data, page: Page) -> tuple[_Places, _Places, _Places | None]:
+    """Where all texts stand whose lengths are stored before them, these, and how much each repeats."""
+    prefixes, at = _deltas(data.data, 0, page.values) if page.encoding == DELTA_BYTES else (None, 0)
+    lengths, at = _deltas(data.data, at, page.values)
+    good = bool(((lengths >= 0) & (lengths <= len(data))).all()) and at + int(lengths.sum()) <= len(data)
+    if prefixes is not None and (good := good and len(prefixes) == len(lengths)):
+        before = np.append(0, prefixes + lengths)[:-1]
+        good = bool(((prefixes >= 0) & (prefixes <= before)).all())
+    if not good:
+        raise Damaged("the lengths of its texts lead elsewhere")
+    return at + np.cumsum(lengths) - lengths, lengths, prefixes
 
 
 # What the core does, in plain Python for where it is not: 0.3 µs for each text.

@@ -162,7 +162,9 @@ class Footer:
 
     def _found(self, path: Sequence[str]) -> Iterator[RowGroup]:
         names = [name.encode() for name in path]
-        wanted = bytes([3 - 2 << 4 | 9, len(names) << 4 | 8]) + b"".join(_length(name) + name for name in names)
+        if len(names) > 14 or max(map(len, names)) > 127:  # their numbers are written in another way
+            return
+        wanted = bytes([3 - 2 << 4 | 9, len(names) << 4 | 8]) + b"".join(bytes([len(name)]) + name for name in names)
         for start in range(self._start, self._end, _BLOCK):
             block = bytes(self._read(start, min(self._end, start + _BLOCK + len(wanted) - 1)))
             at = block.find(wanted)
@@ -212,10 +214,10 @@ def _columns(schema: list[Any]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
         path, levels, ordinary = inside[-1]
         still[-1] -= 1
         try:
-            kind, width, repetition, name, children = element.get(1, 0), element.get(2, 0), *map(element.get, (3, 4, 5))
-            path, levels = (*path, name.decode("utf-8", "replace")), levels + bool(repetition)
+            kind, width, repetition, children = (int(element.get(number, 0)) for number in (1, 2, 3, 5))
+            path, levels = (*path, element[4].decode("utf-8", "replace")), levels + bool(repetition)
             meaning = {element.get(6), *element.get(10, ())} - {None}
-        except (AttributeError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise Damaged("the footer's schema is not one") from error
         if ordinary := ordinary and repetition != _REPEATED:
             ordinary = _DECIMAL not in meaning if kind == BYTE_ARRAY else not meaning
@@ -325,12 +327,3 @@ def zigzag(raw: bytes | memoryview, at: int) -> tuple[int, int]:
     """The same of one that may be negative."""
     number, at = varint(raw, at)
     return (number >> 1) ^ -(number & 1), at
-
-
-def _length(name: bytes) -> bytes:
-    """How long a name is, as it is written before it."""
-    rest, out = len(name), bytearray()
-    while rest > 127:
-        out.append(rest & 127 | 128)
-        rest >>= 7
-    return bytes([*out, rest])

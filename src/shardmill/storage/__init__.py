@@ -3,7 +3,7 @@
 from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, host_of, path_in, scheme_of, shown
 from shardmill.storage.buckets import BucketStore, ListedObject
 from shardmill.storage.cache import Cache
-from shardmill.storage.compressed import MARKS
+from shardmill.storage.compressed import MARKS, decompressor
 from shardmill.storage.feeds import (
     CONTEXT,
     FLAGS,
@@ -54,8 +54,8 @@ __all__ = [
     "HubAddress", "InBlocks", "ListedObject", "NamedSource", "ObjectStore", "Opened", "PartialFile", "Patience",
     "RandomAccess", "RemoteFeed", "Retries", "Source", "Sources", "StreamFeed", "Unreachable", "UnwrittenFile",
     "Version", "WebStore", "Written", "as_file", "check_address", "check_size", "check_unchanged", "compression_of",
-    "endings", "format_of", "given_sources", "host_of", "in_order", "is_arrow", "is_as_found", "is_url", "is_valid",
-    "open_source", "path_in", "patiently", "read_range", "refuse_second_reading", "replaced", "scheme_of",
-    "shared_fetcher", "shown", "sync_folder", "take_back", "waiting_words", "write_whole",
+    "decompressor", "endings", "format_of", "given_sources", "host_of", "in_order", "is_arrow", "is_as_found",
+    "is_url", "is_valid", "open_source", "path_in", "patiently", "read_range", "refuse_second_reading", "replaced",
+    "scheme_of", "shared_fetcher", "shown", "sync_folder", "take_back", "waiting_words", "write_whole",
     "writing_temporary_files", "writing_to",
 ]  # fmt: skip
