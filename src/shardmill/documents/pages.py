@@ -120,9 +120,9 @@ def _page(read: Callable[[int, int], Any], start: int, codec: int, file_size: in
             page = Page(kind, encoding, start, body, end, size, values, values, codec, checksum, levels)
         else:
             page = Page(kind, 0, start, body, end, size, 0, 0, codec)
-    except (KeyError, TypeError) as error:
+        numbers = page._replace(checksum=abs(page.checksum or 0))
+    except (AttributeError, LookupError, TypeError) as error:
         raise Damaged("a page's header lacks what it must have") from error
-    numbers = page._replace(checksum=0)
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or not body <= end <= file_size:
         raise Damaged("a page's header says what cannot be")
     return page
