@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shardmill import core
 from shardmill.documents.batches import Texts
 from shardmill.documents.pages import (
+    BYTE_STREAM_SPLIT,
     DATA_V2,
     DELTA_BYTES,
     DELTA_LENGTH,
@@ -61,20 +62,24 @@ class PageTexts(Texts):
         data = _content(page, raw)
         levels = memoryview(raw)[page.repetitions : page.repetitions + page.definitions]
         if page.kind != DATA_V2 and leaf.levels:
+            _check_encoding(page.level_encoding, RLE)
             end = 4 + int.from_bytes(data[:4], "little")
             levels, data = data.data[4:end], data[end:]
+        if page.encoding == BYTE_STREAM_SPLIT and leaf.kind == FIXED:  # the first bytes of all values, then the second
+            data, page = data.reshape(leaf.width, -1).T.ravel(), page._replace(encoding=PLAIN)
         self._levels, self._deepest = _Hybrid(levels, leaf.levels.bit_length()), leaf.levels
         self._leaf, self._data, self._at = leaf, data, 0
         self._values = self._listed = None
         self._last = np.empty(0, np.uint8)
-        if page.numbers and values is not None:
+        if page.numbers:
+            if values is None:
+                raise Damaged("a page has numbers into a dictionary that is not there")
             self._numbers = _Hybrid(data.data[1:], int.from_bytes(data[:1], "little"))
             self._data, self._values = values.data, values
         elif page.encoding in (DELTA_LENGTH, DELTA_BYTES):
             self._listed = _listed(data, page)
-        elif page.encoding != PLAIN or page.level_encoding != RLE:
-            wrong = page.encoding if page.level_encoding == RLE else page.level_encoding
-            raise Damaged(f"a page has the encoding {ENCODINGS.get(wrong, wrong)}, which cannot be decoded here")
+        else:
+            _check_encoding(page.encoding, PLAIN)
 
     def lengths(self, count: int) -> tuple[_Places, NDArray[np.bool_]]:
         """Bytes of text in each of the next rows, and which of them are not null."""
@@ -123,6 +128,11 @@ class PageTexts(Texts):
     def skip(self, first: int, last: int) -> None:
         if self._prefixes is not None:
             self.text(first, last)
+
+
+def _check_encoding(found: int, known: int) -> None:
+    if found != known:
+        raise Damaged(f"a page has the encoding {ENCODINGS.get(found, found)}, which cannot be decoded here")
 
 
 def _content(page: Page, raw: Any) -> _Data:
