@@ -55,12 +55,12 @@ class Page(NamedTuple):
     nulls: int
     """Rows that are null at the most."""
     codec: int
-    checksum: int | None = None
     level_encoding: int = RLE
     repetitions: int = 0
     """Bytes of levels that stand before the rest and are not compressed, and the same of definitions."""
     definitions: int = 0
     compressed: bool = True
+    checksum: int | None = None
 
     @property
     def numbers(self) -> bool:
@@ -95,36 +95,36 @@ def pages(read: Callable[[int, int], Any], group: RowGroup, file_size: int) -> I
     """
     found, start = 0, group.start
     while found < group.rows:
-        page = _page(read, start, group.codec, file_size)
+        page = _page(read, start, group, file_size)
         if page.kind in (DATA, DATA_V2):
             found += page.values
             if found > group.rows:
                 raise Damaged("its pages hold more rows than the footer says")
         if page.kind in (DATA, DATA_V2, DICTIONARY_PAGE):
-            yield page._replace(nulls=min(page.nulls, group.nulls))
+            yield page
         start = page.end
 
 
-def _page(read: Callable[[int, int], Any], start: int, codec: int, file_size: int) -> Page:
+def _page(read: Callable[[int, int], Any], start: int, group: RowGroup, file_size: int) -> Page:
     header, length = _looked(read, start, file_size, parsed, "a page has no header")
-    body = start + length
+    body, codec = start + length, group.codec
     try:
         kind, size, end, checksum = header[1], header[2], body + header[3], header.get(4)
         about = header.get({DATA: 5, DICTIONARY_PAGE: 7, DATA_V2: 8}.get(kind, 0), {})
         if kind == DATA_V2:
-            values, nulls, encoding = about[1], about[2], about[4]
-            levels = about[6], about[5], about.get(7, True)
-            page = Page(kind, encoding, start, body, end, size, values, nulls, codec, checksum, RLE, *levels)
+            values, nulls, encoding = about[1], min(about[2], group.nulls), about[4]
+            levels = RLE, about[6], about[5], about.get(7, True)
         elif kind in (DATA, DICTIONARY_PAGE):
-            values, encoding, levels = about[1], about[2], about.get(3, RLE)
-            page = Page(kind, encoding, start, body, end, size, values, values, codec, checksum, levels)
+            values, nulls, encoding = about[1], min(about[1], group.nulls), about[2]
+            levels = about.get(3, RLE), 0, 0, True
         else:
-            page = Page(kind, 0, start, body, end, size, 0, 0, codec)
-        numbers = page._replace(checksum=abs(page.checksum or 0))
+            values = nulls = encoding = 0
+            levels = RLE, 0, 0, True
+        page = Page(kind, encoding, start, body, end, size, values, nulls, codec, *levels, checksum)
+        if min(page[:-1]) < 0 or not body <= end <= file_size or abs(checksum or 0) >> 32:
+            raise Damaged("a page's header says what cannot be")
     except (AttributeError, LookupError, TypeError) as error:
         raise Damaged("a page's header lacks what it must have") from error
-    if not all(isinstance(number, int) and number >= 0 for number in numbers) or not body <= end <= file_size:
-        raise Damaged("a page's header says what cannot be")
     return page
 
 
@@ -169,8 +169,13 @@ class Footer:
             block = bytes(self._read(start, min(self._end, start + _BLOCK + len(wanted) - 1)))
             at = block.find(wanted)
             while at >= 0:
-                yield self._at(start + at + len(wanted), lambda raw: _row_group(parsed(raw, number=3)[0]))
-                at = block.find(wanted, at + 1)
+                at += len(wanted)
+                try:
+                    about, _ = parsed(block, at, number=3)
+                except IndexError:  # it goes on behind the block
+                    about, _ = self._at(start + at, lambda raw: parsed(raw, number=3))
+                yield _row_group(about)
+                at = block.find(wanted, at)
 
     def _parsed(self, path: Sequence[str]) -> Iterator[RowGroup]:
         names = [name.encode() for name in path]
@@ -282,7 +287,10 @@ def parsed(raw: bytes, at: int = 0, depth: int = 0, number: int = 0) -> tuple[di
             number, at = zigzag(raw, at)
         else:
             number += step
-        fields[number], at = (kind == 1, at) if kind in (1, 2) else _value(raw, at, kind, depth)
+        if 4 <= kind <= 6:
+            fields[number], at = zigzag(raw, at)
+        else:
+            fields[number], at = (kind == 1, at) if kind in (1, 2) else _value(raw, at, kind, depth)
     return fields, at + 1
 
 
@@ -325,5 +333,5 @@ def varint(raw: bytes | memoryview, at: int) -> tuple[int, int]:
 
 def zigzag(raw: bytes | memoryview, at: int) -> tuple[int, int]:
     """The same of one that may be negative."""
-    number, at = varint(raw, at)
+    number, at = (raw[at], at + 1) if raw[at] < 128 else varint(raw, at)
     return (number >> 1) ^ -(number & 1), at

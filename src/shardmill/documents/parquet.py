@@ -51,13 +51,11 @@ class StoredPage(NamedTuple):
     body: Bytes
     text: int
     """Bytes that it is decoded to, at the most."""
-    dictionary: Page | None = None
-    entries: Bytes = b""
+    weight: int
+    """The same with what its rows take."""
+    dictionary: Page | None
+    entries: Bytes
     """The body of its dictionary."""
-
-    @property
-    def weight(self) -> int:
-        return self.text + ROW_TEXT * self.page.values + NULL_TEXT * self.page.nulls
 
 
 class StoredPages(NamedTuple):
@@ -98,7 +96,7 @@ class ParquetReader(RowsReader):
         out, at = np.empty(chunk.cost, np.uint8), 0
         lengths, valid = list[NDArray[np.int64]](), list[NDArray[np.bool_]]()
         with self._errors(chunk.start):
-            for page, body, _, dictionary, entries in chunk.payload.pages:
+            for page, body, _, _, dictionary, entries in chunk.payload.pages:
                 values = None if dictionary is None else dictionary_values(dictionary, entries, self._leaf)
                 texts = PageTexts(page, body, self._leaf, values)
                 weighed = texts.lengths(page.values)
@@ -141,17 +139,17 @@ class ParquetReader(RowsReader):
     def _stored(self, page: Page, dictionary: Page | None, group: RowGroup, size: int) -> StoredPage | None:
         """The page with what decodes it, if a worker may do that together with others; None: it is for the feeder."""
         if not page.numbers and page.encoding != DELTA_BYTES:
-            stored, most = StoredPage(page, b"", page.size), 2 * size
+            dictionary, text, most = None, page.size, 2 * size
         elif page.numbers and dictionary is not None and page.values == group.rows:
             # A tiny row group, of which there may be very many. Each row may be as long as the dictionary.
-            stored, most = StoredPage(page, b"", page.values * dictionary.size, dictionary), size // TINY
+            text, most = page.values * dictionary.size, size // TINY
         else:
             return None
-        if stored.weight > most:
+        weight = text + ROW_TEXT * page.values + NULL_TEXT * page.nulls
+        if weight > most:
             return None
-        if stored.dictionary:
-            stored = stored._replace(entries=self._body(stored.dictionary))
-        return stored._replace(body=self._body(page))
+        entries = b"" if dictionary is None else self._body(dictionary)
+        return StoredPage(page, self._body(page), text, weight, dictionary, entries)
 
     def parts(self, feed: Feed) -> Sequence[Part]:
         self._groups = self._open(feed)
@@ -219,6 +217,8 @@ class ParquetReader(RowsReader):
 
     def _body(self, page: Page) -> Bytes:
         """A page as it is stored, without its header."""
+        if page.end - page.body <= PART:
+            return self._file.read(page.body, page.end)
         body = bytearray()
         for at in range(page.body, page.end, PART):
             body += self._file.read(at, min(page.end, at + PART))
