@@ -6,6 +6,7 @@ some pages are larger than a chunk: those are decoded by the feeder, in slices w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -83,8 +84,8 @@ class ParquetReader(RowsReader):
         total = groups[-1].first + groups[-1].rows if groups else 0
         with ExitStack() as held:
             held.callback(self._file.expect, ())  # nobody will read what was fetched ahead
-            if any(needs_arrow(group.codec) for group in groups):
-                held.enter_context(self._reading.hold(ARROW, "the library that decompresses it", self._source.name))
+            if "pyarrow" not in sys.modules and any(needs_arrow(group.codec) for group in groups):
+                held.enter_context(self._reading.hold(ARROW, "pyarrow, which its codec needs,", self._source.name))
             for piece in self._pieces(groups, row, max(1, size)):
                 end = row + piece.end
                 yield piece._replace(start=row, end=end, through=(self._source.size or 0) * end // total)
