@@ -168,7 +168,8 @@ def test_one_long_document_makes_the_margin_wider_and_few_places_too() -> None:
     def told(values: list[float]) -> float:
         kind = Kind("jsonl", "", [0], np.array([10**9]), np.array([10**9]))
         kind.places = [
-            SampledPlace(1e6, 1e6, text=1e6, tokens=value, begun=100, cluster=i) for i, value in enumerate(values)
+            SampledPlace(1e6, 1e6, 1e6, 100, tokens=value, weight=1000 / len(values), cluster=i)
+            for i, value in enumerate(values)
         ]
         tokens = expected(kind, separated=False, eot=False).tokens
         return tokens.margin / tokens.value
@@ -183,7 +184,7 @@ def test_what_is_read_from_its_start_says_that_the_rest_was_not_seen() -> None:
     kind = Kind("csv", "", [0], np.array([10**9]), np.array([10**9]))
     kind.looked = [SampledSource(0, Source("a.csv", "a.csv", 10**9, ""), 10**9, Reading())]
     kind.looked[0].unseen = 9 * 10**8
-    kind.places = [SampledPlace(1e6, 1e6, text=1e6, tokens=2.5e5, begun=100, cluster=i) for i in range(40)]
+    kind.places = [SampledPlace(1e6, 1e6, 1e6, 100, tokens=2.5e5, weight=25, cluster=i) for i in range(40)]
     far = expected(kind, separated=False, eot=False)
     kind.looked[0].unseen = 0
     near = expected(kind, separated=False, eot=False)
@@ -219,3 +220,25 @@ def test_csv_whose_rows_end_with_carriage_returns_is_sampled_too(tmp_path: Path,
     report = inspect(tmp_path / "a.csv")
     assert not report.troubles
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.05
+
+
+def test_csv_of_which_little_is_text_is_not_taken_for_read_to_its_end(tmp_path: Path, few_places: None) -> None:
+    made = corpus(2_000_000, 0)
+    beside = "x" * (60_000_000 // len(made))
+    (tmp_path / "a.csv").write_text("other,text\n" + "".join(f"{beside},{text}\n" for text in made))
+    report = inspect(tmp_path / "a.csv")
+    assert not report.documents.exact and not report.troubles
+    assert abs(report.documents.value - len(made)) <= report.documents.margin
+    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.05
+
+
+def test_where_every_place_was_read_nothing_is_uncertain_but_the_least() -> None:
+    kind = Kind("jsonl", "", [0], np.array([4 * 10**7]), np.array([4 * 10**7]))
+    values = [1e5 * (1 + i % 5) for i in range(40)]
+    for weight in (1.0, 2.0):
+        kind.places = [
+            SampledPlace(1e6, 1e6, 1e6, 100, tokens=value, encoded=10**6, weight=weight, cluster=i)
+            for i, value in enumerate(values[:: int(weight)])
+        ]
+        tokens = expected(kind, separated=False, eot=False).tokens
+        assert (tokens.margin < 0.01 * tokens.value) == (weight == 1.0), weight

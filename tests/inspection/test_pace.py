@@ -11,7 +11,8 @@ import pytest
 from shardmill.documents import Reading
 from shardmill.documents.jsonl import JsonLinesReader
 from shardmill.inspection.pace import Pace, pace
-from shardmill.sampling import Amount, Expected, SampledPlace, places
+from shardmill.sampling import Amount, Expected, places
+from shardmill.sampling.places import SampledPlace
 from shardmill.sampling.sample import Kind, take_sample
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer

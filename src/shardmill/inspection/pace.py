@@ -6,7 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass
 
-from shardmill.sampling import UNIT, Expected, Kind, SampledPlace
+from shardmill.sampling import Expected, Kind
 
 _BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
 _DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
@@ -44,13 +44,13 @@ def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, d
     """What a run takes at the speed of the sample; `expects` says what each kind holds."""
     feeding = reading = 0.0
     for kind, holds in zip(kinds, expects, strict=True):
-        places = _large(kind.places[_LOADING:] or kind.places)
+        places = kind.places[_LOADING:] or kind.places
         share = holds.text.value / max(1, sum(place.text for place in places))
         feeding += kind.opening + share * sum(place.feeding for place in places)
         reading += share * sum(place.reading for place in places)
     # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
     # sample took more than the second is paid once for each.
-    places = _large([place for kind in kinds for place in kind.places])
+    places = [place for kind in kinds for place in kind.places]
     late = places[len(places) // 2 :]
     warm = sum(place.encoding for place in late) / max(1, sum(place.encoded for place in late))
     sampled = sum(place.encoded for place in places)
@@ -58,11 +58,6 @@ def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, d
     text, tokens = sum(holds.text.value for holds in expects), sum(holds.tokens.value for holds in expects)
     encoding = warm * text + cold * workers * min(1.0, text / workers / max(1, sampled))
     return Pace(_STARTING, feeding, reading + encoding + _DEALING * tokens, tokens * width / _hash_speed(), download)
-
-
-def _large(places: list[SampledPlace]) -> list[SampledPlace]:
-    """A run has chunks of megabytes: what a call takes however little it is given does not count."""
-    return [place for place in places if place.text > UNIT // 4] or places
 
 
 def _hash_speed() -> float:

@@ -2,17 +2,15 @@
 
 from shardmill.sampling.download import download_speed, looking_fetcher
 from shardmill.sampling.estimate import Amount, Expected, expected, histogram, output_sizes, within
-from shardmill.sampling.places import BUCKETS, NO_TEXT, UNIT, SampledPlace
+from shardmill.sampling.places import BUCKETS, NO_TEXT
 from shardmill.sampling.sample import Kind, take_sample
 
 __all__ = [
     "BUCKETS",
     "NO_TEXT",
-    "UNIT",
     "Amount",
     "Expected",
     "Kind",
-    "SampledPlace",
     "download_speed",
     "expected",
     "histogram",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.sampling.places import BUCKETS
-from shardmill.sampling.sample import Kind, bucketed
+from shardmill.sampling.places import BUCKETS, bucketed
+from shardmill.sampling.sample import Kind
 from shardmill.shards import FORMATS, format_named
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
         written = Amount(round(full * (1 - blank / max(1, len(kind.looked)))))
     else:
         documents = _total(kind, [place.begun for place in places], documents=True)
-        if documents.value < full:
+        if documents.value < full and not kind.whole:
             documents = Amount(full, documents.margin)
         if kind.rows is not None and not any(one.error for one in kind.looked):
             documents = Amount(kind.rows)
@@ -93,22 +93,23 @@ def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whol
     `whole`: the values are exact; unless told, where all was read. `documents` are counted where they begin, so it is
     the bytes of the places that they are divided by; other values by those that the records take.
     """
-    places = kind.places
+    places, found = kind.places, np.array(values, float)
     weights = np.array([place.weight for place in places])
-    bytes_of = weights * np.array([place.stored if documents else place.covered for place in places])
-    found = weights * np.array(values, float)
-    covered = float(bytes_of.sum())
+    bytes_of = np.array([place.stored if documents else place.covered for place in places])
+    covered = float(weights @ bytes_of)
     if (kind.whole if whole is None else whole) or not covered:
         return Amount(round(sum(values)))
-    ratio = float(found.sum()) / covered
+    ratio = float(weights @ found) / covered
     total = ratio * kind.measured
+    # A place that stands for `counts` of them is itself one of these, so nothing is unknown where all were read.
+    counts = weights * np.array([max(1.0, place.text / max(1, place.encoded)) for place in places])
+    unknown = np.sqrt(np.maximum(counts * (counts - 1), (counts - 1) ** 2)) * (found - ratio * bytes_of)
     # What stands side by side in a stream is alike, so the variance is that between clusters.
     _, cluster = np.unique([place.cluster for place in places], return_inverse=True)
-    rest = np.bincount(cluster, found - ratio * bytes_of)
+    rest = np.bincount(cluster, unknown)
     n = len(rest)
-    seen = sum(place.stored * min(1.0, place.encoded / max(1, place.text)) for place in places)
     # Where a few long documents make most of the variance, one more of them may be where nobody looked.
-    square = float(rest @ rest + np.max(rest * rest)) * (1 - min(1.0, seen / max(1, kind.measured)))
+    square = float(rest @ rest + np.max(rest * rest))
     error = math.sqrt(square * n / (n - 1)) / covered * kind.measured if n > 1 else _ALONE * total
     unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen
     student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)

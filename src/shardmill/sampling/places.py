@@ -1,13 +1,11 @@
-"""One source, read by its ordinary reader: all of it, at some places, or from its start as far as there is time."""
+"""One source, read by its ordinary reader: at some places, or from its start as far as there is time."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,15 +37,19 @@ NO_TEXT = 0.01
 """Of control characters, from which on it is no text: real text has less than a thousandth."""
 # Bytes that no text has: control characters but tab, line feed, form feed, carriage return, escape and separators.
 _CONTROLS = bytes([*range(9), 11, *range(14, 27), 127])
-STREAM = 4  # units of a stream at one place
+STREAM = 4  # places that are read of a stream each time that it is drawn
 _LEAST = 0.25  # of the places of a stream that are read: the others are only decompressed
-_MARKS = 4  # times that stored bytes are read of a stream at least: their ratio to the text tells how much there is
 _LARGE = 16  # units of a row group that is still read whole, which says exactly what it holds; a larger one is divided
 _LARGEST_IN_STREAMS = 8 << 20  # bytes of a record that is looked at where a source is read from its start
-_BEHIND = 1 << 18  # bytes behind a place that may be read besides its last record
+_BEHIND = 1 << 18  # bytes behind the last record of a place that may be read
 _EXCERPT, _EXCERPTS = 64 * 1024, 64  # bytes of a place that are kept to look for separators, and places
-EXPANDS = 3  # times that compressed text is larger than it is stored, about
+_HARDLY = 1e-9  # is the weight of what was not drawn: it counts only where there is nothing else
 _END = 1 << 62
+
+
+def expansion(format: str, compression: str) -> int:
+    """How many times larger the text is than it is stored, about."""
+    return 3 if compression or format == "parquet" else 1
 
 
 @dataclass
@@ -55,7 +57,7 @@ class SampledPlace:
     """What was found at one place; the variance between places gives the margin."""
 
     stored: float = 0.0
-    """Bytes that it is of its sources, as these are measured; and that its records take."""
+    """Bytes that it is of its source, as that is measured; and that its records take."""
     covered: float = 0.0
     text: float = 0.0
     """Bytes of text; more than those of the documents where only the beginning of one was read."""
@@ -77,7 +79,7 @@ class SampledPlace:
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BUCKETS, np.int64))
     """Documents in each bucket."""
     weight: float = 1.0
-    """What is found here counts so often: a place that was drawn by its size must not count by it once more."""
+    """How many places like this one there are: what is drawn by its size must not count by that once more."""
     cluster: int = 0
     """Places that stand side by side in a stream are alike; the variance is that between clusters."""
 
@@ -114,98 +116,102 @@ class SampledSource:
         self.parts: Sequence[Part] = ()
         self.unseen = 0
         """Bytes that were not reached."""
-        self.scale = 1.0
-        """What `stored` and `covered` of its places have to be multiplied by."""
         self.too_large: tuple[int, str, str] = (0, "", "")
         """A record that was too large to be looked at: its bytes, its place, and the way out if it is not memory."""
         self.controls = 0.0
         """The largest share of what is no text at any place."""
         self.excerpts: list[bytes] = []
         """Beginnings of places, where it is plain text."""
-        self.text = 0
-        """Bytes of text that were found."""
         self.opening = 0.0
         """Seconds that it took to learn of its parts."""
+        self.text = 0
+        """Bytes of text that were found."""
         self._records = 0
         self._partly = False
         self._reader: FormatReader
         self._pages: dict[int, list[Part]] = {}
         self._last: NDArray[np.int64] = np.empty(0, np.int64)
 
-    def places(self, shares: list[float] | None, most: int) -> Iterator[SampledPlace]:
-        """What stands at the given shares (0 to 1) of the source; None: all of it, or `most` bytes of text."""
+    def places(self, shares: list[float] | None, most: int, step: float = 0.0) -> Iterator[SampledPlace]:
+        """What stands at the given shares (0 to 1) of the source; None: all of it.
+
+        What is small or cannot be entered is read from its start, up to about `most` bytes of text; what is entered, up
+        to four times as many. `step`: bytes, as the sources are measured, from one share to the next.
+        """
         try:
-            started = clock()
-            opened = open_source(self.source, self._reading.fetcher)
-            with closing(opened.feed) as feed:
-                self.format, self.compression = opened.format, opened.compression
-                if INPUT_FORMATS[opened.format].text:
-                    self.controls = _share_of_controls(opened.head)
-                if shares is None or not isinstance(feed, RandomAccess):  # there are few records like this, not many
-                    self._reading = replace(self._reading, largest=_LARGEST_IN_STREAMS)
-                self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)
-                self.parts = self._reader.parts(feed)
-                self.opening = clock() - started
-                sectioned = INPUT_FORMATS[opened.format].sectioned and isinstance(feed, RandomAccess)
-                self.entered = shares is not None and (bool(self.parts) or sectioned)
+            with self.opened(whole=shares is None) as feed:
+                likely = (self.source.size or 0) * expansion(self.format, self.compression)
+                sectioned = INPUT_FORMATS[self.format].sectioned and isinstance(feed, RandomAccess)
+                self.entered = shares is not None and likely > UNIT and (bool(self.parts) or sectioned)
                 if self.entered:
-                    yield from self._at(feed, shares or [])
+                    yield from self._at(feed, shares or [], 4 * most, step)
                 else:
-                    yield from self._from_start(feed, None if shares is None else len(shares), most)
+                    yield from self._from_start(feed, None if shares is None else len(shares), likely, most, step)
         except SourceError as error:
             self.error = error
             if self.controls > NO_TEXT:  # its names for fields and columns would be noise
                 self.error = SourceError(error.message, place=error.place, hint="this does not look like text at all")
 
+    @contextmanager
+    def opened(self, *, whole: bool = False) -> Iterator[Any]:
+        """Its feed, when it is known what it is and what parts it has; `whole`: all of it will be read."""
+        started = clock()
+        opened = open_source(self.source, self._reading.fetcher)
+        with closing(opened.feed) as feed:
+            self.format, self.compression = opened.format, opened.compression
+            if INPUT_FORMATS[opened.format].text:
+                self.controls = _share_of_controls(opened.head)
+            if whole or not isinstance(feed, RandomAccess):  # there are few records like this, not many
+                self._reading = replace(self._reading, largest=_LARGEST_IN_STREAMS)
+            self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)
+            self.parts = self._reader.parts(feed)
+            self.opening = clock() - started
+            yield feed
+
+    @property
+    def _reach(self) -> int:
+        """Bytes behind a place that may be read to find the end of its last record."""
+        return self._reading.largest + _BEHIND
+
     def _reopen(self) -> Any:
         return open_source(self.source, self._reading.fetcher).feed
 
-    def _at(self, feed: Any, shares: list[float]) -> Iterator[SampledPlace]:
-        beginning = None
-        if self._reader.unit == "line":
-            with closing(self._reopen()) as first:  # only there a reader says if no record has the field
-                beginning = self._place(first, self._section(first, 0.0))
-        known = self._records
+    def _at(self, feed: Any, shares: list[float], most: int, step: float) -> Iterator[SampledPlace]:
+        lines = self._reader.unit == "line"
+        # Only at its beginning a reader says if no record has the field.
+        undrawn = [self._section(feed, 0.0)] if lines else []
         shares = sorted(shares) if self.source.remote else shares  # which only goes forward
-        drawn = Counter(self._rows(share) if self.parts else self._section(feed, share) for share in shares)
-        for number, (stretch, hits) in enumerate(drawn.items()):
-            if number and self._ended():
+        drawn = [self._rows(share) if self.parts else self._section(feed, share) for share in shares]
+        for number, stretch in enumerate(dict.fromkeys(undrawn + drawn)):
+            if number > len(undrawn) and (self.text >= most or self._ended()):
                 break
-            place = self._place(feed, stretch)
-            place.weight = hits
+            place, size = SampledPlace(), feed.size
+            feed.size = min(size, stretch.until)
+            for chunk, seconds in self._chunks(feed, stretch, 4 * UNIT if self.parts else UNIT):
+                self._read(chunk, seconds, place, stretch.end)
+            feed.size = size
+            place.stored = self._measure * stretch.share
+            place.covered = place.stored if self.parts else place.covered
+            place.weight = max(step, place.stored) / place.stored if stretch in drawn else _HARDLY
             yield place
-        if beginning is None or self._records > known:
-            return
-        if known:
-            yield beginning
-        elif not self.too_large[2]:
+        if lines and not self._records and not self.too_large[2]:
             raise SourceError(
                 "no line ends at any of the places that were looked at",
                 place=self.source.name,
                 hint="is this JSON Lines? Each document stands on a line of its own, as one JSON object",
             )
 
-    def _place(self, feed: Any, stretch: _Stretch) -> SampledPlace:
-        place, size = SampledPlace(), feed.size
-        feed.size = min(size, stretch.until)
-        for chunk, seconds in self._chunks(feed, stretch, 4 * UNIT if self.parts else UNIT):
-            self._read(chunk, seconds, stretch.end, place)
-        feed.size = size
-        place.stored = self._measure * stretch.share
-        place.covered = place.stored if self.parts else place.covered
-        return place
-
     def _section(self, feed: RandomAccess, share: float) -> _Stretch:
         size = feed.size
         count = max(1, round(size / UNIT))
         number = min(int(share * count), count - 1)
         begin, end = size * number // count, size * (number + 1) // count
-        share = (end - begin) / max(1, size)
+        share = (end - begin) / size
         if self.format == "text" and self._reading.separator is None:
             # Cut anywhere but within a character, since there may be no better place: it adds a token at the most.
             begin, end = (at + _inside_character(feed.look(at, 4)) for at in (begin, end))
             return _Stretch(share, start=Position(begin, inside=begin > 0), until=end)
-        return _Stretch(share, Section(begin, end), until=end + self._reading.largest + _BEHIND)
+        return _Stretch(share, Section(begin, end), until=end + self._reach)
 
     def _rows(self, share: float) -> _Stretch:
         """Some row groups or batches, or pages of a large one."""
@@ -226,47 +232,61 @@ class SampledSource:
                 self._pages[number] += [Part(some, page.size // count, page.stored // count) for some in rows]
         return self._pages[number]
 
-    def _from_start(self, feed: Feed, places: int | None, most: int) -> Iterator[SampledPlace]:
-        """All of it, or so many places, at even distances; to its end unless it seems to be very long."""
-        size = self.source.size or 0
-        reach = self._reading.largest + _BEHIND + UNIT
-        together = STREAM * UNIT if places else UNIT // 2
-        marks: list[tuple[float, int]] = []
-        likely = size * EXPANDS if self.compression else size
-        share = max(_LEAST, min(1.0, places * together / max(1, likely))) if places else 1.0
-        place, behind, taken, through = SampledPlace(), 0.0, 0.0, 0
+    def _from_start(self, feed: Any, draws: int | None, likely: int, most: int, step: float) -> Iterator[SampledPlace]:
+        """All of it, or chunks at even distances; to its end unless it seems to be very long. Each is a place."""
+        size, share = self.source.size or 0, 1.0
+        far = size
+        if draws is not None:
+            wanted = draws * STREAM * UNIT
+            share = max(_LEAST, min(1.0, wanted / likely))
+            most = wanted if share == _LEAST else most
+            if isinstance(feed, RandomAccess):  # of which little may be text
+                far = int(2 * wanted / share)
+                feed.size = min(size, 2 * far)
         # A stretch without an end in it would be followed to its end.
-        limited = isinstance(feed, StreamFeed) and self._reader.unit != "row"
+        limited, reach = isinstance(feed, StreamFeed) and INPUT_FORMATS[self.format].text, self._reach + UNIT
         if limited:
-            feed.limit = reach  # type: ignore[attr-defined]
-        elif isinstance(feed, RandomAccess) and places:
-            feed.size = min(size, int(4 * places * together / share))
-        for chunk, seconds in self._chunks(feed, _Stretch(1.0), UNIT):
-            number = behind // together
-            if number * share // 1 > (number - 1) * share // 1:
-                self._read(chunk, seconds, _END, place)
+            feed.limit = reach
+        places = list[SampledPlace]()
+        marks = [(0, 0)]  # bytes that were passed, and how many were stored, wherever both are known
+        behind = through = 0
+        try:
+            for chunk, seconds in self._chunks(feed, _Stretch(1.0), UNIT):
+                if chunk.through > through > 0:  # so all that was stored before has been passed
+                    marks.append((behind, through))
+                if places and (self.text >= most or chunk.through > far or self._ended()):
+                    break
+                number = behind // UNIT
+                if number * share // 1 > (number - 1) * share // 1:
+                    places.append(SampledPlace())
+                    self._read(chunk, seconds, places[-1])
+                    yield places[-1]
+                else:
+                    self._partly = True
+                behind, through = behind + self._width(chunk), chunk.through
+                if self.too_large[2] or (limited and feed.reached >= feed.limit):
+                    break
+                if limited:
+                    feed.limit = feed.reached + reach
             else:
-                self._partly = True
-            behind += self._width(chunk)
-            if chunk.through != through:
-                through = chunk.through
-                marks.append((feed.reached if limited else behind, through))  # type: ignore[attr-defined]
-            cut = limited and chunk.end >= feed.limit  # type: ignore[attr-defined]
-            if limited:
-                feed.limit = chunk.end + reach  # type: ignore[attr-defined]
-            if place.stored >= together:
-                yield place
-                place, taken = SampledPlace(), taken + place.stored
-            enough = places and share == _LEAST and taken >= places * together and len(marks) >= _MARKS
-            if cut or enough or self.text >= most or self._ended() or self.too_large[2]:
-                break
-        else:
-            self.whole, through, marks = not self._partly, size, []
-        if place.stored:
-            yield place
-        self.unseen = size - through
-        everything = _all_text(marks, size) if marks else behind
-        self.scale = self._measure / max(1.0, everything)
+                if not isinstance(feed, RandomAccess) or feed.size == size:
+                    self.whole, marks = not self._partly, [(0, 0), (behind, size)]
+        finally:
+            self._settle(places, marks if len(marks) > 1 else [(0, 0), (behind, through)], step)
+
+    def _settle(self, places: list[SampledPlace], marks: list[tuple[int, int]], step: float) -> None:
+        """Measure places of a source that was read from its start, now that it is known how much there is.
+
+        A compressed stream begins with little to refer to, so what follows is like the later three quarters.
+        """
+        (first, first_stored), (last, stored) = marks[len(marks) // 4], marks[-1]
+        self.unseen = (self.source.size or 0) - stored
+        everything = last + self.unseen * (last - first) / max(1, stored - first_stored)
+        scale = self._measure / max(1, everything)
+        read = scale * sum(place.stored for place in places)
+        for place in places:
+            place.stored, place.covered = place.stored * scale, place.covered * scale
+            place.weight = max(step, self._measure) / read if read else 0.0
 
     def _chunks(self, feed: Feed, stretch: _Stretch, size: int) -> Iterator[tuple[Chunk, float]]:
         """The chunks of a stretch, each with the seconds that it took to find it."""
@@ -287,7 +307,7 @@ class SampledSource:
         """Bytes that its records take, about where they are rows."""
         return chunk.end - chunk.start + (chunk.cost if self._reader.unit == "row" else 0)
 
-    def _read(self, chunk: Chunk, seconds: float, end: int, place: SampledPlace) -> None:
+    def _read(self, chunk: Chunk, seconds: float, place: SampledPlace, end: int = _END) -> None:
         """Put the documents of a chunk into a place, of rows without those behind `end`."""
         started = clock()
         if chunk.long:  # no place to cut it: the beginning stands for all of it
@@ -297,8 +317,7 @@ class SampledSource:
             documents = self._reader.read(chunk)
         place.feeding += seconds
         place.reading += clock() - started
-        rows = self._reader.unit == "row"
-        if rows and chunk.end > end:
+        if self._reader.unit == "row" and chunk.end > end:
             documents = _first_rows(documents, end - chunk.start)
         sizes = documents.lengths
         text_bytes = chunk.payload - chunk.start if chunk.long else int(sizes.sum())
@@ -332,18 +351,10 @@ class SampledSource:
         place.covered += 0 if large else width
 
 
-def _all_text(marks: list[tuple[float, int]], size: int) -> float:
-    """The text of a stream of `size` stored bytes, by how much of it there was each time that some of them were read.
-
-    A compressed stream begins with little to refer to, so what follows is like the later three quarters.
-    """
-    (first, first_stored), (last, stored) = marks[len(marks) // 4], marks[-1]
-    if len(marks) < _MARKS:
-        return last * size / max(1, stored)
-    # What was read last is not used up yet, but in the middle of it, or less where it lasts for several chunks.
-    step = min(later - earlier for (_, earlier), (_, later) in pairwise(marks))
-    ahead = step - min(step, UNIT * stored / last) / 2
-    return last + (size - stored + ahead) * (last - first) / (stored - first_stored)
+def bucketed(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of the sizes fall into each bucket."""
+    bounds = 4 ** np.arange(BUCKETS - 1, dtype=np.int64)
+    return np.bincount(np.searchsorted(bounds, sizes), minlength=BUCKETS).astype(np.int64)
 
 
 def _inside_character(text: bytes) -> int:
@@ -371,15 +382,9 @@ def _pick(parts: Sequence[Part], share: float) -> tuple[int, int, float, float, 
 def _first_rows(documents: Documents, rows: int) -> Documents:
     """The first rows of a chunk, with the rejects among them."""
     kept = rows if documents.records is None else int(np.searchsorted(documents.records, rows))
-    kept = min(kept, len(documents))
-    return replace(
-        documents,
-        data=documents.data[: int(documents.offsets[kept])],
-        offsets=documents.offsets[: kept + 1],
-        records=None if documents.records is None else documents.records[:kept],
-        rejects=[reject for reject in documents.rejects if reject.record < rows],
-        lines=rows,
-    )
+    offsets = documents.offsets[: kept + 1]
+    rejects = [reject for reject in documents.rejects if reject.record < rows]
+    return Documents(documents.data[: int(offsets[-1])], offsets, rejects=rejects)
 
 
 def _share_of_controls(text: bytes) -> float:

@@ -213,6 +213,8 @@ class StreamFeed(Feed):
         self._base = self._end = 0  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
+        self._read = 0  # bytes of the raw stream
+        self._used_up = 0, 0  # bytes that were made when so many of these had been read, and no more of them were left
         self.limit = 1 << 62  # it is taken for ended about there, by who wants to see only so much
 
     def peek(self, offset: int, n: int) -> bytes:
@@ -251,7 +253,11 @@ class StreamFeed(Feed):
         return self._end if self._ended and self._end <= limit else None
 
     def stored(self, offset: int) -> int:
-        return self._raw.stored() if self._raw is not None else offset
+        if self._raw is None:
+            return offset
+        # What was read last may last for much more text than was made of it so far.
+        text, stored = self._used_up
+        return min(stored * offset // text, self._read) if text else self._read
 
     def close(self) -> None:
         (self._raw or self._coming).close()
@@ -265,6 +271,8 @@ class StreamFeed(Feed):
             except BaseException as error:
                 self._failed = error
                 raise
+            if self._raw is not None and (stored := self._raw.stored()) > self._read:
+                self._used_up, self._read = (self._end, self._read), stored
             if block:
                 self._blocks.append(block)
                 self._end += len(block)
