@@ -19,8 +19,8 @@ from shardmill.run import Writer
 from shardmill.shards import Output
 
 PIECES = "pieces.json"
-PIECE_BYTES = 1 << 30
-"""Of tokens in a piece, about: seconds of work, and little enough that a dataset has many."""
+PIECE_BYTES = 1 << 27
+"""Of tokens in a piece, at least, unless there would be too many: one shard of the usual size."""
 _END = 1 << 62
 
 
