@@ -6,7 +6,6 @@ piece goes on from there as the merge would, and writes its files only.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -88,9 +87,10 @@ class Pieces:
     def before(self, writer: Writer) -> None:
         """A batch is about to be written."""
         state = writer.state
-        self._state: dict[str, Any] = copy.deepcopy(
-            {"split": state.split, "carried": state.carried, "counts": state.counts, "merge": state.merge}
-        )
+        counts = [{split: dict(count) for split, count in counts.items()} for counts in state.counts]
+        self._state: dict[str, Any] = {
+            "split": state.split, "carried": state.carried, "counts": counts, "merge": dict(state.merge)
+        }  # fmt: skip
         self._positions = [output.position() for output in self._outputs]
 
     def after(self, writer: Writer) -> None:

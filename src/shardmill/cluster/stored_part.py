@@ -15,7 +15,7 @@ from shardmill.cluster.checked_blocks import CheckedReader
 from shardmill.cluster.place import Place, damaged_part, files_of, part_name
 from shardmill.cluster.rows_output import ROW, ROWS, marked, tokens_name, unpacked
 from shardmill.errors import DamageError
-from shardmill.run import REJECTS, Batch, Stream
+from shardmill.run import REJECTS, Batch, Rows, Stream
 from shardmill.shards import SPLITS
 
 if TYPE_CHECKING:
@@ -83,32 +83,36 @@ class StoredPart:
         splits: tuple[str, ...],
         tokens: Callable[[str, int, int], NDArray[Any]],
     ) -> Iterator[Batch]:
-        row, is_open = behind.get("rows", 0), behind.get("open", 0)
         names = [(eot, split, tokens_name(split, eot)) for eot in eots for split in splits]
-        at = {name: behind.get(name, 0) for _, _, name in names}
-        count = self._reader(ROWS).size // ROW.itemsize
-        table = np.empty(0, ROW)
-        while row < count:
-            more = range(row + len(table), min(row + _ROWS_AT_ONCE, count))
-            if more:
-                table = np.concatenate([table, self._values(ROWS, ROW, more.start, more.stop)])
-            rows = unpacked(table)
-            sizes = np.cumsum((rows.length + 1) * self._dtype.itemsize)
-            taken = max(1, int(np.searchsorted(sizes, _BYTES_AT_ONCE, side="right")))
-            closed = np.flatnonzero(rows.closes[:taken])
-            taken = int(closed[0 if is_open else -1]) + 1 if len(closed) else taken
-            rows, table, row = rows[:taken], table[taken:], row + taken
+        at = {name: behind.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
+        for rows, is_open in self._rows(at["rows"], at["open"]):
             streams = {eot: Stream(marked(rows, eot), {}) for eot in eots}
             for eot, split, name in names:
                 mine = rows.val if split == "val" else ~rows.val
                 start, at[name] = at[name], at[name] + int(streams[eot].rows.length[mine].sum())
                 if start < at[name]:
                     streams[eot].tokens[split] = tokens(name, start, at[name])
-            filled = np.flatnonzero(rows.length)
-            was_open, is_open = is_open, int(not rows.closes[filled[-1]]) if len(filled) else is_open
-            after = partial(_note, {**at, "rows": row, "open": is_open})
-            spans = self._settings.spans
+            spans, was_open = self._settings.spans, at["open"]
+            at["rows"], at["open"] = at["rows"] + len(rows), is_open
+            after = partial(_note, dict(at))
             yield Batch([], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=after)
+
+    def _rows(self, row: int, is_open: int) -> Iterator[tuple[Rows, int]]:
+        """The rows of each batch from a row on, and whether a document is open after them."""
+        count = self._reader(ROWS).size // ROW.itemsize
+        for first in range(row, count, _ROWS_AT_ONCE):
+            table = unpacked(self._values(ROWS, ROW, first, min(first + _ROWS_AT_ONCE, count)))
+            stops = np.cumsum((table.length + 1) * self._dtype.itemsize)
+            begin = 0
+            while begin < len(table):
+                full = _BYTES_AT_ONCE + (int(stops[begin - 1]) if begin else 0)
+                end = max(begin + 1, int(np.searchsorted(stops, full, side="right")))
+                closed = np.flatnonzero(table.closes[begin:end])
+                end = begin + int(closed[0 if is_open else -1]) + 1 if len(closed) else end
+                rows, begin = table[begin:end], end
+                filled = np.flatnonzero(rows.length)
+                is_open = int(not rows.closes[filled[-1]]) if len(filled) else is_open
+                yield rows, is_open
 
     def _tokens(self, name: str, start: int, end: int) -> NDArray[Any]:
         return self._values(name, self._dtype.newbyteorder("<"), start, end).astype(self._dtype, copy=False)
