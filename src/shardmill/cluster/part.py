@@ -91,9 +91,6 @@ def _make(
         plan, bounds = whole.load(part, settings, loaded.tokenizer)
         loaded.tokenizer = plan.tokenizer
         outputs = whole.open_part(part.number, plan, folder)
-        if not whole.keep:
-            eots = dict.fromkeys(output.eot for output in outputs)
-            outputs = [RowsOutput(folder, plan.tokenizer.dtype, eot) for eot in eots]
         try:
             text = PartText(whole, part, plan, bounds, outputs, loaded.engines)
             result = Run(text, Destination(folder), outputs, progress).go()
@@ -118,8 +115,7 @@ class PartText(EncodedText):
     ) -> None:
         super().__init__(plan, outputs, engines=engines)
         self._bounds, self._outputs = bounds, outputs
-        if not whole.keep:
-            self.first = 0
+        self.first = 0
         if isinstance(self.bad_allowed, float):
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}
