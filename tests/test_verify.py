@@ -34,6 +34,18 @@ def test_a_whole_dataset_is_found_whole(made: Path) -> None:
     assert report.documents == 2 * json.loads((made / "manifest.json").read_text())["documents"]
 
 
+@pytest.mark.parametrize("form", ["nanogpt", "shards", "megatron"])
+def test_texts_that_hold_the_end_of_text_themselves_are_not_damage_where_it_is_parsed(
+    tmp_path: Path, form: str
+) -> None:
+    end = "<|endoftext|>"
+    source = write_jsonl(tmp_path / "a.jsonl", [f"a{end}", f"{end}b", f"c{end}{end}d", end, *documents(20)])
+    shardmill.prepare(source, tmp_path / "out", val=0.3, format=form, specials="parse")
+    report = verify(tmp_path / "out", sample=50, source=True)
+    assert not report.damage
+    assert report.compared
+
+
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("val", [0, 0.3, "first:9k"])
 def test_every_format_is_found_whole_and_a_flipped_bit_in_it_is_not(

@@ -1,4 +1,4 @@
-/* The core's way through JSON Lines, UTF-8 and separators, vectors against scalar, in buffers of exactly their size.
+/* The core's way through JSON Lines, UTF-8, normal forms and separators, vectors against scalar, in buffers of exactly their size.
  *
  * libFuzzer calls LLVMFuzzerTestOneInput. With -DREPLAY it is a program that reads files made by test_sanitized.py:
  * lines, each with the text that Python's json gives for it, against which the core is compared. */
@@ -73,6 +73,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size) {
     int64_t n = (int64_t)size;
     uint8_t *data = copy(given, size);
     require(sm_utf8_valid(data, n, 0) == sm_utf8_valid(data, n, 1), "UTF-8");
+    int64_t bounds[3] = {0, n / 2, n};
+    uint8_t odd[2];
+    int64_t count_odd = sm_not_normal(data, n, bounds, 2, 0, odd);
+    require(count_odd == odd[0] + odd[1], "rows that are not normal");
     for (int i = 0; i < 3; i++) {
         Result scalar = parse(data, n, NAMES[i], ENDS[i], DEPTHS[i], 0), vector = parse(data, n, NAMES[i], ENDS[i], DEPTHS[i], 1);
         size_t count = (size_t)scalar.count, bytes = (size_t)scalar.offsets[count];

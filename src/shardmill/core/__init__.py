@@ -11,7 +11,7 @@ import functools
 import os
 from pathlib import Path
 
-ABI = 2
+ABI = 3
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -33,6 +33,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _INT64, _POINTER, _POINTER],
         ],
     ),
+    "sm_not_normal": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _POINTER]),
     "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
     "sm_count": (_INT64, [_POINTER, _INT64, _UINT8, _INT32]),
     "sm_find": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _INT64, _INT32]),
@@ -81,7 +82,17 @@ def library() -> ctypes.CDLL:
 
 # Behind the binding, since both are made of it.
 from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, parse_ranks, room  # noqa: E402
-from shardmill.core.reading import BLANK, LEFT, TAKEN, JsonLines, content_hash, find, is_utf8, json_lines  # noqa: E402
+from shardmill.core.reading import (  # noqa: E402
+    BLANK,
+    LEFT,
+    TAKEN,
+    JsonLines,
+    content_hash,
+    find,
+    is_utf8,
+    json_lines,
+    not_normal,
+)
 
 __all__ = [
     "ABI",
@@ -100,6 +111,7 @@ __all__ = [
     "json_lines",
     "library",
     "merge_rows",
+    "not_normal",
     "parse_ranks",
     "room",
     "why_not",

@@ -16,7 +16,7 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 2
+#define SM_ABI 3
 SM_API int32_t sm_abi(void);
 
 enum {
@@ -26,7 +26,7 @@ enum {
     SM_ERROR_STITCH = -4     /* a piece of text longer than a window, whose windows cannot be joined */
 };
 
-/* ---- Encoding: model.c, pieces.c, merges.c, encode.c ---------------------------------------------------------
+/* ---- Encoding: model.c, pieces.c, merges.c, encode.c, normal.c ---------------------------------------------------------
  *
  * A model holds the tables of one tokenizer: immutable, shared by all threads. An encoder holds the cache and the
  * working space of one thread, and its size is fixed when it is made. Both live in buffers that the caller
@@ -76,6 +76,10 @@ enum { SM_ROOM = 16 };
 SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_bytes, const int64_t *offsets,
                          int64_t rows, int64_t gap, int64_t eot, int32_t before, void *ids, int64_t capacity,
                          int64_t *counts, int64_t *done);
+
+/* odd[i]: 0 if row i (as above) is certainly in Unicode's normal form C, of the release that normal_tables.h was made from;
+ * 1 if it may not be. Returns how many of them are 1. */
+SM_API int64_t sm_not_normal(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, uint8_t *odd);
 
 /* ---- Reading: json.c, utf8.c, scan.c --------------------------------------------------------------------
  *

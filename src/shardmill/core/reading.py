@@ -1,4 +1,4 @@
-"""What the core does for reading: one field of JSON Lines, separators, UTF-8, and the hash of documents.
+"""What the core does for reading: one field of JSON Lines, separators, UTF-8, normal forms, and the hash of documents.
 
 simd=False keeps to plain C, which gives the same results.
 """
@@ -76,6 +76,15 @@ def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDA
         if count <= room:
             return places[:count].copy()
         room = count
+
+
+def not_normal(data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> NDArray[np.bool_]:
+    """Which rows may not be in the normal form C, as the library `tokenizers` makes it; of the others it is certain."""
+    odd = np.empty(len(offsets) - 1, np.uint8)
+    data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets, np.int64)
+    count = library().sm_not_normal(data.ctypes.data, len(data), offsets.ctypes.data, len(odd), gap, odd.ctypes.data)
+    assert count >= 0, count
+    return odd.view(np.bool_)
 
 
 def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int) -> NDArray[np.uint64]:

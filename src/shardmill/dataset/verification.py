@@ -147,7 +147,7 @@ def _check_output(
     for name, split in described["splits"].items():
         scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
         scan.inside |= name == "train" and str(manifest["options"].get("val")).startswith("first:")
-        scan.lenient = "converted" in manifest
+        scan.lenient = "converted" in manifest or manifest["options"].get("specials") == "parse"
         for entry in split["files"]:
             tell(entry["name"])
             before = len(report.damage)
@@ -242,7 +242,7 @@ class _Scan:
         self.inside = where != "after"
         """The stream may begin with EOT; where it stands after documents, it must not begin with the end of nothing."""
         self.lenient = False
-        """Documents may be empty: other tools write such."""
+        """Two EOT may stand side by side: other tools write empty documents, and a text may hold its own EOT."""
         self._last_was_eot: bool | None = None
         self.tokens = self.marks = 0
         self.problems: list[str] = []

@@ -11,6 +11,7 @@ from shardmill import core
 from shardmill.byte_search import places
 from shardmill.core import CACHE, SCHEMES, Encoder, Model, room
 from shardmill.storage import as_file
+from shardmill.tokens.found_tokens import TokenNames, normalized
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,11 +72,35 @@ def core_knows(scheme: Scheme | None) -> bool:
 class CoreBackend:
     """An encoder of the core. All encoders of a tokenizer share its model."""
 
-    def __init__(self, model: Model, dtype: np.dtype[Any]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        dtype: np.dtype[Any],
+        names: TokenNames | None = None,
+        normalize: Callable[[str], str] | None = None,
+    ) -> None:
+        """`names`: of tokens that are looked for in texts. `normalize`: brings a text into the normal form C."""
         self._encoder = Encoder(model, dtype=dtype)
         self._room = np.empty(0, dtype)
+        self._names, self._normalize = names, normalize
 
     def rows(
+        self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        split = self._names and self._names.split(data, offsets, gap)
+        if split:
+            data, offsets = split.data, split.offsets
+        if self._normalize:
+            data, offsets = normalized(data, offsets, gap, self._normalize)
+        ids, bounds = self._encode(data, offsets, gap)
+        if split:
+            # The place that is free behind each row is that of the token which stands there.
+            inside = np.flatnonzero(split.ids >= 0)
+            ids[bounds[inside + 1] - 1] = split.ids[inside]
+            bounds = np.delete(bounds, inside + 1)
+        return ids, bounds
+
+    def _encode(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         # One buffer for all calls: what is handed on is as large as its tokens, not as large as its text.

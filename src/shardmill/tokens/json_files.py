@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shardmill.core import Model, merge_rows
 from shardmill.errors import UsageError
 from shardmill.extras import needs
-from shardmill.tokens import backends, schemes
+from shardmill.tokens import backends, schemes, self_check
 from shardmill.tokens.sentencepiece_files import spelled
 from shardmill.tokens.tokenizers import Reference, Tokenizer
 
@@ -52,15 +52,17 @@ class JsonTokenizer(Tokenizer):
         self.scheme = schemes.of_pre_tokenizer(self._rules.get("pre_tokenizer"))
         self.pattern = self.scheme.name if self.scheme else None
         self._byte_level = self.scheme is not None and model.get("type") == "BPE" and not model.get("dropout")
+        found = [token for token in self._added if specials == "parse" or not token.get("special")]
+        self.found = {token["content"]: token["id"] for token in found}
+        if normal_form:
+            self.normalize = self._library.normalizer.normalize_str
         self._choose_engine(
             list(self._names),
             self.scheme.patterns if self.scheme else (),
             published=False,
-            # It takes text as it is: nothing is brought into NFC, and no token is looked for in it.
             core=self._byte_level
-            and not normal_form
-            and all(token.get("special") for token in self._added)
-            and specials != "parse"
+            and (not normal_form or (normal_form == "NFC" and self_check.tested(self.library_name)))
+            and _are_plain(found, bool(normal_form))
             and backends.core_knows(self.scheme),
             gigatoken=self._byte_level,
         )
@@ -142,6 +144,13 @@ def _normal_form(rules: dict[str, Any]) -> str:
     if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence" and len(normalizer["normalizers"]) < 2:
         normalizer = next(iter(normalizer["normalizers"]), None)
     return str(normalizer["type"]) if normalizer else ""
+
+
+def _are_plain(tokens: list[dict[str, Any]], normalizes: bool) -> bool:
+    """Whether tokens are found wherever their names stand in a text, whatever stands beside them, all in one go."""
+    flagged = any(token.get(flag) for token in tokens for flag in ("single_word", "lstrip", "rstrip"))
+    after_normalising = {bool(token.get("normalized")) for token in tokens}
+    return not flagged and len(after_normalising) < 2 and not (normalizes and True in after_normalising)
 
 
 def _reaches_out(token: dict[str, Any]) -> bool:

@@ -38,8 +38,7 @@ class RankTokenizer(Tokenizer):
             self.pattern = self._regex = scheme
         self.special_tokens = special_tokens
         self.eot = special_tokens.get(vocabulary.END_OF_TEXT)
-        self._parsed = special_tokens if specials == "parse" else {}
-        """Special tokens that are looked for in texts."""
+        self.found = special_tokens if specials == "parse" else {}
         largest_rank = vocabulary.last_rank(text, place) if published else max(self._ranks.values())
         self.largest_id = max(largest_rank, *special_tokens.values(), 0)
         if not published:
@@ -48,9 +47,9 @@ class RankTokenizer(Tokenizer):
             list(special_tokens),
             [self._regex],
             published,
-            core=backends.core_knows(self.scheme) and not self._parsed,
+            core=backends.core_knows(self.scheme),
             # It refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
-            gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self._parsed.values()),
+            gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self.found.values()),
         )
         if self.scheme:
             self._set_cuts(self.scheme, parsed=specials == "parse")
@@ -84,7 +83,7 @@ class RankTokenizer(Tokenizer):
         # An eighth of a second with the GIL held: not once for each thread.
         with self._building:
             encoding = self._tiktoken
-        if self._parsed:
+        if self.found:
             return lambda document: list(encoding.encode(document, allowed_special="all"))
         encode: Reference = encoding.encode_ordinary
         return encode
@@ -100,4 +99,4 @@ class RankTokenizer(Tokenizer):
 
     def _gigatoken(self, more: dict[str, int]) -> Any:
         assert self.scheme is not None
-        return backends.from_ranks(self._dense, self.scheme.gigatoken, {**self._parsed, **more})
+        return backends.from_ranks(self._dense, self.scheme.gigatoken, {**self.found, **more})

@@ -7,8 +7,9 @@ import hashlib
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from shardmill.errors import UsageError
 from shardmill.tokens import backends, self_check
 from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Engine
+from shardmill.tokens.found_tokens import TokenNames
 from shardmill.tokens.stitch import Stitching
 from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
@@ -51,6 +53,10 @@ class Tokenizer(ABC):
     cut: Cut | None = None
     """Finds the places where a text may be cut; None: there are none that are known."""
     stitching: Stitching | None = None
+    found: Mapping[str, int] = MappingProxyType({})
+    """Tokens that are looked for in texts, with their ids."""
+    normalize: Callable[[str], str] | None = None
+    """Brings a text into the normal form that its library encodes; None: the text as it is."""
     library_bytes = 0
     """Memory that its library takes for each byte of a document, where every document goes to it whole."""
 
@@ -149,14 +155,18 @@ class Tokenizer(ABC):
         if name == "core":
             with self._building:
                 model = self._model
-            return backends.CoreBackend(model, self.dtype)
+            return backends.CoreBackend(model, self.dtype, self._found_names, self.normalize)
         if name == "gigatoken":
             return backends.GigatokenBackend(self._gigatoken, self.largest_id + 1)
         return backends.ReferenceBackend(self.encode_batch)
 
     @cached_property
+    def _found_names(self) -> TokenNames | None:
+        return TokenNames(self.found) if self.found else None
+
+    @cached_property
     def _model(self) -> Model:
-        """For the core: ordinary tokens alone, since a special one is never found in a text there."""
+        """For the core: ordinary tokens alone. Others are never made by merging."""
         raise NotImplementedError
 
     def _gigatoken(self, more: dict[str, int]) -> Any:

@@ -1,0 +1,121 @@
+"""Rows of text for an encoder that finds no tokens by their names, and brings nothing into a normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from shardmill.byte_search import occurrences
+from shardmill.core import not_normal
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_LOOKED_AT = 4  # bytes of a name by which most places are ruled out at once
+
+
+class SplitRows(NamedTuple):
+    """Rows of which one ends at every token that was found, in place of those that were given; with the same gaps."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    """Of each row the token that stands behind it; -1: a row that was given ends there."""
+
+
+class TokenNames:
+    """Finds tokens by their names: the leftmost, and of several that begin there the longest."""
+
+    def __init__(self, names: Mapping[str, int]) -> None:
+        self._names = sorted(
+            ((name.encode(), id_) for name, id_ in names.items() if name), key=lambda one: -len(one[0])
+        )
+        shortest = min((len(name) for name, _ in self._names), default=0)
+        # Which bytes stand at the first places of any name.
+        self._allowed = np.zeros((min(_LOOKED_AT, shortest), 256), np.bool_)
+        for name, _ in self._names:
+            self._allowed[range(len(self._allowed)), list(name[: len(self._allowed)])] = True
+
+    def split(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> SplitRows | None:
+        """The rows data[offsets[i] : offsets[i+1] - gap] without the tokens in them; None: there are none."""
+        begins = self._candidates(data, int(offsets[0]), int(offsets[-1]))
+        if not len(begins):
+            return None
+        rows = np.searchsorted(offsets, begins, side="right") - 1
+        sizes, ids = self._longest(data, begins, offsets[rows + 1] - gap)
+        kept = np.flatnonzero(sizes)
+        kept = kept[_apart(begins[kept], sizes[kept])]
+        begins, sizes, ids, rows = begins[kept], sizes[kept], ids[kept], rows[kept]
+        if not len(begins):
+            return None
+        first, ends = int(offsets[0]), begins + sizes
+        text = data[first : int(offsets[-1])].tobytes()
+        between = zip([0, *(ends - first).tolist()], [*(begins - first).tolist(), len(text)], strict=True)
+        joined = bytes(gap).join([text[begin:end] for begin, end in between])
+        # What stands behind a token has moved by what went before it.
+        moved = first + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes - gap)])
+        bounds = np.empty(len(offsets) + len(begins), np.int64)
+        found = np.zeros(len(bounds) - 1, np.int64) - 1
+        place = rows + np.arange(len(rows))
+        found[place] = ids
+        bounds[place + 1] = ends - moved[1:]
+        bounds[np.append(0, np.flatnonzero(found < 0) + 1)] = offsets - moved[np.searchsorted(begins, offsets)]
+        return SplitRows(np.frombuffer(joined, np.uint8), bounds, found)
+
+    def _candidates(self, data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int64]:
+        """Where a name may begin."""
+        text = data[first:last]
+        firsts = [bytes([byte]) for byte in np.flatnonzero(self._allowed[0]).tolist()]
+        at = np.concatenate([occurrences(text, byte) for byte in firsts])
+        at = np.sort(at[at <= len(text) - len(self._allowed)])
+        for place, allowed in enumerate(self._allowed):
+            at = at[allowed[text[at + place]]]
+        return at + first
+
+    def _longest(
+        self, data: NDArray[np.uint8], begins: NDArray[np.int64], limits: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Of each place the size and the id of the longest name that begins there and ends in its row; or 0."""
+        sizes, ids = np.zeros((2, len(begins)), np.int64)
+        left = np.arange(len(begins))
+        for name, id_ in self._names:
+            some = left[begins[left] + len(name) <= limits[left]]
+            for place, byte in enumerate(name):
+                some = some[data[begins[some] + place] == byte]
+            sizes[some], ids[some] = len(name), id_
+            left = left[sizes[left] == 0]
+        return sizes, ids
+
+
+def _apart(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Which names count where some overlap: from the left, and none inside another."""
+    if np.all(begins[1:] >= begins[:-1] + sizes[:-1]):
+        return np.arange(len(begins))
+    kept, behind = list[int](), 0
+    for i, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
+        if begin >= behind:
+            kept.append(i)
+            behind = begin + size
+    return np.array(kept)
+
+
+def normalized(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int, normalize: Callable[[str], str]
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The rows with those normalised that may need it, which is rare."""
+    odd = np.flatnonzero(not_normal(data, offsets, gap)).tolist()
+    if not odd:
+        return data, offsets
+    sizes, view, filler = np.diff(offsets), data.data, bytes(gap)
+    parts: list[bytes | memoryview] = []
+    done = int(offsets[0])
+    for row in odd:
+        begin, end = int(offsets[row]), int(offsets[row + 1])
+        text = normalize(bytes(view[begin : end - gap]).decode()).encode()
+        parts += [view[done:begin], text, filler]
+        sizes[row] = len(text) + gap
+        done = end
+    parts.append(view[done : int(offsets[-1])])
+    return np.frombuffer(b"".join(parts), np.uint8), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
