@@ -111,11 +111,11 @@ class SimulatedExecutor(Executor):
             self._free[running.node] += 1
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
-        """What happens next and in the fifth of a second after it; nothing, if that is more than seconds away."""
+        """What happens next, and soon after it unless times are known; nothing, if that is more than seconds away."""
         if self._events[0][0] > self.now + 3 * seconds:
             self.now += 3 * seconds
             return
-        until = self._events[0][0] + 0.2
+        until = self._events[0][0] + (0.2 if self._seconds is None else 0.0)
         while self._events[0][0] <= until:
             self.now, _, kind, which = heapq.heappop(self._events)
             if kind == "sign":

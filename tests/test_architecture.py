@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill import documents
+from shardmill import core, documents
 from shardmill.run import splits
 from shardmill.storage import feeds
 from shardmill.tokens import cuts
@@ -282,6 +282,20 @@ print([name for name in {unwanted} if name in sys.modules])
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+@pytest.mark.skipif(not core.available(), reason=f"no compiled core: {core.why_not()}")
+def test_a_run_over_parquet_does_not_import_pyarrow(tmp_path: Path) -> None:
+    # It takes 28 MB, and pyarrow.parquet 47.
+    write_rows(tmp_path / "a.parquet", ["Some words.", None, "", "More of them."])
+    ask = f"""
+import sys, shardmill
+shardmill.prepare({str(tmp_path / "a.parquet")!r}, {str(tmp_path / "out")!r}, max_bad="any")
+print("pyarrow" in sys.modules)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])

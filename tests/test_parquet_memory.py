@@ -80,7 +80,7 @@ def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path: Path, use_
 
 
 REFUSED: dict[str, tuple[Callable[[], Sequence[str | None]], dict[str, Any]]] = {
-    "a dictionary": (lambda: _words(11_000, 5000) * 2, {"dictionary_pagesize_limit": 1 << 30}),
+    "a dictionary": (lambda: _words(11_000, 12_000) * 2, {"dictionary_pagesize_limit": 1 << 30}),
     "a dictionary with a long text": (lambda: [*_words(30, 100), "x y " * 16_000_000], {}),
     "a page": (lambda: _words(11_000, 14_000), {"use_dictionary": False, "data_page_size": 1 << 30}),
     "a page with a long text": (lambda: [*_words(30, 100), "x y " * 20_000_000], {"use_dictionary": False}),

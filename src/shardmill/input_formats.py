@@ -47,7 +47,13 @@ INPUT_FORMATS: dict[str, InputFormat] = {
         "jsonl", "JsonLinesReader", "line", "jsonl ndjson jsonlines json", text=True, light=True, sectioned=True
     ),
     "parquet": InputFormat(
-        "parquet", "ParquetReader", "row", "parquet pq", sectioned=True, begins=lambda head: head[:4] == PARQUET_MARK
+        "parquet",
+        "ParquetReader",
+        "row",
+        "parquet pq",
+        light=True,
+        sectioned=True,
+        begins=lambda head: head[:4] == PARQUET_MARK,
     ),
     "arrow": InputFormat("arrow_ipc", "ArrowReader", "row", "arrow arrows feather ipc", begins=_is_arrow),
     "csv": InputFormat("delimited", "CsvReader", "row", "csv", text=True),

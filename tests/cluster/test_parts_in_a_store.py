@@ -93,7 +93,7 @@ def test_missing_and_damaged_parts_are_named(source: Path, bucket: Bucket, machi
     with pytest.raises(UsageError, match="1 of 2 parts are missing: 1"):
         merge(url, memory=MEMORY)
     make_part(url, 1, memory=MEMORY)
-    (name,) = [name for name in bucket.names() if name.startswith(".parts/00001/") and name.endswith("tokens.bin")]
+    (name,) = [name for name in bucket.names() if name.startswith(".parts/00001/") and name.endswith("train-after.bin")]
     data = bucket.read(name)
     bucket.put(name, bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(OutputError, match="part 1 is damaged"):

@@ -51,22 +51,26 @@ def test_the_page_has_what_the_figures_give() -> None:
 
 
 class Watched(LocalExecutor):
-    """Real processes, and how many seconds each took."""
+    """Real processes, and how many seconds of a slot each part took, from when it was free."""
 
-    def __init__(self, out: Any, **settings: Any) -> None:
-        super().__init__(out, **settings)
+    def __init__(self, out: Any, parallel: int, **settings: Any) -> None:
+        super().__init__(out, parallel=parallel, **settings)
+        self.began = self.ended = time.monotonic()
         self.seconds: dict[int, float] = {}
-        self._begun: dict[int, float] = {}
-        self._number: dict[int, int] = {}
+        self._free = [self.began] * parallel
+        self._begun: dict[int, tuple[int, float]] = {}
 
     def start(self, copy: int, number: int) -> None:
-        self._begun[copy], self._number[copy] = time.monotonic(), number
+        self._begun[copy] = number, self._free.pop(0)
         super().start(copy, number)
 
     def reports(self, seconds: float) -> Iterator[tuple[int, PartReport]]:
         for copy, report in super().reports(seconds):
             if report.kind == "done":
-                self.seconds[self._number[copy]] = time.monotonic() - self._begun[copy]
+                number, begun = self._begun[copy]
+                self.ended = time.monotonic()
+                self.seconds[number] = self.ended - begun
+                self._free.append(self.ended)
             yield copy, report
 
 
@@ -77,11 +81,10 @@ def test_a_real_run_takes_as_long_as_the_simulation_of_its_parts(tmp_path: Path)
     source = write_jsonl(tmp_path / "web.jsonl", documents(500))
     plan = plan_parts(source, tmp_path / "out", parts=7)
     executor = Watched(str(tmp_path / "out"), memory=500_000_000, workers=1, parallel=2)
-    began = time.monotonic()
     driver.Driver(
         {part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), executor, Progress()
     ).run()
-    real = time.monotonic() - began
     executor.close()
     # Both are sums of the same seconds, so the speed of the machine does not matter.
-    assert replay([executor.seconds[number] for number in range(7)], 2) == pytest.approx(real, rel=0.15, abs=0.5)
+    real = executor.ended - executor.began
+    assert replay([executor.seconds[number] for number in range(7)], 2) == pytest.approx(real, rel=1e-6)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import random
-from contextlib import AbstractContextManager
+import struct
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.documents import Reading, pages, parquet
-from shardmill.errors import BudgetError, SourceError
+from shardmill import core
+from shardmill.documents import Reading, page_texts, pages
+from shardmill.errors import SourceError
 from tests.documents.twin import read_path
 
 SIZES = (3000, 1 << 22)
@@ -62,7 +63,7 @@ def test_pages_give_the_texts_that_pyarrow_reads(
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_tiny_row_groups_are_decoded_many_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str) -> None:
+def test_tiny_row_groups_are_decoded_many_at_once(tmp_path: Path, codec: str) -> None:
     path, texts, dice = tmp_path / "a.parquet", _texts(nulls=True), random.Random(3)
     schema = pa.schema([("text", pa.string())])
     with pq.ParquetWriter(path, schema, compression=codec) as writer:
@@ -72,21 +73,12 @@ def test_tiny_row_groups_are_decoded_many_at_once(tmp_path: Path, monkeypatch: p
             writer.write_table(pa.table({"text": texts[at:end]}, schema))
             at = end
     groups = pq.read_metadata(path).num_row_groups
-    made: list[int] = []
-
-    def counted(*arguments: Any) -> pages.Small:
-        made.append(1)
-        return small_file(*arguments)
-
-    small_file = pages.small_file
-    monkeypatch.setattr(parquet, "small_file", counted)
     for size in (*SIZES, 1):
         got = read_path(path, size)
         assert got.documents == [text.encode() for text in texts if text is not None]
         assert [row for row, _ in got.rejects] == [i for i, text in enumerate(texts) if text is None]
         if size == SIZES[1]:
-            assert groups > 50 and len(made) < 10
-        made.clear()
+            assert groups > 50 and got.chunks < 10
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -116,32 +108,79 @@ def test_a_page_with_a_wrong_checksum_is_an_error(tmp_path: Path, encoding: str,
         read_path(path)
 
 
-def _refusing(amount: int, what: str, place: str, record: int = 0) -> NoReturn:
-    raise BudgetError(f"{what} takes {amount:,} bytes", place=place)
-
-
 @pytest.mark.parametrize("column", ["text", "a.text"])
-def test_a_footer_too_large_to_be_parsed_is_searched_for_the_column(tmp_path: Path, column: str) -> None:
+def test_the_column_is_found_in_the_footer_by_its_path(tmp_path: Path, column: str) -> None:
     path = tmp_path / "a.parquet"
     texts = [f"row {i}" for i in range(500)]
     other = [f"\x19\x18\x04text {i}" for i in range(500)]
     inside = pa.array([{"text": text} for text in texts])
     data = pa.table({"z": other, "a": inside}) if column == "a.text" else pa.table({"a": range(500), "text": texts})
     pq.write_table(data, path, row_group_size=20)
-
-    def hold(amount: int, what: str, place: str, record: int = 0) -> AbstractContextManager[None]:
-        return (_refusing if what == "the footer" else Reading().hold)(amount, what, place, record)
-
-    got = read_path(path, 1000, Reading(text_field=column, hold=hold))
+    got = read_path(path, 1000, Reading(text_field=column))
     assert got.documents == [text.encode() for text in texts]
 
 
-def test_a_footer_where_the_search_would_be_misled_is_refused_and_not_misread(tmp_path: Path) -> None:
+def test_a_footer_whose_statistics_look_like_the_column_is_not_misread(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = [f"\x19\x18\x04text {i}" for i in range(100)]
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=20)
-    with pytest.raises(BudgetError, match="the footer takes"):
-        read_path(path, 1000, Reading(hold=_refusing))
+    pq.write_table(pa.table({"a": texts, "text": texts[::-1]}), path, row_group_size=20)
+    assert read_path(path, 1000).documents == [text.encode() for text in texts[::-1]]
+
+
+@pytest.mark.parametrize("version", ["1.0", "2.0"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_without_the_core_the_texts_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, version: str
+) -> None:
+    path, texts = tmp_path / "a.parquet", _texts(nulls=True)
+    options = {"data_page_size": 500, "row_group_size": 70, **_encoding(encoding, "text")}
+    pq.write_table(pa.table({"text": texts}), path, data_page_version=version, **options)
+    monkeypatch.setattr(core, "available", lambda: False)
+    for size in SIZES:
+        assert read_path(path, size).documents == [text.encode() for text in texts if text is not None]
+
+
+@pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"])
+def test_texts_of_one_length_are_read_in_every_encoding(tmp_path: Path, encoding: str) -> None:
+    path, texts = tmp_path / "a.parquet", [b"%04d" % i for i in range(300)]
+    data = pa.table({"text": pa.array(texts, pa.binary(4))})
+    pq.write_table(data, path, use_dictionary=False, column_encoding={"text": encoding})
+    assert read_path(path).documents == texts
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 3])
+def test_lz4_is_read_as_hadoop_writes_it_and_raw(blocks: int) -> None:
+    text = b"some text, and some text more, " * 30
+    step = -(-len(text) // max(1, blocks))
+    raw = b""
+    for at in range(0, len(text), step):
+        block = pa.compress(text[at : at + step], "lz4_raw", asbytes=True)
+        raw += struct.pack(">II", len(text[at : at + step]), len(block)) * (blocks > 0) + block
+    page = pages.Page(pages.DICTIONARY_PAGE, 0, 0, 0, len(raw), len(text), 0, 0, codec=page_texts.LZ4)
+    assert page_texts._content(page, raw).tobytes() == text
+
+
+@pytest.mark.parametrize(
+    ("page", "wrong"),
+    [
+        ({"encoding": 4}, "BIT_PACKED"),
+        ({"encoding": 77}, "encoding 77"),
+        ({"codec": 3}, "codec 3"),
+        ({"encoding": 8}, "a dictionary that is not there"),
+    ],
+)
+def test_what_cannot_be_decoded_is_named(page: dict[str, Any], wrong: str) -> None:
+    good = pages.Page(pages.DATA, pages.PLAIN, 0, 0, 5, 5, 1, 0, codec=0)
+    leaf = pages.Leaf(pages.BYTE_ARRAY, 0, 0, text=True)
+    texts = page_texts.PageTexts(good, b"\1\0\0\0x", leaf, None)
+    assert [found.tolist() for found in texts.lengths(1)] == [[1], [True]] and texts.text(0, 1).tobytes() == b"x"
+    with pytest.raises(pages.Damaged, match=wrong):
+        page_texts.PageTexts(good._replace(**page), b"\1\0\0\0x", leaf, None)
+    # Where there are no levels, some writers name an encoding of them that was given up long ago.
+    odd = good._replace(level_encoding=4)
+    page_texts.PageTexts(odd, b"\1\0\0\0x", leaf, None)
+    with pytest.raises(pages.Damaged, match="BIT_PACKED"):
+        page_texts.PageTexts(odd, b"\1\0\0\0x", leaf._replace(levels=1), None)
 
 
 @pytest.mark.parametrize(

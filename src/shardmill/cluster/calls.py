@@ -8,9 +8,10 @@ from typing import Any
 
 from shardmill.cluster.part import PartResult, make_part
 from shardmill.cluster.planning import PartPlan
+from shardmill.cluster.rows_output import ROW
 from shardmill.errors import UsageError
 from shardmill.inspection import Inspection
-from shardmill.run import ROW, Progress
+from shardmill.run import Progress
 from shardmill.units import show_bytes, show_count, show_seconds
 
 _TASKS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")

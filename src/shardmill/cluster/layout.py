@@ -6,7 +6,6 @@ piece goes on from there as the merge would, and writes its files only.
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -19,8 +18,8 @@ from shardmill.run import Writer
 from shardmill.shards import Output
 
 PIECES = "pieces.json"
-PIECE_BYTES = 1 << 30
-"""Of tokens in a piece, about: seconds of work, and little enough that a dataset has many."""
+PIECE_BYTES = 1 << 27
+"""Of tokens in a piece, at least, unless there would be too many: one shard of the usual size."""
 _END = 1 << 62
 
 
@@ -88,9 +87,10 @@ class Pieces:
     def before(self, writer: Writer) -> None:
         """A batch is about to be written."""
         state = writer.state
-        self._state: dict[str, Any] = copy.deepcopy(
-            {"split": state.split, "carried": state.carried, "counts": state.counts, "merge": state.merge}
-        )
+        counts = [{split: dict(count) for split, count in counts.items()} for counts in state.counts]
+        self._state: dict[str, Any] = {
+            "split": state.split, "carried": state.carried, "counts": counts, "merge": dict(state.merge)
+        }  # fmt: skip
         self._positions = [output.position() for output in self._outputs]
 
     def after(self, writer: Writer) -> None:

@@ -6,6 +6,7 @@ written in one go, and so is a dataset with `--limit`. With `--keep-parts` nothi
 
 from __future__ import annotations
 
+import collections
 import json
 import logging
 import tempfile
@@ -40,6 +41,7 @@ from shardmill.storage import Written, writing_temporary_files
 from shardmill.units import show_bytes
 
 _log = logging.getLogger(__name__)
+_MOST_PIECES = 10_000  # about, since whoever makes one reads the list of them
 _USED = 1 << 30  # bytes of parts that were used up, and are removed together
 
 
@@ -65,7 +67,7 @@ class MergedParts(Producer):
         self._manifests = manifests
         self.engine = self._manifests[0]["part"]["engine"]
         spans = options.separator is None and not (val.nothing and options.limit is None)
-        self._settings = RowSettings(plan.tokenizer.dtype.name, plan.tokenizer.eot or 0, spans, val.first)
+        self._settings = RowSettings(plan.tokenizer.dtype.name, spans, val.first)
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         self._in_pieces = options.limit is None and all(output.file_tokens for output in outputs)
         if whole.keep or (self._in_pieces and read_layout(whole.place) is not None):
@@ -79,12 +81,14 @@ class MergedParts(Producer):
         """Parts are removed as they are used up; those that files are just being written from are still there."""
         if self._whole.keep:
             return
-        splits = [manifest["splits"]["train"] for manifest in self._manifests]
-        tokens = sum(split["tokens"] + split["documents"] for split in splits)
-        stored = [sum(file["bytes"] for file in split["files"]) for split in splits]
-        used = self._pieces_at_once * PIECE_BYTES if self._in_pieces else _USED
+        tokens: collections.Counter[str] = collections.Counter()
+        for manifest in self._manifests:
+            for one in (manifest, *manifest.get("also", ())):
+                tokens[one["eot"]] += _tokens_of(one)
+        stored = [sum(file["bytes"] for file in final_files(manifest)) for manifest in self._manifests]
+        used = self._pieces_at_once * self._piece_bytes() if self._in_pieces else _USED
         waiting = min(2 * max(stored) + used, sum(stored))
-        need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
+        need = sum(destination.space(output, tokens[output.eot] * output.dtype.itemsize, 0)[0] for output in outputs)
         more = max(0, need + waiting - sum(stored))
         _log.warning("note: up to %s of disk are needed besides the parts, which are removed as they are used up",
                      show_bytes(more))  # fmt: skip
@@ -171,7 +175,7 @@ class MergedParts(Producer):
 
     def _lay_out(self, writer: Writer) -> Iterator[Batch]:
         """Not to be recorded before all of it is done: it takes a hundredth of the time that writing takes."""
-        pieces = Pieces(self._outputs, PIECE_BYTES)
+        pieces = Pieces(self._outputs, self._piece_bytes())
         for part in self._whole.parts:
             stored = self._stored(part)
             for batch in stored.measured(dict(writer.state.merge), self._eots):
@@ -201,10 +205,12 @@ class MergedParts(Producer):
         documents, tokens = self._plan.options.limits
         if documents is None and tokens is None:
             return False
-        done, split = writer.done(), manifest["splits"]["train"]
+        done = writer.done()
         limit = Limit(documents and documents - done.documents, tokens and tokens - done.tokens)
-        marks = split["documents"] if self._outputs[0].eot != "none" else 0
-        return limit.reached_by(manifest["documents"], split["tokens"] + marks)
+        return limit.reached_by(manifest["documents"], _tokens_of(manifest))
+
+    def _piece_bytes(self) -> int:
+        return max(PIECE_BYTES, sum(map(_tokens_of, self._manifests)) * self._outputs[0].dtype.itemsize // _MOST_PIECES)
 
 
 class _TextOfPart(EncodedText):
@@ -218,6 +224,10 @@ class _TextOfPart(EncodedText):
         state, size = writer.state, self.budget.chunk_bytes
         chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
         return (Entry(*chunk) for chunk in chunks)
+
+
+def _tokens_of(described: dict[str, Any]) -> int:
+    return sum(split["tokens"] for split in described["splits"].values())
 
 
 def _set_stage(stage: str, writer: Writer) -> None:

@@ -8,17 +8,21 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shardmill import arguments
 from shardmill.cluster.dividing import PartBounds
 from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartPlan, read_part_plan
+from shardmill.cluster.rows_output import RowsOutput
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import BusyError, UsageError
-from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, RowsOutput, Run, Worker, Writer
+from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, Rows, Run, Worker, Writer
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
 
@@ -86,9 +90,7 @@ def _make(
         folder = whole.place.work(part_name(part.number), attempt)
         plan, bounds = whole.load(part, settings, loaded.tokenizer)
         loaded.tokenizer = plan.tokenizer
-        outputs: list[Output] = [RowsOutput(folder, plan.tokenizer.dtype)]
-        if whole.keep:
-            outputs = whole.open_part(part.number, plan, folder)
+        outputs = whole.open_part(part.number, plan, folder)
         try:
             text = PartText(whole, part, plan, bounds, outputs, loaded.engines)
             result = Run(text, Destination(folder), outputs, progress).go()
@@ -112,9 +114,8 @@ class PartText(EncodedText):
         engines: list[Engine],
     ) -> None:
         super().__init__(plan, outputs, engines=engines)
-        self._bounds = bounds
-        if not whole.keep:
-            self.splits, self.first = ("train",), 0
+        self._bounds, self._outputs = bounds, outputs
+        self.first = 0
         if isinstance(self.bad_allowed, float):
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}
@@ -133,7 +134,14 @@ class PartText(EncodedText):
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
         self._writer = writer
         with super().batches(writer) as batches:
-            yield batches
+            yield map(self._with_rows, batches)
+
+    def _with_rows(self, batch: Batch) -> Batch:
+        """The table of rows is written with the first output, which knows only tokens otherwise."""
+        output = self._outputs[0]
+        if isinstance(output, RowsOutput) and batch.streams:
+            batch.after = partial(_write_rows, output, batch.streams[output.eot].rows, batch.piece)
+        return batch
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """The merge says what all takes; a part is small beside it."""
@@ -147,3 +155,10 @@ class PartText(EncodedText):
 
     def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
         return batches
+
+
+def _write_rows(output: RowsOutput, rows: Rows, piece: bool, writer: Writer) -> None:
+    """Keep rows as they are, but for the split of a piece, which the beginning of its document has decided."""
+    if piece:
+        rows = replace(rows, val=np.full(len(rows), writer.state.split == "val"))
+    output.append_rows(rows)

@@ -15,6 +15,7 @@ from typing import Any
 from shardmill import __version__, arguments
 from shardmill.cluster.dividing import PartBounds, divided, undivided_sources
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
+from shardmill.cluster.rows_output import RowsOutput
 from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import Options, Val
@@ -72,8 +73,10 @@ class PartPlan:
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
     def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
-        """Outputs for the own shards of a part, whose numbers follow those of the parts before it."""
+        """What a part writes: rows to be merged, or its own shards, whose numbers follow those of the parts before."""
         outputs = open_outputs(plan, folder, name=self.name, first=(_MOST_PARTS + number) * _MOST_FILES)
+        if not self.keep:
+            return [RowsOutput(folder, plan.tokenizer.dtype, eot) for eot in dict.fromkeys(one.eot for one in outputs)]
         for output in outputs:  # what a whole split has besides comes with the merge
             output.only = {split: range(_MOST_FILES) for split in SPLITS}
         return outputs

@@ -5,24 +5,27 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.cluster.checked_blocks import CheckedReader
 from shardmill.cluster.place import Place, damaged_part, files_of, part_name
+from shardmill.cluster.rows_output import ROW, ROWS, marked, tokens_name, unpacked
 from shardmill.errors import DamageError
-from shardmill.run import REJECTS, ROW, ROWS, TOKENS, Batch, CheckedReader, Rows, Stream, eot_places, unpacked, with_eot
-from shardmill.tokens import Encoded
+from shardmill.run import REJECTS, Batch, Rows, Stream
+from shardmill.shards import SPLITS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.run import Writer
 
-_ROWS_AT_ONCE, _PLACES_AT_ONCE = 1 << 16, 1 << 22  # rows, and tokens with the places for EOT, that are moved at once
-_SPARSE = 8  # a split with less than this share of the tokens is read row by row
+# Rows, and bytes of their tokens, that are moved at once. The system's allocator uses memory below 5 MB again
+# (run/machine.py); larger arrays would have all their pages cleared, which takes longer than to copy them.
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 16, 4 << 20
 _BLOCK = 1 << 20
 
 
@@ -31,8 +34,6 @@ class RowSettings:
     """What has to be known of a plan to make its rows into final files."""
 
     dtype: str
-    mark: int
-    """The end-of-text token."""
     spans: bool
     """The rows of one document may be in several splits."""
     first: int
@@ -46,6 +47,7 @@ class StoredPart:
         self._place, self._number, self._settings = place, number, settings
         self._folder = "/".join(filter(None, [part_name(number), manifest.get("made")]))
         self._sizes = {file["name"]: file["bytes"] for file in files_of(manifest)}
+        self._readers: dict[str, CheckedReader] = {}
         self._rejects = manifest.get("rejects")
         self._dtype = np.dtype(settings.dtype)
 
@@ -54,11 +56,12 @@ class StoredPart:
 
         `split`: the tokens of that one only.
         """
-        return _ahead(self._batches(behind, eots, lambda rows, eot, at: self._stream(rows, eot, at, split)))
+        splits = SPLITS if split is None or self._settings.first else (split,)
+        return _ahead(self._batches(behind, eots, splits, self._tokens))
 
     def measured(self, behind: dict[str, int], eots: tuple[str, ...]) -> Iterator[Batch]:
         """The same without the tokens: as many of them as there are, and all the same."""
-        return _ahead(self._batches(behind, eots, lambda rows, eot, at: _nothing(_marked(rows, eot), self._dtype)))
+        return _ahead(self._batches(behind, eots, SPLITS, self._nothing))
 
     def rejects(self) -> Iterator[list[bytes]]:
         """The lines of its rejects, some at a time; OutputError at the end if they are not what was written."""
@@ -66,7 +69,7 @@ class StoredPart:
             return
         found, rest = hashlib.sha256(), b""
         for start in range(0, self._rejects["bytes"], _BLOCK):
-            block = self._read(REJECTS, "", start, min(start + _BLOCK, self._rejects["bytes"])).tobytes()
+            block = self._read(REJECTS, start, min(start + _BLOCK, self._rejects["bytes"])).tobytes()
             found.update(block)
             *lines, rest = (rest + block).split(b"\n")
             yield [line + b"\n" for line in lines]
@@ -74,81 +77,69 @@ class StoredPart:
             raise damaged_part(self._number, f"`{REJECTS}` is not what was written", self._place.out)
 
     def _batches(
-        self, behind: dict[str, int], eots: tuple[str, ...], make: Callable[[Rows, str, int], Stream]
+        self,
+        behind: dict[str, int],
+        eots: tuple[str, ...],
+        splits: tuple[str, ...],
+        tokens: Callable[[str, int, int], NDArray[Any]],
     ) -> Iterator[Batch]:
-        row, at, is_open = (behind.get(name, 0) for name in ("rows", "places", "open"))
-        reader, spans = self._checked(ROWS), self._settings.spans
-        count = reader.size // ROW.itemsize
-        table = np.empty(0, ROW)
-        while row < count:
-            more = range(row + len(table), min(row + _ROWS_AT_ONCE, count))
-            if more:
-                table = np.concatenate([table, self._bytes(reader, ROWS, ROW, more.start, more.stop)])
-            rows = unpacked(table)
-            stops = np.cumsum(rows.length + 1)
-            taken = max(1, int(np.searchsorted(stops, _PLACES_AT_ONCE, side="right")))
-            closed = np.flatnonzero(rows.closes[:taken])
-            taken = int(closed[0 if is_open else -1]) + 1 if len(closed) else taken
-            rows, table = rows[:taken], table[taken:]
-            streams = {eot: make(rows, eot, at) for eot in eots}
-            row, at = row + taken, at + int(stops[taken - 1])
-            filled = np.flatnonzero(rows.length)
-            was_open, is_open = is_open, int(not rows.closes[filled[-1]]) if len(filled) else is_open
-            after = partial(_note, {"rows": row, "places": at, "open": is_open})
+        names = [(eot, split, tokens_name(split, eot)) for eot in eots for split in splits]
+        at = {name: behind.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
+        for rows, is_open in self._rows(at["rows"], at["open"]):
+            streams = {eot: Stream(marked(rows, eot), {}) for eot in eots}
+            for eot, split, name in names:
+                mine = rows.val if split == "val" else ~rows.val
+                start, at[name] = at[name], at[name] + int(streams[eot].rows.length[mine].sum())
+                if start < at[name]:
+                    streams[eot].tokens[split] = tokens(name, start, at[name])
+            spans, was_open = self._settings.spans, at["open"]
+            at["rows"], at["open"] = at["rows"] + len(rows), is_open
+            after = partial(_note, dict(at))
             yield Batch([], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=after)
 
-    def _stream(self, rows: Rows, eot: str, at: int, split: str | None) -> Stream:
-        """The rows with their tokens, which begin at a place; of one split only, if that is asked for."""
-        mark, wanted = self._settings.mark, rows.val if split == "val" else ~rows.val
-        stops = np.concatenate([np.zeros(1, np.int64), np.cumsum(rows.length + 1)])
-        if split is None or self._settings.first or _SPARSE * stops[1:][wanted].size > len(rows):
-            stream = with_eot(rows, Encoded(self._tokens(at, at + int(stops[-1])), stops), eot, mark)
-            return stream if split is None or self._settings.first else _only(stream, split)
-        borders = np.flatnonzero(np.diff(wanted, prepend=False, append=False)).reshape(-1, 2).tolist()
-        found = [self._tokens(at + int(stops[begin]), at + int(stops[end])) for begin, end in borders]
-        mine = rows[wanted]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(mine.length + 1)])
-        tokens = np.concatenate([np.empty(0, self._dtype), *found])
-        return Stream(_marked(rows, eot), with_eot(mine, Encoded(tokens, offsets), eot, mark).tokens)
+    def _rows(self, row: int, is_open: int) -> Iterator[tuple[Rows, int]]:
+        """The rows of each batch from a row on, and whether a document is open after them."""
+        count = self._reader(ROWS).size // ROW.itemsize
+        for first in range(row, count, _ROWS_AT_ONCE):
+            table = unpacked(self._values(ROWS, ROW, first, min(first + _ROWS_AT_ONCE, count)))
+            stops = np.cumsum((table.length + 1) * self._dtype.itemsize)
+            begin = 0
+            while begin < len(table):
+                full = _BYTES_AT_ONCE + (int(stops[begin - 1]) if begin else 0)
+                end = max(begin + 1, int(np.searchsorted(stops, full, side="right")))
+                closed = np.flatnonzero(table.closes[begin:end])
+                end = begin + int(closed[0 if is_open else -1]) + 1 if len(closed) else end
+                rows, begin = table[begin:end], end
+                filled = np.flatnonzero(rows.length)
+                is_open = int(not rows.closes[filled[-1]]) if len(filled) else is_open
+                yield rows, is_open
 
-    def _tokens(self, start: int, end: int) -> NDArray[Any]:
-        return self._bytes(self._checked(TOKENS), TOKENS, self._dtype.newbyteorder("<"), start, end).astype(
-            self._dtype, copy=False
-        )
+    def _tokens(self, name: str, start: int, end: int) -> NDArray[Any]:
+        return self._values(name, self._dtype.newbyteorder("<"), start, end).astype(self._dtype, copy=False)
 
-    def _checked(self, name: str) -> CheckedReader:
-        return CheckedReader(partial(self._read, name), self._sizes[name])
+    def _nothing(self, name: str, start: int, end: int) -> NDArray[Any]:
+        return np.broadcast_to(np.zeros((), self._dtype), end - start)
 
-    def _bytes(self, reader: CheckedReader, name: str, dtype: np.dtype[Any], start: int, end: int) -> NDArray[Any]:
+    def _values(self, name: str, dtype: np.dtype[Any], start: int, end: int) -> NDArray[Any]:
         try:
-            return reader.read(start * dtype.itemsize, end * dtype.itemsize).view(dtype)
+            return self._reader(name).read(start * dtype.itemsize, end * dtype.itemsize).view(dtype)
         except DamageError as why:
             raise damaged_part(self._number, f"`{name}`: {why.message}", self._place.out) from None
 
-    def _read(self, name: str, more: str, start: int, end: int) -> NDArray[np.uint8]:
+    def _reader(self, name: str) -> CheckedReader:
+        if name not in self._readers:
+            self._readers[name] = CheckedReader(partial(self._read, name), self._sizes.get(name, 0))
+        return self._readers[name]
+
+    def _read(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
         try:
-            return self._place.section(f"{self._folder}/{name}{more}", start, end)
+            return self._place.section(f"{self._folder}/{name}", start, end)
         except FileNotFoundError:
-            raise damaged_part(self._number, f"`{name}{more}` is not there", self._place.out) from None
+            raise damaged_part(self._number, f"`{name}` is not there", self._place.out) from None
 
 
 def _note(behind: dict[str, int], writer: Writer) -> None:
     writer.state.merge |= behind
-
-
-def _marked(rows: Rows, eot: str) -> Rows:
-    return replace(rows, length=rows.length + eot_places(rows, eot))
-
-
-def _only(stream: Stream, split: str) -> Stream:
-    return stream._replace(tokens={name: tokens for name, tokens in stream.tokens.items() if name == split})
-
-
-def _nothing(rows: Rows, dtype: np.dtype[Any]) -> Stream:
-    """Rows whose tokens are not known, only how many there are."""
-    sizes = {"train": int(rows.length[~rows.val].sum()), "val": int(rows.length[rows.val].sum())}
-    tokens = {name: np.broadcast_to(np.zeros((), dtype), size) for name, size in sizes.items() if size}
-    return Stream(rows, tokens)
 
 
 def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:

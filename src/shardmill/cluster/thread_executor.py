@@ -27,7 +27,8 @@ class ThreadExecutor(Executor):
 
     def __init__(self, out: str, memory: int | str | None, workers: int | None) -> None:
         by_memory = _AT_ONCE if memory is None else max(1, (parse_bytes(memory) - _PROCESS) // _PIECE)
-        self._parallel = workers or min(_AT_ONCE, usable_cpus(), by_memory)
+        # More than CPUs: while one piece is brought to the disk, another can be hashed.
+        self._parallel = workers or min(_AT_ONCE, 2 * usable_cpus(), by_memory)
         super().__init__(out, None, None)
         self._running: dict[int, threading.Event] = {}
         self._threads = ThreadPoolExecutor(self._parallel, "shardmill-piece")

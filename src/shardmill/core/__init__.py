@@ -11,7 +11,7 @@ import functools
 import os
 from pathlib import Path
 
-ABI = 3
+ABI = 4
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -45,6 +45,9 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _POINTER, _POINTER, _INT64, _INT32],
         ],
     ),
+    "sm_texts": (_INT64, [_POINTER, _INT64, _INT64, _INT64, _POINTER, _POINTER]),
+    "sm_gather": (_INT64, [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT64]),
+    "sm_snappy": (_INT64, [_POINTER, _INT64, _POINTER, _INT64]),
 }
 """Result and arguments of each function, as in core.h."""
 
@@ -80,8 +83,9 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-# Behind the binding, since both are made of it.
+# Behind the binding, since all are made of it.
 from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, parse_ranks, room  # noqa: E402
+from shardmill.core.pages import find_texts, gather, snappy  # noqa: E402
 from shardmill.core.reading import (  # noqa: E402
     BLANK,
     LEFT,
@@ -107,6 +111,8 @@ __all__ = [
     "available",
     "content_hash",
     "find",
+    "find_texts",
+    "gather",
     "is_utf8",
     "json_lines",
     "library",
@@ -114,5 +120,6 @@ __all__ = [
     "not_normal",
     "parse_ranks",
     "room",
+    "snappy",
     "why_not",
 ]

@@ -16,7 +16,7 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 3
+#define SM_ABI 4
 SM_API int32_t sm_abi(void);
 
 enum {
@@ -116,5 +116,20 @@ enum { SM_LINE_TAKEN, SM_LINE_BLANK, SM_LINE_LEFT };
 SM_API int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *names, const int64_t *name_ends,
                              int64_t depth, uint8_t *text, int64_t room, int64_t *starts, int64_t *offsets,
                              uint8_t *verdicts, int64_t most, int32_t simd);
+
+/* ---- Pages of parquet columns: pages.c ------------------------------------------------------------------ */
+
+/* Texts that stand one after another from data[at] on, each behind its length in four bytes. Returns where the last of
+ * the rows ends, or SM_ERROR_ARGUMENT if one leads outside. */
+SM_API int64_t sm_texts(const uint8_t *data, int64_t n, int64_t at, int64_t rows, int64_t *starts, int64_t *lengths);
+
+/* Puts texts together from out[at] on: row i is the first prefixes[i] bytes of the row before it, then
+ * data[starts[i] .. starts[i] + lengths[i]). prefixes: NULL for none; the row before the first is out[0 .. at).
+ * Returns where the last ends, or SM_ERROR_SPACE if `room` is too small. */
+SM_API int64_t sm_gather(const uint8_t *data, int64_t n, const int64_t *starts, const int64_t *lengths,
+                         const int64_t *prefixes, int64_t rows, uint8_t *out, int64_t at, int64_t room);
+
+/* Decompresses what Snappy has made of `size` bytes. Returns size, or SM_ERROR_ARGUMENT if it is damaged. */
+SM_API int64_t sm_snappy(const uint8_t *stored, int64_t n, uint8_t *out, int64_t size);
 
 #endif

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
-from numpy.typing import NDArray
 
 from shardmill.documents import arrow_texts
 from shardmill.documents.arrow_messages import (
@@ -26,17 +25,17 @@ from shardmill.documents.arrow_messages import (
     read_message,
 )
 from shardmill.documents.arrow_texts import (
+    ArrowTexts,
     Content,
     Dictionary,
     FixedTexts,
     NumberedTexts,
     PlainTexts,
-    Texts,
     ViewedTexts,
 )
-from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, runs
+from shardmill.documents.batches import LONG_TEXT, RowBatch, RowsReader, after, cut, first_line
 from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
-from shardmill.documents.columns import find_column
+from shardmill.documents.columns import arrow_array, find_column
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
@@ -186,9 +185,10 @@ class _Batches:
         try:
             # A value is needed whole, however large, but only if there is memory for it.
             for rows in self._column_rows(values, ("value",), message, body, arrow_texts.PIECE // 4, largest=1 << 62):
-                copied = min(dictionary.bytes, arrow_texts.PIECE) + 2 * rows.column.nbytes
+                values_here = arrow_array(rows.column)
+                copied = min(dictionary.bytes, arrow_texts.PIECE) + 2 * values_here.nbytes
                 self.memory.need("a dictionary", dictionary.bytes + copied)
-                dictionary.add(rows.column)
+                dictionary.add(values_here)
             self.memory.need("a dictionary", dictionary.bytes)
         except BudgetError:
             # What is added to it later counts as well: the memory that is named has to suffice for all of it.
@@ -238,27 +238,12 @@ class _Batches:
                 raw = np.frombuffer(bits.read((count + 7) // 8), np.uint8)
                 valid &= np.unpackbits(raw, count=count, bitorder="little").view(np.bool_)
             lengths, valid = texts.lengths(count, valid)
-            yield from self._cut(texts, lengths, valid, size, largest)
+            yield from cut(texts, lengths, valid, size, largest, self._need_row)
 
-    def _cut(
-        self, texts: Texts, lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int, largest: int
-    ) -> Iterator[RowBatch]:
-        """Some rows in runs that weigh about `size`."""
-        weights = np.cumsum(lengths + np.where(valid, ROW_TEXT, ROW_TEXT + NULL_TEXT))
-        for at, to in runs(weights, size):
-            cost = int(lengths[at:to].sum())
-            if cost > largest:
-                texts.skip(at, to)
-                yield RowBatch(pa.nulls(0, pa.large_binary()), cost, 1)
-            else:
-                self.memory.need("a row", 2 * cost if cost > LONG_TEXT else 0)
-                offsets = np.concatenate([[0], np.cumsum(lengths[at:to])])
-                some = valid[at:to]
-                mask = None if some.all() else pa.py_buffer(np.packbits(some, bitorder="little"))
-                data = [mask, pa.py_buffer(offsets), pa.py_buffer(texts.text(at, to))]
-                yield RowBatch(pa.Array.from_buffers(pa.large_binary(), to - at, data), cost, to - at)
+    def _need_row(self, cost: int) -> None:
+        self.memory.need("a row", 2 * cost if cost > LONG_TEXT else 0)
 
-    def _texts(self, kind: Any, contents: list[Content], dictionary: Dictionary | None, rows: int) -> Texts:
+    def _texts(self, kind: Any, contents: list[Content], dictionary: Dictionary | None, rows: int) -> ArrowTexts:
         if pt.is_null(kind):
             return FixedTexts(Content(io.BytesIO(), 0, ""), 0)
         if pt.is_dictionary(kind):
@@ -317,7 +302,3 @@ class _Stored:
 
     def close(self) -> None:
         self.closed = True
-
-
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from shardmill.documents.batches import Texts
 from shardmill.documents.columns import numbers_array, valid_rows
 from shardmill.storage import STREAM_BLOCK
 
@@ -54,22 +55,15 @@ class Content:
             n -= len(self.read(min(n, STREAM_BLOCK)))
 
 
-class Texts:
+class ArrowTexts(Texts):
     """A column, some rows after the others."""
 
     def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Bytes of text in each of the next rows, and which of them are not null."""
         raise NotImplementedError
 
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
-        """The text of some of these rows; they are asked for in order, each once."""
-        raise NotImplementedError
 
-    def skip(self, first: int, last: int) -> None:
-        """Pass over the text of some of these rows."""
-
-
-class PlainTexts(Texts):
+class PlainTexts(ArrowTexts):
     """Offsets and text, read side by side."""
 
     def __init__(self, offsets: Content, data: Content, kind: np.dtype[Any]) -> None:
@@ -105,7 +99,7 @@ class FixedTexts(PlainTexts):
         return np.full(count, self._width, np.int64), valid
 
 
-class ViewedTexts(Texts):
+class ViewedTexts(ArrowTexts):
     """Views: length, and either the text itself or where in which buffer it stands."""
 
     def __init__(self, contents: list[Content], rows: int) -> None:
@@ -196,7 +190,7 @@ class Dictionary:
         return [(np.flatnonzero(where == piece), self._pieces[piece]) for piece in np.unique(where).tolist()]
 
 
-class NumberedTexts(Texts):
+class NumberedTexts(ArrowTexts):
     """Numbers of values in a dictionary."""
 
     def __init__(self, numbers: Content, kind: type[np.generic], dictionary: Dictionary) -> None:

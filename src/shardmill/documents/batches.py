@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from shardmill.documents.chunks import REJECT_MEMORY, ROW_MEMORY, Chunk, Documents, Oversize, Reject, beside, excerpt
-from shardmill.documents.columns import as_binary, invalid_rows, layout, numbers_array, text_bytes, valid_rows
 from shardmill.documents.reading import FormatReader
+from shardmill.storage import is_valid
 
 # A row counts as so many bytes of text more where rows are cut into chunks, and so does a null: a lease has eight bytes
 # of memory or more for each byte of text.
@@ -20,10 +20,84 @@ ROW_TEXT, NULL_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
 LONG_TEXT = 1 << 21
 
 
+@dataclass(frozen=True)
+class Column:
+    """Texts in Arrow layout: row i is data[offsets[i] : offsets[i + 1]]."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    valid: NDArray[np.bool_] | None = None
+    """Which rows are not null; None: all of them."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @classmethod
+    def of(cls, text: Any, lengths: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> Column:
+        """Rows of these lengths that stand in the text one after another."""
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return cls(np.frombuffer(text, np.uint8), offsets, None if valid is None or valid.all() else valid)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    @property
+    def nulls(self) -> int:
+        return 0 if self.valid is None else int(np.count_nonzero(~self.valid))
+
+    def slice(self, first: int, last: int | None = None) -> Column:
+        """Some of the rows, with the same data."""
+        last = len(self) if last is None else last
+        return Column(self.data, self.offsets[first : last + 1], None if self.valid is None else self.valid[first:last])
+
+    def kept(self, keep: NDArray[np.bool_]) -> Column:
+        """These rows alone; what is before and behind them in the data goes."""
+        offsets, data = self.offsets - self.offsets[0], self.data[self.offsets[0] : self.offsets[-1]]
+        if keep.all():
+            return Column(data, offsets)
+        if self.lengths[~keep].any():
+            data = data[np.repeat(keep, self.lengths)]
+        return Column.of(data, self.lengths[keep])
+
+    def invalid(self) -> Iterator[int]:
+        """Rows that are not UTF-8, found by halves: one bad row costs its neighbours nothing."""
+        waiting = [(0, len(self))]
+        while waiting:
+            first, last = waiting.pop()
+            if self._is_valid(first, last):
+                continue
+            if last - first > 1:
+                half = (first + last) // 2
+                waiting += [(half, last), (first, half)]
+            elif self.valid is None or self.valid[first]:  # behind a null there may be any bytes
+                yield first
+
+    def _is_valid(self, first: int, last: int) -> bool:
+        """Whether these rows are UTF-8 together, and none begins inside a character."""
+        ends = self.offsets[first : last + 1]
+        begins = ends[:-1][np.diff(ends) > 0]
+        return not (self.data[begins] & 0xC0 == 0x80).any() and is_valid(self.data[ends[0] : ends[-1]])
+
+
+NO_ROWS = Column(np.empty(0, np.uint8), np.zeros(1, np.int64))
+
+
+class Texts:
+    """A column of texts, of which some rows after the others are weighed and then read."""
+
+    def text(self, first: int, last: int) -> Any:
+        """The text of some of the rows that were weighed; they are asked for in order, each once."""
+        raise NotImplementedError
+
+    def skip(self, first: int, last: int) -> None:
+        """Pass over the text of some of these rows."""
+
+
 class RowBatch(NamedTuple):
     """Some consecutive rows: their texts, and those that could not even be told apart into columns."""
 
-    column: pa.Array
+    column: Column
     cost: int
     total: int
     """Rows, the bad ones included."""
@@ -33,7 +107,7 @@ class RowBatch(NamedTuple):
     @property
     def beside(self) -> int:
         """Bytes of memory that they take besides their text."""
-        return beside(self.total, len(self.rejects) + int(self.column.null_count))
+        return beside(self.total, len(self.rejects) + self.column.nulls)
 
 
 class RowsReader(FormatReader):
@@ -62,22 +136,21 @@ def read_rows(chunk: Chunk, field: str) -> Documents:
 
 def documents_of_rows(rows: RowBatch, field: str) -> Documents:
     """The good rows as documents; nulls and rows that are not UTF-8 are rejects, besides those that were before."""
-    array, rejects = as_binary(rows.column), list(rows.rejects)
+    column, rejects = rows.column, list(rows.rejects)
     records = np.arange(rows.total)
     if rejects:
         records = np.delete(records, [reject.record for reject in rejects])
-    keep = np.ones(len(array), bool)
-    if array.null_count:
-        keep = valid_rows(array)
+    keep = np.ones(len(column), bool)
+    if column.valid is not None:
+        keep = column.valid.copy()
         rejects += [Reject(record, -1, f"field `{field}` is null", "") for record in records[~keep].tolist()]
-    if invalid := list(invalid_rows(array)):
-        keep[invalid] = False
-        rejects += [Reject(int(records[row]), -1, "invalid UTF-8", excerpt(array[row].as_py())) for row in invalid]
-    if not keep.all():
-        array, records = array.take(numbers_array(np.flatnonzero(keep))), records[keep]
-    data, offsets = layout(array)
+    for row in column.invalid():
+        keep[row] = False
+        shown = excerpt(column.data[slice(*column.offsets[row : row + 2])].tobytes())
+        rejects.append(Reject(int(records[row]), -1, "invalid UTF-8", shown))
+    good = column.kept(keep)
     rejects.sort(key=lambda reject: reject.record)
-    return Documents(data, offsets, records if rejects else None, lines=rows.total, rejects=rejects)
+    return Documents(good.data, good.offsets, records[keep] if rejects else None, lines=rows.total, rejects=rejects)
 
 
 def after(parts: Iterable[RowBatch], count: int) -> Iterator[RowBatch]:
@@ -99,7 +172,7 @@ def _without(rows: RowBatch, count: int) -> RowBatch:
         for reject in rows.rejects
         if reject.record >= count
     )
-    return RowBatch(column, int(text_bytes(column).sum()), rows.total - count, rejects)
+    return RowBatch(column, int(column.lengths.sum()), rows.total - count, rejects)
 
 
 def runs(weights: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
@@ -112,16 +185,30 @@ def runs(weights: NDArray[np.int64], size: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def slices(columns: Iterable[pa.Array], size: int) -> Iterator[RowBatch]:
-    """Columns as runs of rows that weigh about `size`: small ones are not joined, large ones are cut.
+def weighed(lengths: NDArray[np.int64], valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """What each row and all before it weigh where rows are cut into chunks."""
+    return np.cumsum(lengths + np.where(valid, ROW_TEXT, ROW_TEXT + NULL_TEXT))
 
-    The weights of a column's rows take 8 bytes each, so columns must not have more rows than the memory is there for.
-    """
-    for column in columns:
-        sizes = text_bytes(column)
-        weights = np.cumsum(sizes)
-        weights += ROW_TEXT * np.arange(1, len(column) + 1)
-        if column.null_count:
-            weights += NULL_TEXT * np.cumsum(~valid_rows(column))
-        for first, last in runs(weights, size):
-            yield RowBatch(column.slice(first, last - first), int(sizes[first:last].sum()), last - first)
+
+def cut(
+    texts: Texts,
+    lengths: NDArray[np.int64],
+    valid: NDArray[np.bool_],
+    size: int,
+    largest: int,
+    need: Callable[[int], None] = lambda cost: None,
+) -> Iterator[RowBatch]:
+    """Rows that were weighed, in runs of about `size`. `need`: called with the bytes of each before they are made."""
+    for first, last in runs(weighed(lengths, valid), size):
+        cost = int(lengths[first:last].sum())
+        if last - first == 1 and cost > largest:
+            texts.skip(first, last)
+            yield RowBatch(NO_ROWS, cost, 1)
+        else:
+            need(cost)
+            column = Column.of(texts.text(first, last), lengths[first:last], valid[first:last])
+            yield RowBatch(column, cost, last - first)
+
+
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Arrow columns of any string-like type: where the text is, and how long it is."""
+"""Arrow columns of any string-like type: where the text is, how long it is, and the same in our own layout."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from shardmill.documents.batches import Column, RowBatch, runs, weighed
 from shardmill.errors import SourceError
 
 _RESERVED = 16 << 20  # bytes that Arrow may set aside at once for the values of a dictionary
@@ -49,7 +50,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def column_of(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
-    """The array at the path as large_binary or a dictionary of it, its offsets checked; numbers stay numbers.
+    """The array at the path as large_binary or a dictionary of it, its offsets checked.
 
     A null on the way is a null at its end.
 
@@ -74,8 +75,6 @@ def _checked(array: pa.Array) -> pa.Array:
     elif pt.is_large_string(array.type):
         array = array.cast(pa.large_binary())
     array.validate(full=True)
-    if pt.is_integer(array.type):
-        return array
     return (array.cast(pa.binary()) if pt.is_fixed_size_binary(array.type) else array).cast(pa.large_binary())
 
 
@@ -96,32 +95,45 @@ def valid_rows(array: pa.Array) -> NDArray[np.bool_]:
     return np.unpackbits(bits, count=valid.offset + len(valid), bitorder="little")[valid.offset :].view(np.bool_)
 
 
-def text_bytes(array: pa.Array) -> NDArray[np.int64]:
+def _text_bytes(array: pa.Array) -> NDArray[np.int64]:
     """Bytes of text in each row, without making a dictionary's rows out."""
     if pt.is_dictionary(array.type):
-        lengths = text_bytes(array.dictionary)
+        lengths = _text_bytes(array.dictionary)
         indices = array.indices.cast(pa.int64())
         numbers = np.frombuffer(indices.buffers()[1], np.int64, len(indices), 8 * indices.offset)
         if array.null_count:
             numbers = np.where(valid_rows(array), numbers, len(lengths))
         return np.append(lengths, 0)[numbers]
-    if pt.is_integer(array.type):
-        return np.zeros(len(array), np.int64)
     sizes = np.diff(_offsets(array))
     if array.null_count:  # which may have bytes behind it
         sizes[~valid_rows(array)] = 0
     return sizes
 
 
-def as_binary(array: pa.Array) -> pa.Array:
-    """The same rows as large_binary."""
-    if pt.is_integer(array.type):  # parquet stores a column of nothing but nulls as numbers
-        return pa.nulls(len(array), pa.large_binary())
-    return _decoded(array) if pt.is_dictionary(array.type) else array
+def slices(column: pa.Array, size: int, *, copied: bool) -> Iterator[RowBatch]:
+    """A column of `column_of` as runs of rows that weigh about `size`; `copied`: they do not keep what it stands in."""
+    sizes, valid = _text_bytes(column), valid_rows(column)
+    for first, last in runs(weighed(sizes, valid), size):
+        part = _column(column.slice(first, last - first))
+        if copied:
+            part = Column(part.data.copy(), part.offsets, part.valid)
+        yield RowBatch(part, int(sizes[first:last].sum()), last - first)
+
+
+def _column(array: pa.Array) -> Column:
+    array = _decoded(array) if pt.is_dictionary(array.type) else array
+    return Column(*layout(array), valid_rows(array) if array.null_count else None)
+
+
+def arrow_array(column: Column) -> pa.Array:
+    """A column as large_binary."""
+    mask = None if column.valid is None else pa.py_buffer(np.packbits(column.valid, bitorder="little"))
+    data = [mask, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(column), data)
 
 
 def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The data and offsets of a large array without nulls, beginning at 0."""
+    """The data and offsets of a large array, beginning at 0."""
     offsets, data = _offsets(array), array.buffers()[2]
     view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return view[offsets[0] : offsets[-1]], offsets - offsets[0]
@@ -133,24 +145,6 @@ def _offsets(array: pa.Array) -> NDArray[np.int64]:
     if ends is None or len(array) == 0:
         return np.zeros(len(array) + 1, np.int64)
     return np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
-
-
-def invalid_rows(array: pa.Array) -> Iterator[int]:
-    """Rows of a large_binary array that are not UTF-8, found by halves: one bad row costs its neighbours nothing."""
-    text = pa.LargeStringArray.from_buffers(
-        len(array), array.buffers()[1], array.buffers()[2], array.buffers()[0], array.null_count, array.offset
-    )
-    waiting = [(0, len(array))]
-    while waiting:
-        start, length = waiting.pop()
-        try:
-            text.slice(start, length).validate(full=True)
-        except pa.ArrowInvalid:
-            if length == 1:
-                yield start
-            else:
-                half = length // 2
-                waiting += [(start + half, length - half), (start, half)]
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:

@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, RowsReader, after, runs
+from shardmill.documents.batches import LONG_TEXT, NO_ROWS, Column, RowBatch, RowsReader, after, runs, weighed
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
-from shardmill.documents.columns import find_column, numbers_array, text_bytes
+from shardmill.documents.columns import find_column, numbers_array
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
 from shardmill.storage import Feed
@@ -231,16 +231,15 @@ class RowParser:
             lasts = delimiters[behind + self._column]
         column = _texts(block, begins, lasts, drops)
         sizes = np.zeros(len(ends), np.int64)
-        sizes[good] = text_bytes(column)
-        weights = np.cumsum(sizes + np.where(good, ROW_TEXT, ROW_TEXT + NULL_TEXT))
+        sizes[good] = column.lengths
         passed = np.concatenate([[0], np.cumsum(good)])
-        for at, to in runs(weights, size):
+        for at, to in runs(weighed(sizes, good), size):
             bad = np.flatnonzero(~good[at:to])
             rejects = tuple(
                 _wrong(row, int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
                 for row in bad.tolist()
             )
-            part = column.slice(int(passed[at]), int(passed[to] - passed[at]))
+            part = column.slice(int(passed[at]), int(passed[to]))
             yield RowBatch(part, int(sizes[at:to].sum()), to - at, rejects)
 
 
@@ -273,18 +272,17 @@ class _OpenRow:
 
     def row(self, closed: bool = True) -> RowBatch:
         """What has become of it."""
-        nothing = pa.nulls(0, pa.large_binary())
         if not closed:
             reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
-            return RowBatch(nothing, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
+            return RowBatch(NO_ROWS, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
         if self._delimiters + 1 != self._columns:
-            return RowBatch(nothing, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
+            return RowBatch(NO_ROWS, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
         if self.size > self._largest:
-            return RowBatch(nothing, self.size, 1)
+            return RowBatch(NO_ROWS, self.size, 1)
         text = b"".join(self._pieces)
         self._pieces.clear()
         text = _value(text)
-        return RowBatch(pa.array([text], pa.large_binary()), len(text), 1)
+        return RowBatch(Column.of(text, np.array([len(text)])), len(text), 1)
 
 
 def _wrong(row: int, fields: int, columns: int, raw: bytes) -> Reject:
@@ -292,7 +290,7 @@ def _wrong(row: int, fields: int, columns: int, raw: bytes) -> Reject:
     return Reject(row, -1, f"{count} where the header has {columns:,}", excerpt(raw))
 
 
-def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> pa.Array:
+def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> Column:
     """The values of these fields: what stands there but for the quotes that are not text."""
     first, last = np.searchsorted(drops, begins), np.searchsorted(drops, ends)
     behind = np.cumsum(last - first) - (last - first)
@@ -302,7 +300,7 @@ def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> pa.A
     data = _pieces(block, bounds, np.arange(1, len(bounds) - 1, 2))
     sizes = np.concatenate([[0], np.cumsum(stops - starts)])
     offsets = sizes[np.append(np.arange(len(begins)) + behind, len(starts))]
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(begins), [None, pa.py_buffer(offsets), data])
+    return Column(np.frombuffer(data, np.uint8), offsets)
 
 
 def _pieces(block: bytes, bounds: _Places, wanted: _Places) -> pa.Buffer:

@@ -73,7 +73,7 @@ def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader |
 def load_libraries(sources: Sources) -> None:
     """Import now what the readers of these sources will import, so that a budget sees what it takes."""
     if not sources.light:
-        import_module("shardmill.documents.parquet")
+        import_module("shardmill.documents.arrow_ipc")
     elif not core.available():
         import_module("pyarrow")
 

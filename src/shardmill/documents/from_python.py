@@ -14,9 +14,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from shardmill.documents.batches import LONG_TEXT, NULL_TEXT, ROW_TEXT, RowBatch, chunk_of_rows, read_rows, slices
+from shardmill.documents.batches import (
+    LONG_TEXT,
+    NO_ROWS,
+    NULL_TEXT,
+    ROW_TEXT,
+    Column,
+    RowBatch,
+    chunk_of_rows,
+    read_rows,
+)
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Reject, Section, excerpt
-from shardmill.documents.columns import column_of, find_column
+from shardmill.documents.columns import column_of, find_column, slices
 from shardmill.documents.iterating import Items
 from shardmill.documents.reading import Memory, Reader, Reading
 from shardmill.documents.records import field_of, kind_of
@@ -81,7 +90,7 @@ class PythonReader(Reader):
                     if values.total:
                         yield values.taken(more=True), False
                     if len(text) > self._reading.largest:
-                        yield RowBatch(pa.nulls(0, pa.large_binary()), len(text), 1), True
+                        yield RowBatch(NO_ROWS, len(text), 1), True
                         continue
                     memory.need("a document", most if most > LONG_TEXT else 0)
                 values.add(text, reason, item)
@@ -97,9 +106,8 @@ class PythonReader(Reader):
         # Before anything is converted: a frame may be one batch of gigabytes.
         step = max(1, min(_ROWS, batch.num_rows * size // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, step):
-            for rows in slices([column_of(batch.slice(first, step), path)], size):
-                # A slice would keep all of its batch, with all columns, until it is written.
-                yield rows._replace(column=pa.concat_arrays([rows.column])) if copied else rows
+            # Copied where a slice would keep all of its batch, with all columns, until it is written.
+            yield from slices(column_of(batch.slice(first, step), path), size, copied=copied)
 
 
 class _Values:
@@ -163,11 +171,9 @@ class _Values:
                 hint=f"the fields are {', '.join(f'`{name}`' for name in self._fields)}: choose with `text_field`",
             )
         self._fields = None
-        offsets = np.zeros(len(self._texts) + 1, np.int64)
-        np.cumsum(np.fromiter(map(len, self._texts), np.int64, len(self._texts)), out=offsets[1:])
-        data = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts))]
-        column = pa.Array.from_buffers(pa.large_binary(), len(self._texts), data)
-        rows = RowBatch(column, int(offsets[-1]), self.total, tuple(self._rejects))
+        lengths = np.fromiter(map(len, self._texts), np.int64, len(self._texts))
+        column = Column.of(b"".join(self._texts), lengths)
+        rows = RowBatch(column, len(column.data), self.total, tuple(self._rejects))
         self._texts, self._rejects = [], []
         self.weight = self.total = 0
         return rows

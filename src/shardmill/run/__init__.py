@@ -17,7 +17,6 @@ from shardmill.run.manifest import (
 
 if TYPE_CHECKING:
     from shardmill.run.budget import Budget, default_memory
-    from shardmill.run.checked_blocks import CheckedReader
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText
     from shardmill.run.loop import Producer, Result, Run
@@ -28,8 +27,7 @@ if TYPE_CHECKING:
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
     from shardmill.run.record import read_record
-    from shardmill.run.rows import Counted, Rows, Stream, eot_places, with_eot
-    from shardmill.run.rows_output import ROW, ROWS, TOKENS, RowsOutput, unpacked
+    from shardmill.run.rows import Counted, Rows, Stream, eot_places
     from shardmill.run.splits import Limit
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
     from shardmill.run.summary import as_data, as_text, splits_html
@@ -41,7 +39,6 @@ __all__, __getattr__ = lazily(
     "shardmill.run",
     {
         "budget": "Budget default_memory",
-        "checked_blocks": "CheckedReader",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
         "loop": "Producer Result Run",
@@ -52,8 +49,7 @@ __all__, __getattr__ = lazily(
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
         "record": "read_record",
-        "rows": "Counted Rows Stream eot_places with_eot",
-        "rows_output": "ROW ROWS RowsOutput TOKENS unpacked",
+        "rows": "Counted Rows Stream eot_places",
         "splits": "Limit",
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "as_data as_text splits_html",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from shardmill.tokens import Encoded
 
 
-STORED = "stored"
-"""An EOT policy for rows that are kept as they are: each with a free place after its tokens, all splits together."""
 _RUNS = 64  # of rows of the same split, up to which copying run by run is faster than a mask over all tokens
 
 
@@ -108,8 +106,6 @@ def eot_places(rows: Rows, eot: str) -> NDArray[np.bool_]:
 def with_eot(rows: Rows, encoded: Encoded, eot: str, mark: int) -> Stream:
     """The rows and their tokens, with `mark` after or before each document or not at all."""
     offsets = encoded.offsets[: len(rows) + 1]
-    if eot == STORED:
-        return Stream(rows, {"train": encoded.tokens[: offsets[-1]]})
     tokens, places = encoded.tokens[: offsets[-1]], offsets[1:] - 1
     marked = eot_places(rows, eot)
     tokens[places] = mark

@@ -16,7 +16,6 @@ from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.rows import Counted, Stream
-from shardmill.run.rows_output import RowsOutput
 from shardmill.run.splits import shares
 from shardmill.run.worker import Batch, Entry
 from shardmill.shards import SPLITS, Output
@@ -114,9 +113,6 @@ class Writer:
         streams = self._with_carried(batch) if batch.piece else batch.streams
         for i, output in enumerate(self._outputs if streams else ()):
             count = self.state.counts[i]
-            if isinstance(output, RowsOutput):
-                self._write_rows(output, batch.streams[output.eot], batch, count["train"])
-                continue
             if streams[output.eot].ends_before:
                 output.end_document()
             first = max(0, self._producer.first - count["val"]["tokens"]) if self._producer.first else 0
@@ -147,16 +143,6 @@ class Writer:
         self._list_sources()
         if batch.after is not None:
             batch.after(self)
-
-    def _write_rows(self, output: RowsOutput, stream: Stream, batch: Batch, count: dict[str, int]) -> None:
-        """Keep rows as they are, but for the split of a piece, which the beginning of its document has decided."""
-        rows = stream.rows
-        if batch.piece:
-            rows = replace(rows, val=np.full(len(rows), self.state.split == "val"))
-        output.append_rows(stream._replace(rows=rows))
-        count["tokens"] += int(rows.length.sum())
-        count["documents"] += int(np.count_nonzero(rows.closes))
-        count["bytes"] += int(rows.bytes.sum())
 
     def add_rejects(self, lines: list[bytes]) -> None:
         """Append rejects that another run has found."""

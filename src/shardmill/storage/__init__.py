@@ -3,7 +3,7 @@
 from shardmill.storage.addresses import BUCKETS, WEB, HubAddress, host_of, path_in, scheme_of, shown
 from shardmill.storage.buckets import ListedObject
 from shardmill.storage.cache import Cache
-from shardmill.storage.compressed import MARKS
+from shardmill.storage.compressed import MARKS, decompressor
 from shardmill.storage.feeds import (
     CONTEXT,
     FLAGS,
@@ -51,8 +51,8 @@ __all__ = [
     "HubAddress", "InBlocks", "ListedObject", "NamedSource", "ObjectStore", "Opened", "PartialFile", "Patience",
     "RandomAccess", "Retries", "Source", "Sources", "StreamFeed", "Unreachable", "UnwrittenFile",
     "Version", "Written", "as_file", "check_address", "check_size", "check_unchanged", "compression_of",
-    "endings", "format_of", "given_sources", "host_of", "in_order", "is_arrow", "is_as_found", "is_url", "is_valid",
-    "open_source", "path_in", "read_range", "refuse_second_reading", "replaced", "scheme_of",
+    "decompressor", "endings", "format_of", "given_sources", "host_of", "in_order", "is_arrow", "is_as_found",
+    "is_url", "is_valid", "open_source", "path_in", "read_range", "refuse_second_reading", "replaced", "scheme_of",
     "shown", "sync_folder", "waiting_words", "write_whole",
     "writing_temporary_files", "writing_to",
 ]  # fmt: skip

@@ -111,6 +111,11 @@ _NEW: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+def decompressor(compression: str) -> Any:
+    """One for a single member, with `decompress(data, max_length)`, `eof` and `unused_data`."""
+    return _NEW[compression]()
+
+
 def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
     """The text of a compressed stream in blocks; what it raises names the place among the compressed bytes.
 
@@ -120,7 +125,7 @@ def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
     """
     pending = _head(raw, b"", compression, name, first=True)
     while pending:
-        member = _NEW[compression]()
+        member = decompressor(compression)
         while not member.eof:
             block = pending
             if not block and member.needs_input and not (block := raw.read_on(INPUT_BLOCK)):

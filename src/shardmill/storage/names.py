@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import cache, lru_cache
 
+from shardmill import core
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.storage.addresses import path_in
 
@@ -22,12 +23,16 @@ COMPRESSION_ENDINGS: dict[str, str] = {
 }
 
 
-_LIGHT = frozenset(ending for ending, name in FORMAT_ENDINGS.items() if INPUT_FORMATS[name].light)
-
-
 def is_light(path: str) -> bool:
     """Whether the name promises a format that is read without Arrow."""
-    return path[path.rfind(".") + 1 :] in _LIGHT or endings(path)[0] in _LIGHT
+    return path[path.rfind(".") + 1 :] in _light() or endings(path)[0] in _light()
+
+
+@cache
+def _light() -> frozenset[str]:
+    """The endings of such formats; without the core, what is not text still needs Arrow."""
+    kinds = {name for name, about in INPUT_FORMATS.items() if about.light and (about.text or core.available())}
+    return frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in kinds)
 
 
 @lru_cache(4)  # a source's name is asked about three times in a row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +45,7 @@ def texts(names: Sequence[str], rows: int = 400) -> list[bytes]:
     return [text.encode() for text in ["", *fragments, *made]]
 
 
+@cache
 def hard_text() -> bytes:
     """100 kB that two releases of a library hardly encode alike if they differ anywhere: fragments, all pairs of ASCII
     characters, and every character of the scripts below U+3000."""
@@ -52,6 +54,7 @@ def hard_text() -> bytes:
     return b"\n".join([*texts([], 100), pairs.encode(), scripts.encode()])
 
 
+@cache
 def version(library: str) -> str:
     """The installed release of a library; nothing where it is not installed. The core comes with this package."""
     if library == "core":

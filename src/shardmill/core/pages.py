@@ -1,0 +1,41 @@
+"""What the core does for pages of parquet columns. None, or a negative number: the bytes are damaged."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shardmill.core import library
+
+Places = NDArray[np.int64]
+_Data = NDArray[np.uint8]
+
+
+def find_texts(data: _Data, at: int, rows: int) -> tuple[Places, Places, int]:
+    """Where texts stand from `at` on, each behind its length in four bytes; their lengths; where the last ends."""
+    starts, lengths = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    end = library().sm_texts(data.ctypes.data, len(data), at, rows, starts.ctypes.data, lengths.ctypes.data)
+    return starts, lengths, end
+
+
+def gather(data: _Data, starts: Places, lengths: Places, prefixes: Places | None, out: _Data, at: int) -> int:
+    """Put texts together in `out` from `at` on, each behind the beginning of the one before; returns where it ends."""
+    end: int = library().sm_gather(
+        data.ctypes.data,
+        len(data),
+        starts.ctypes.data,
+        lengths.ctypes.data,
+        None if prefixes is None else prefixes.ctypes.data,
+        len(starts),
+        out.ctypes.data,
+        at,
+        len(out),
+    )
+    return end
+
+
+def snappy(stored: _Data, size: int) -> _Data | None:
+    """What Snappy has compressed, if it is so many bytes."""
+    out = np.empty(size, np.uint8)
+    made = library().sm_snappy(stored.ctypes.data, len(stored), out.ctypes.data, size)
+    return out if made == size else None
