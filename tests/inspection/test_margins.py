@@ -41,6 +41,25 @@ def known(seed: int) -> tuple[list[str], dict[str, int]]:
     return made, truth
 
 
+@cache
+def books() -> tuple[list[str], int]:
+    """Documents of three megabytes, and how many tokens they have."""
+    text = " ".join(corpus(6_000_000, 1))
+    made = [text[i * 100_000 :][:3_000_000] for i in range(24)]
+    return made, true_tokens(made)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "jsonl.gz", "csv", "feather"])
+def test_documents_of_megabytes_are_looked_at_where_there_are_no_others(tmp_path: Path, kind: str) -> None:
+    made, tokens = books()
+    report = inspect(tmp_path / f"a.{kind}", **write(tmp_path / f"a.{kind}", made, kind))
+    assert not report.troubles
+    assert abs(report.documents.value - len(made)) <= max(1, report.documents.margin)
+    for amount, truth in ((report.text_bytes, sum(map(len, made))), (report.tokens, tokens)):
+        assert abs(amount.value - truth) < 0.03 * truth
+        assert amount.margin < 0.2 * truth
+
+
 def test_of_forty_estimates_at_least_thirty_eight_hold_the_truth(tmp_path: Path, fewer_places: None) -> None:
     outside: dict[str, list[str]] = {"documents": [], "tokens": [], "text": []}
     estimates = 0

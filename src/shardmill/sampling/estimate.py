@@ -102,7 +102,7 @@ def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whol
     ratio = float(weights @ found) / covered
     total = ratio * kind.measured
     # A place that stands for `counts` of them is itself one of these, so nothing is unknown where all were read.
-    counts = weights * np.array([max(1.0, place.text / max(1, place.encoded)) for place in places])
+    counts = weights * np.array([max(1.0, place.text / (place.encoded or place.text or 1)) for place in places])
     unknown = np.sqrt(np.maximum(counts * (counts - 1), (counts - 1) ** 2)) * (found - ratio * bytes_of)
     # What stands side by side in a stream is alike, so the variance is that between clusters.
     _, cluster = np.unique([place.cluster for place in places], return_inverse=True)

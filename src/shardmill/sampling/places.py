@@ -80,6 +80,8 @@ class SampledPlace:
     """Documents in each bucket."""
     weight: float = 1.0
     """How many places like this one there are: what is drawn by its size must not count by that once more."""
+    passed: int = 0
+    """Bytes of records that are too large to be looked at, as far as their ends were found."""
     cluster: int = 0
     """Places that stand side by side in a stream are alike; the variance is that between clusters."""
 
@@ -162,7 +164,7 @@ class SampledSource:
             if INPUT_FORMATS[opened.format].text:
                 self.controls = _share_of_controls(opened.head)
             if whole or not isinstance(feed, RandomAccess):  # there are few records like this, not many
-                self._reading = replace(self._reading, largest=_LARGEST_IN_STREAMS)
+                self._reading = replace(self._reading, largest=max(self._reading.largest, _LARGEST_IN_STREAMS))
             self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)
             self.parts = self._reader.parts(feed)
             self.opening = clock() - started
@@ -264,7 +266,10 @@ class SampledSource:
                 else:
                     self._partly = True
                 behind, through = behind + self._width(chunk), chunk.through
-                if self.too_large[2] or (limited and feed.reached >= feed.limit):
+                if limited and feed.reached >= feed.limit:
+                    places[-1].passed = 0  # it has no end there
+                    break
+                if self.too_large[2]:
                     break
                 if limited:
                     feed.limit = feed.reached + reach
@@ -346,6 +351,7 @@ class SampledSource:
         place.lengths.append(sizes)
         place.begun += begun
         # What could not be read is known by its size in rows, and else taken to be like the rest.
+        place.passed += sum(one.size for one in large if not one.hint)
         place.text += text_bytes + (sum(one.size for one in large) if self.entered and self.parts else 0)
         place.stored += width
         place.covered += 0 if large else width

@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
     from shardmill.tokens import Engine
 
-_LARGEST = 2 << 20  # bytes of a record that is looked at
+# Bytes of a record that is looked at; and where most of the text is in larger ones.
+_LARGEST, _LARGEST_OF_FEW = 2 << 20, 64 << 20
+_TOO_MUCH = 0.25  # of what stands at places, to be passed over
 _INSTEAD, _INSTEAD_AFAR = 64, 8  # small sources that are read instead of one place
 _AFAR = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
 _FEWEST = 6  # places for a kind, however small its share
@@ -85,6 +87,12 @@ class Kind:
         return sum(one.unseen for one in streams) / max(1, sum(one.source.size or 0 for one in streams))
 
     @property
+    def passed_over(self) -> float:
+        """The share of what stands at its places that was not looked at, since its records are too large."""
+        passed = sum(place.passed for place in self.places)
+        return passed / (passed + sum(place.encoded for place in self.places)) if passed else 0.0
+
+    @property
     def column(self) -> float:
         """The share of the stored bytes that a run reads: of parquet the text column alone."""
         listed = [one for one in self.looked if one.parts]
@@ -102,12 +110,11 @@ def take_sample(
     sources: Sequence[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
 ) -> list[Kind]:
     """The kinds of the sources, each with a sample of about its share of `places`, in at most about `seconds`."""
-    reading = replace(reading, largest=min(reading.largest, _LARGEST))
     kinds = _kinds(sources)
     total = sum(kind.expanded for kind in kinds)
     began, started = reading_places.clock(), time.monotonic()
     spent = 0
-    for kind in kinds:
+    for i, kind in enumerate(kinds):
         if not kind.stored:
             kind.whole = True
             continue
@@ -120,7 +127,13 @@ def take_sample(
             passed = time.monotonic() - started
             return passed > until and (passed > _PATIENCE * until or reading_places.clock() - began > until)
 
-        _Sampling(kind, sources, reading, engine, max(_FEWEST, places * kind.expanded // total), ended).go()
+        share = max(_FEWEST, places * kind.expanded // total)
+        for largest in (_LARGEST, _LARGEST_OF_FEW):
+            kinds[i] = replace(kind, places=[], looked=[], reasons=Counter())
+            some = replace(reading, largest=min(reading.largest, largest))
+            _Sampling(kinds[i], sources, some, engine, share, ended).go()
+            if kinds[i].passed_over < _TOO_MUCH:
+                break
     return kinds
 
 
