@@ -6,9 +6,11 @@ import random
 from typing import Any
 
 import pytest
+from tokenizers.normalizers import NFC
 
 from shardmill import core
 from shardmill.tokens import Tokenizer, load_tokenizer
+from shardmill.tokens.found_tokens import normalized
 from shardmill.tokens.schemes import SCHEMES
 from tests.corpus import HARD
 from tests.tokens.hard import lists, rows
@@ -98,3 +100,20 @@ def test_special_tokens_of_rank_files_are_found_where_they_are_parsed(name: str)
     words = [*WORDS, *made.special_tokens, "<|endof", "text|>"]
     texts = ["".join(rng.choices(words, k=rng.randint(0, 9))) for _ in range(2000)]
     assert lists(made.engine().encode(*rows(texts))) == [list(made.reference()(text)) for text in texts]
+
+
+def test_a_long_text_is_normalised_in_pieces_of_which_each_takes_little_memory() -> None:
+    rng = random.Random(6)
+    text = "".join(
+        rng.choices([" ", "e\u0301", "\u0301", "\u1100\u1161", "word", "\u0928\u093c", " \u0338"], k=300_000)
+    )
+    sizes: list[int] = []
+
+    def normalize(piece: str) -> str:
+        sizes.append(len(piece.encode()))
+        return str(NFC().normalize_str(piece))
+
+    data, offsets = rows(["a", text, "b"])
+    changed, bounds = normalized(data, offsets, 0, normalize)
+    assert changed[bounds[1] : bounds[2]].tobytes().decode() == NFC().normalize_str(text)
+    assert len(sizes) > 5 and max(sizes) < 100_000
