@@ -14,7 +14,7 @@ import shardmill
 from shardmill.errors import BudgetError
 from shardmill.run import budget
 from shardmill.run.budget import MB, Budget
-from shardmill.run.machine import usable_memory
+from shardmill.run.machine import resident, usable_memory
 from shardmill.storage.fetching import CONNECTIONS, Fetcher
 from tests.corpus import random_words
 from tests.meter import metered
@@ -232,3 +232,13 @@ def test_an_engine_that_is_there_already_is_not_counted_twice() -> None:
         Budget(10 * MB, 1, **wanted, engines=1)
     least, less = (int(re.search(r"--memory (\d+)MB", str(caught.value.hint))[1]) for caught in (none, one))
     assert 20 <= least - less <= 30  # 20 of 0.86, and what the process has grown by meanwhile
+
+
+@pytest.mark.parametrize("held", [0, 1 << 30, 6 << 30, 60 << 30])
+def test_what_a_larger_program_holds_leaves_as_much_room_where_no_limit_is_set(
+    monkeypatch: pytest.MonkeyPatch, held: int
+) -> None:
+    alone = Budget(None, 1)
+    monkeypatch.setattr(budget, "resident", lambda: held + resident())
+    beside = Budget(None, 1)
+    assert beside.chunk_bytes == alone.chunk_bytes

@@ -91,7 +91,7 @@ class Budget:
         self._remote = remote
         self._most_workers = self.workers = workers or usable_cpus()
         # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
-        self.memory = memory or default_memory(self.workers) + max(0, self._sampled - _FRESH)
+        self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
         self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
         fixed = base + _FEEDER + self.ahead + (_CLIENT if remote else 0)
