@@ -1,4 +1,4 @@
-"""Tokens ↔ files: one file for each format, which writes, reads, recognises, indexes and weighs it."""
+"""Tokens ↔ files: one file for each format, which writes, reads, recognises, indexes and sizes it."""
 
 from typing import TYPE_CHECKING
 

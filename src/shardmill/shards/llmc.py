@@ -1,4 +1,4 @@
-"""The `.bin` shards of llm.c and modded-nanogpt: a head of 256 int32, then tokens, EOT before each document."""
+"""The `.bin` shards of llm.c and modded-nanogpt: a header of 256 int32, then tokens, EOT before each document."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from shardmill.shards.token_files import TokenFile
 
 _HEAD = 1024
 _KINDS = {2: (20240520, 1), 4: (20240801, 7)}
-"""By the width of a token: the first number of the head, and its version."""
+"""By the width of a token: the first number of the header, and its version."""
 _LARGEST = (1 << 31) - 1  # the C loader seeks with a 32-bit int
-# What modded-nanogpt reads of val when nothing else is said, and two more: it goes on to the next file, which val has
-# not, when the last token but one of a file is reached.
+# What modded-nanogpt reads of val by default, and two more: it goes on to the next file, which val does not have, when
+# it reaches the last token but one of a file.
 _VAL_TOKENS = 10_485_760 + 2
 
 

@@ -1,4 +1,4 @@
-"""A sequence of tokens that lies in many files: read without opening more than a few of them at a time."""
+"""A sequence of tokens in many files, of which only a few are open at a time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +19,13 @@ from shardmill.errors import DamageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_OPEN = 56  # handles at a time; with the maps 64, where macOS gives a process 256
+_OPEN = 56  # files at a time; with the memory maps 64, and macOS allows a process 256
 _MAPS = 8
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A file that holds `tokens` tokens after a head of so many bytes."""
+    """A file that holds `tokens` tokens after a header of `head` bytes."""
 
     path: Path
     tokens: int
@@ -33,12 +33,12 @@ class TokenFile:
 
 
 class OpenFile:
-    """A file that is read at any place by any number of threads; it is closed when the last of them lets go of it."""
+    """A file that any number of threads read at any offset; it is closed when nobody refers to it any more."""
 
     def __init__(self, path: Path) -> None:
-        """DamageError when it is not there."""
+        """Raise DamageError if it does not exist."""
         self._path, self._handle = path, -1
-        self._lock = threading.Lock()  # only where the system has no call that reads at a place
+        self._lock = threading.Lock()  # only where the system cannot read at an offset
         try:
             self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:
@@ -49,7 +49,7 @@ class OpenFile:
             os.close(self._handle)
 
     def fill(self, at: int, out: NDArray[np.uint8]) -> None:
-        """Fill an array with the bytes from `at` on; DamageError when the file ends too early."""
+        """Fill an array with the bytes from `at` on; DamageError if the file ends too early."""
         view = memoryview(out)  # type: ignore[arg-type,unused-ignore]
         while len(view):
             got = self._read(view, at)
@@ -68,26 +68,24 @@ class OpenFile:
 
 
 class TokenFiles:
-    """Tokens across files, by their position in the whole."""
+    """Tokens across files, by their position in the whole. Threads may share it."""
 
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
         self.starts = np.concatenate([[0], np.cumsum([file.tokens for file in files], dtype=np.int64)]).tolist()
-        # Each is an LRU cache that threads may share. What it forgets stays open for those who still read it.
-        self.opened = lru_cache(_OPEN)(partial(_open, self.files))
-        self._map = lru_cache(_MAPS)(partial(_map, self.files, self.dtype))
+        # A file that leaves a cache stays open for those who still read it.
+        known, stored = self.files, self.dtype  # no reference to self, so that files are closed when it is deleted
+        self.opened = lru_cache(_OPEN)(lambda i: OpenFile(known[i].path))
+        self._map = lru_cache(_MAPS)(lambda i: _map(known[i], stored))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __getstate__(self) -> tuple[list[TokenFile], np.dtype[Any]]:
-        return self.files, self.dtype  # another process opens its own
-
-    def __setstate__(self, state: tuple[list[TokenFile], np.dtype[Any]]) -> None:
-        TokenFiles.__init__(self, *state)
+    def __reduce__(self) -> Any:
+        return type(self), (self.files, self.dtype)  # another process opens its own
 
     def read_into(self, start: int, out: NDArray[Any]) -> None:
-        """Fill a contiguous array with the tokens from `start` on. Nothing stays in this process's memory."""
+        """Fill a contiguous array with the tokens from `start` on; nothing else stays in memory."""
         i = bisect_right(self.starts, start) - 1
         done = 0
         while done < len(out):
@@ -99,13 +97,13 @@ class TokenFiles:
             i += 1
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy of some tokens."""
+        """Return a copy of some tokens."""
         out = np.empty(max(0, stop - start), self.dtype)
         self.read_into(start, out)
         return out
 
     def view(self, start: int, stop: int) -> NDArray[Any]:
-        """Some tokens, read-only: from the memory map when they lie in one file, else a copy."""
+        """Return some tokens, read-only: a view of the memory map if they are in one file, else a copy."""
         i = bisect_right(self.starts, start) - 1
         if start >= stop or stop > self.starts[i + 1]:
             return frozen(self.read(start, stop))
@@ -113,32 +111,25 @@ class TokenFiles:
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
         """Fill an array with tokens of one file."""
-        file = self.files[i]
-        if out.dtype != self.dtype:
-            narrow = np.empty(len(out), self.dtype)
-            self.fill(i, within, narrow)
-            out[:] = narrow
-            return
-        self.opened(i).fill(file.head + within * self.dtype.itemsize, out.view(np.uint8))
+        stored = out if out.dtype == self.dtype else np.empty(len(out), self.dtype)
+        self.opened(i).fill(self.files[i].head + within * self.dtype.itemsize, stored.view(np.uint8))
+        if stored is not out:
+            out[:] = stored
 
     def read_bytes(self, i: int, at: int, size: int) -> NDArray[np.uint8]:
-        """Bytes of one file; DamageError when it ends too early."""
+        """Return bytes of one file; DamageError if it ends too early."""
         out = np.empty(size, np.uint8)
         self.opened(i).fill(at, out)
         return out
 
 
-def _open(files: Sequence[TokenFile], i: int) -> OpenFile:
-    return OpenFile(files[i].path)
-
-
-def _map(files: Sequence[TokenFile], dtype: np.dtype[Any], i: int) -> NDArray[Any]:
-    with open(files[i].path, "rb") as handle:
+def _map(file: TokenFile, dtype: np.dtype[Any]) -> NDArray[Any]:
+    with open(file.path, "rb") as handle:
         mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, dtype, files[i].tokens, files[i].head)
+    return np.frombuffer(mapped, dtype, file.tokens, file.head)
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The same, read-only."""
+    """Make an array read-only and return it."""
     array.flags.writeable = False
     return array
