@@ -85,6 +85,17 @@ INLINE const u8 *digits(const u8 *p, const u8 *end, u32 most) {
     }
     return p;
 }
+/* What all patterns but gpt2's end with:  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+, or [\r\n/]* if `slashes`. c and
+ * next are the first two characters from p on. */
+INLINE const u8 *other_piece(const u8 *p, const u8 *end, Char c, Char next, u32 letter, int slashes, int whole_at_end) {
+    const u8 *at = p + c.length;
+    u32 not_other = letter | NUMBER | WHITE;
+    if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
+    if (c.class & WHITE) return white_piece(p, end, 1, whole_at_end);
+    at = run(at, end, not_other, 1);
+    while (at < end && (*at == '\n' || *at == '\r' || (slashes && *at == '/'))) at++;
+    return at;
+}
 /* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  * `letter` is \p{L}, or that with marks; cl100k has \s++$ before \s*[\r\n]. */
 INLINE const u8 *piece_llama3(const u8 *p, const u8 *end, u32 letter, u32 group, int whole_at_end) {
@@ -100,14 +111,7 @@ INLINE const u8 *piece_llama3(const u8 *p, const u8 *end, u32 letter, u32 group,
     if (at < end) next = char_at(at, end);
     /* A mark is no letter here, so it may be the character in front. */
     if (!(c.class & NEWLINE) && (next.class & letter)) return run(at + next.length, end, letter, 0);
-    u32 not_other = letter | NUMBER | WHITE;
-    if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
-    if (!(c.class & WHITE)) {
-        at = run(at, end, not_other, 1);
-        while (at < end && (*at == '\n' || *at == '\r')) at++;
-        return at;
-    }
-    return white_piece(p, end, 1, whole_at_end);
+    return other_piece(p, end, c, next, letter, 0, whole_at_end);
 }
 
 /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from p on, or NULL: after as many as possible of the first
@@ -139,14 +143,7 @@ INLINE const u8 *piece_o200k(const u8 *p, const u8 *end, u32 group, int contract
     if (word) return contractions && word < end && *word == '\'' ? word + contraction(word, end, 1) : word;
     Char next = {WHITE, 0};
     if (at < end) next = char_at(at, end);
-    u32 not_other = LETTER | NUMBER | WHITE;
-    if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
-    if (!(c.class & WHITE)) {
-        at = run(at, end, not_other, 1);
-        while (at < end && (*at == '\n' || *at == '\r' || *at == '/')) at++;
-        return at;
-    }
-    return white_piece(p, end, 1, 0);
+    return other_piece(p, end, c, next, LETTER, 1, 0);
 }
 
 static const u8 *piece(int scheme, const u8 *p, const u8 *end) {

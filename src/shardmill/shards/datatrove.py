@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.document_index import Ends
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Order, Recognised, whole
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
 from shardmill.storage import Written
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.shards import SPLITS
-from shardmill.shards.document_index import DocumentIndex
 from shardmill.shards.output import Output
-from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
 
 
 @dataclass(frozen=True)

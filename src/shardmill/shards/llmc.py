@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.format import Recognised, whole
-from shardmill.shards.streams import StreamFormat, short_tails
+from shardmill.shards.format import Order, Recognised, whole
+from shardmill.shards.streams import StreamFormat, StreamOutput, short_tails
 from shardmill.shards.token_files import TokenFile
 
 _HEAD = 1024
@@ -28,13 +28,15 @@ class Llmc(StreamFormat):
     def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
 
-    def check(self, most: int, dtype: np.dtype[Any]) -> None:
-        size = _HEAD + most * dtype.itemsize
+    def output(self, order: Order) -> StreamOutput:
+        most = 2 * order.shard_tokens - 1 if order.tail == "merge" else order.shard_tokens
+        size = _HEAD + most * order.dtype.itemsize
         if size > _LARGEST:
             raise UsageError(
                 f"a shard of {most:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
-                hint=f"set `--shard-tokens` to {1000 // dtype.itemsize}M or less",
+                hint=f"set `--shard-tokens` to {1000 // order.dtype.itemsize}M or less",
             )
+        return super().output(order)
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         with open(path, "rb") as file:

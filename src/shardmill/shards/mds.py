@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.document_index import Ends
 from shardmill.shards.documents import RepackedOutput
 from shardmill.shards.format import Format, Order
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import OpenFile, TokenFile, TokenFiles, frozen
+from shardmill.shards.token_files import Ends, OpenFile, TokenFile, TokenFiles, frozen
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:

@@ -19,11 +19,10 @@ import numpy as np
 
 from shardmill.errors import DamageError, UsageError
 from shardmill.shards import SPLITS
-from shardmill.shards.document_index import Ends
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Order, Recognised, whole
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
 
 HEAD = struct.Struct("<9sQBQQ")
@@ -111,7 +110,7 @@ class _DocumentEnds:
     def __init__(self, path: Path, width: int) -> None:
         _, sequences, documents = _read_head(path)
         self._path, self._width = path, width
-        data, at = np.memmap(path, np.uint8, "r"), HEAD.size
+        data, at = np.asarray(np.memmap(path, np.uint8, "r")), HEAD.size
         self._lengths = data[at : at + 4 * sequences].view("<i4")
         self._offsets = data[at + 4 * sequences : at + 12 * sequences].view("<i8")
         self._behind = data[at + 12 * sequences :][8 : 8 * (documents + 1)].view("<i8")
@@ -121,14 +120,16 @@ class _DocumentEnds:
         return len(self._behind)
 
     def __getitem__(self, which: int | slice) -> Any:
-        """One end, or those of a slice of documents without repetition."""
-        behind = np.atleast_1d(self._behind[which])
-        if len(behind) and not 0 <= behind.min() <= behind.max() <= len(self._lengths):
+        """One end; or those of a slice of documents without repetition, all of which must be beyond 0."""
+        behind, most, many = self._behind[which], len(self._lengths), isinstance(which, slice)
+        if (len(behind) and not 0 < behind.min() <= behind.max() <= most) if many else not 0 <= behind <= most:
             raise DamageError("Megatron's index is damaged", place=str(self._path))
-        ends, some = np.zeros(len(behind), np.int64), behind > 0
-        last = behind[some] - 1
-        ends[some] = self._offsets[last] // self._width + self._lengths[last]
-        return np.unique(ends) if isinstance(which, slice) else ends[0]
+        if many:
+            return np.unique(self._end(behind - 1))
+        return self._end(behind - 1) if behind else 0
+
+    def _end(self, sequences: Any) -> Any:
+        return self._offsets[sequences] // self._width + self._lengths[sequences]
 
 
 def _read_head(path: Path) -> tuple[int, int, int]:

@@ -18,11 +18,10 @@ import pyarrow.csv as pa_csv
 
 from shardmill.errors import DamageError
 from shardmill.shards import SPLITS
-from shardmill.shards.document_index import Ends
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Order, Recognised, headless
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:

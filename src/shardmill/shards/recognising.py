@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.document_index import DocumentIndex
 from shardmill.shards.format import Format, Recognised
 from shardmill.shards.formats import FORMATS, format_named
-from shardmill.shards.token_files import TokenFiles
+from shardmill.shards.token_files import DocumentIndex, TokenFiles
 
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _SAMPLE = 1 << 16

@@ -32,9 +32,6 @@ class StreamFormat(Format):
         """Return the header of a file with so many tokens; its size does not depend on the number."""
         return b""
 
-    def check(self, most: int, dtype: np.dtype[Any]) -> None:
-        """Raise UsageError if the readers cannot take files of so many tokens."""
-
     def output(self, order: Order) -> StreamOutput:
         return StreamOutput(self, order)
 
@@ -51,12 +48,9 @@ class StreamOutput(FileOutput):
     """
 
     def __init__(self, kind: StreamFormat, order: Order) -> None:
-        """Raise UsageError if the format's readers cannot take such files."""
         super().__init__(kind, order)
         self._kind: StreamFormat = kind
         self._tail = order.tail if kind.sharded else "keep"
-        if kind.sharded:
-            kind.check(2 * order.shard_tokens - 1 if order.tail == "merge" else order.shard_tokens, order.dtype)
         self._head = len(kind.head(1, order.dtype))
         self._dropped = dict.fromkeys(SPLITS, 0)
         self._waiting: dict[str, Shard] = {}
