@@ -1,6 +1,6 @@
-/* From text to pieces, as the split pattern of each scheme has them.
+/* Splits text into pieces, by the split pattern of each scheme.
  *
- * The first half is plain: one character after the other, one function for each family of patterns. It defines what
+ * The first half is simple: one character after the other, one function for each family of patterns. It defines what
  * a piece is. No pattern looks behind, so a piece depends only on the text from its beginning on.
  */
 #include "model.h"
@@ -24,7 +24,7 @@ INLINE Char char_at(const u8 *p, const u8 *end) {
     }
     return c;
 }
-/* Behind the characters from p on whose class is in `set`, or whose class is not in it if `other`. */
+/* Returns the end of the characters from p on whose class is in `set`, or not in it if `other`. */
 INLINE const u8 *run(const u8 *p, const u8 *end, u32 set, int other) {
     while (p < end) {
         Char c = char_at(p, end);
@@ -45,8 +45,8 @@ INLINE u32 contraction(const u8 *p, const u8 *end, int any_case) {
     return any_case && p[1] == 0xC5 && p[2] == 0xBF ? 3 : 0;
 }
 
-/* White space from p on: up to the last line end in it if there is one and the pattern asks for that, else without the
- * last character if something else follows. */
+/* Returns the end of a piece of white space: its last line end if there is one and `by_lines`, else before its last
+ * character if something else follows. */
 INLINE const u8 *white_piece(const u8 *p, const u8 *end, int by_lines, int whole_at_end) {
     const u8 *at = p, *line = NULL, *last = p;
     while (at < end) {
@@ -284,7 +284,7 @@ KERNEL int join_high(Masks *m, Bytes v, const u8 *p, u32 *valid, int more, const
     if (*valid < 64) known &= ((u64)1 << *valid) - 1;
     return (m->inner & known) == inner; /* else it is not UTF-8 */
 }
-/* From the bits in `from` on, which are in `set`, all that follow in it; at most one in each run of the set. */
+/* All bits of `set` from those in `from` on; `from` has at most one bit in each run of the set. */
 #define FLOOD(from, set) ((set) & ~((set) + (from)))
 
 KERNEL u64 starts_gpt2(const Masks *m, u64 known, const u8 *p, u32 valid) {
@@ -357,7 +357,7 @@ KERNEL u64 starts_words(const Masks *m, u64 known, const u8 *p, u32 valid, int m
                 if (end < valid) starts |= (u64)1 << end;
             }
     }
-    if (more && (white >> (valid - 1) & 1)) { /* how it goes on decides about this white space */
+    if (more && (white >> (valid - 1) & 1)) { /* this white space depends on what follows */
         u64 before = ~white & known;
         starts &= ((u64)2 << (before ? 63 - (u32)__builtin_clzll(before) : 0)) - 1;
     }
@@ -373,7 +373,7 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
         u8 last[64];
         u32 left = size - at, valid = left < 64 ? left : 64;
         int more = left > 64, plain = 0;
-        if (limit - p < 64) { /* nothing is read behind the end */
+        if (limit - p < 64) { /* nothing is read beyond the end */
             memset(last, 0, 64);
             memcpy(last, p, valid);
             p = last;
@@ -409,7 +409,7 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
         u32 *next = starts + count;
         count += (u32)__builtin_popcountll(found);
         for (; found; next += 8)
-            for (int i = 0; i < 8; i++) { /* beyond the last one it writes what the next call overwrites */
+            for (int i = 0; i < 8; i++) { /* what is written beyond the last one is overwritten later */
                 next[i] = here + (u32)__builtin_ctzll(found | (u64)1 << 63);
                 found &= found - 1;
             }
