@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -28,7 +29,7 @@ it, so a part of it and the text beside it can never form another one."""
 
 
 class Backend(Protocol):
-    """A library that encodes rows; it may raise anything, also a PanicException."""
+    """A library that encodes rows; it may raise anything, so calls go through `library_errors`."""
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
@@ -37,6 +38,31 @@ class Backend(Protocol):
 
         Row i is data[offsets[i] : offsets[i+1] - gap]. The id after the last row may be missing.
         """
+
+
+class LibraryError(Exception):
+    """A library could not encode, and said why."""
+
+    panic = False
+    """It is a Rust library, and its state is unknown now."""
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Turn whatever a library raises into LibraryError."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a library may raise anything
+        raise LibraryError(f"{type(error).__name__}: {error}") from None
+    except BaseException as error:
+        # A Rust panic is no Exception, and its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        failure = LibraryError(f"a panic of the library: {error}")
+        failure.panic = True
+        raise failure from None
 
 
 class ReferenceBackend:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardmill.errors import ShardmillError
+from shardmill.tokens.backends import LibraryError, library_errors
 from shardmill.tokens.cuts import UncuttableError
 from shardmill.tokens.stitch import encode_stream
 
@@ -186,30 +187,20 @@ class Engine:
     def _attempt(self, backend: Backend, rows: _Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return tokens and bounds; EngineError with what the library said instead."""
         try:
-            ids, bounds = backend.rows(*rows)
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a library may raise anything, and it costs only this row
-            raise _cannot(f"{type(error).__name__}: {error}") from None
-        except BaseException as error:
-            # A Rust panic is no Exception, and its class cannot be imported.
-            if type(error).__name__ != "PanicException":
-                raise
-            if backend is self._primary:
+            with library_errors():
+                ids, bounds = backend.rows(*rows)
+        except LibraryError as error:
+            if error.panic and backend is self._primary:
                 self.renew()
-            raise _cannot(f"a panic of the library: {error}") from None
+            raise EngineError(f"the text cannot be encoded: {error}") from None
         if len(ids) and int(ids.max()) > self._tokenizer.largest_id:
-            raise _cannot(f"id {ids.max()} is beyond the vocabulary")
+            raise EngineError(f"the text cannot be encoded: id {ids.max()} is beyond the vocabulary")
         dtype = self._tokenizer.dtype
         if ids.dtype == dtype and len(ids) == bounds[-1]:
             return ids, bounds
         tokens = np.zeros(bounds[-1], dtype)
         tokens[: len(ids)] = ids
         return tokens, bounds
-
-
-def _cannot(why: str) -> EngineError:
-    return EngineError(f"the text cannot be encoded: {why}")
 
 
 class _Rows(NamedTuple):

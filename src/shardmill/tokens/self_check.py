@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill import __version__
+from shardmill.tokens.backends import LibraryError, library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,12 +113,8 @@ def trusted(
     if not tested(*libraries):
         rows += every_character(mismatch)
     try:
-        return agree(make(), reference, rows)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - gigatoken raises errors of many types for what it does not know
+        with library_errors():
+            agrees = agree(make(), reference, rows)
+    except LibraryError:
         return False
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return False
+    return agrees
