@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from shardmill.cluster.place import Place
 from shardmill.cluster.stored_part import RowSettings
 from shardmill.errors import OutputError
@@ -56,7 +58,8 @@ class Layout:
 
     def sizes(self) -> dict[int, int]:
         """Bytes of tokens in each piece, by its number."""
-        return {number: 2 * piece.tokens for number, piece in enumerate(self.pieces)}
+        width = np.dtype(self.orders[0]["dtype"]).itemsize
+        return {number: width * piece.tokens for number, piece in enumerate(self.pieces)}
 
     def json(self) -> str:
         return json.dumps(asdict(self))

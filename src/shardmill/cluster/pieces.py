@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import shutil
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from shardmill.cluster.layout import FilePiece, Layout, piece_name, read_layout
-from shardmill.cluster.place import Place, part_manifest, place_of
+from shardmill.cluster.place import Place, part_manifest, part_name, place_of
+from shardmill.cluster.planning import PartPlan
 from shardmill.cluster.stored_part import StoredPart
 from shardmill.errors import BusyError, Interrupted, ShardmillError
 from shardmill.run import MANIFEST, Batch, Done, Journal, Progress, append_batch, manifest_json
@@ -51,6 +53,32 @@ def make_piece(
         manifest = {"fingerprint": layout.fingerprint, "splits": splits, "sources": []}
         write_whole(folder / MANIFEST, manifest_json(manifest))
         return place.publish(name, folder, manifest, final=True)
+
+
+def missing_pieces(place: Place, layout: Layout) -> list[int]:
+    """The numbers of the pieces that are still to be made."""
+    there = place.published()
+    return [number for number in range(len(layout.pieces)) if piece_name(number) not in there]
+
+
+class UnusedParts:
+    """Removes each part as soon as no piece needs it any more."""
+
+    def __init__(self, plan: PartPlan, layout: Layout, missing: list[int]) -> None:
+        self._place, self._layout = plan.place, layout
+        self._needed = collections.Counter(part for number in missing for part in self._parts_of(number))
+        self._unused = [part.number for part in plan.parts if not self._needed[part.number]]
+
+    def _parts_of(self, piece: int) -> range:
+        first, last = self._layout.pieces[piece].parts
+        return range(first, last + 1)
+
+    def remove(self, piece: int) -> None:
+        """This piece is made."""
+        self._needed.subtract(self._parts_of(piece))
+        self._unused += [part for part in self._parts_of(piece) if not self._needed[part]]
+        while self._unused:
+            self._place.remove(part_name(self._unused.pop()))
 
 
 def _lock_folder(place: Place, name: str) -> tuple[Path, Journal]:

@@ -39,7 +39,7 @@ class RowSettings:
     """Tokens that val takes before train gets any."""
 
 
-class StoredTokens(StoredBytes):
+class PartTokens(StoredBytes):
     """Tokens of a part that are read when they are written: block by block, each while it is in the CPU's cache.
 
     An output treats them as an array that it never looks into.
@@ -51,9 +51,9 @@ class StoredTokens(StoredBytes):
     def __len__(self) -> int:
         return self._end - self._start
 
-    def __getitem__(self, wanted: slice) -> StoredTokens:
+    def __getitem__(self, wanted: slice) -> PartTokens:
         first, last, _ = wanted.indices(len(self))
-        return StoredTokens(self._part, self._name, self.dtype, self._start + first, self._start + max(first, last))
+        return PartTokens(self._part, self._name, self.dtype, self._start + first, self._start + max(first, last))
 
     @property
     def nbytes(self) -> int:
@@ -88,7 +88,7 @@ class StoredPart:
                 mine = rows.val if split == "val" else ~rows.val
                 start, at[name] = at[name], at[name] + int(streams[eot].rows.length[mine].sum())
                 if start < at[name]:
-                    tokens = StoredTokens(self, name, self._dtype, start, at[name])
+                    tokens = PartTokens(self, name, self._dtype, start, at[name])
                     streams[eot].tokens[split] = cast("NDArray[Any]", tokens)
             spans, was_open = self._settings.spans, at["open"]
             at["rows"], at["open"] = at["rows"] + len(rows), is_open
