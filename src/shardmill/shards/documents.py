@@ -66,7 +66,8 @@ class DocumentOutput(FileOutput):
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Append tokens to a split; OutputError for a document that is too long for the format."""
-        tokens = tokens.astype(self.dtype, copy=False)
+        if tokens.dtype != self.dtype:
+            tokens = tokens.astype(self.dtype)
         while len(tokens):
             shard = self._open.get(split) or self._begin(split)
             last = len(ends)

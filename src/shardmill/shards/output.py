@@ -156,7 +156,7 @@ class FileOutput(Output):
         if path.parent != self.folder:
             with writing_to(self.folder):
                 path.parent.mkdir(exist_ok=True)
-        return PartialFile(path, keep, name=name)
+        return PartialFile(path, keep, name=name, hash_now=self.only is not None)
 
     def open_file(self, split: str, index: int, name: str, keep: int = 0) -> PartialFile:
         """Create or reopen a file of a split; if it is not in `only`, return one that is merely counted."""

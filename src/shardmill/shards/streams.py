@@ -72,7 +72,8 @@ class StreamOutput(FileOutput):
 
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
         """Append tokens to a split, over as many shards as needed. Where documents end does not matter."""
-        tokens = tokens.astype(self.dtype, copy=False)
+        if tokens.dtype != self.dtype:
+            tokens = tokens.astype(self.dtype)
         while len(tokens):
             shard = self._open.get(split) or self._begin(split)
             some = tokens[: self.file_tokens - shard.token_count] if self.file_tokens else tokens
