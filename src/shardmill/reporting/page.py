@@ -54,7 +54,7 @@ class Side:
     def text_bytes(self) -> int:
         return sum(self.data[split].described["bytes"] for split in self.data)
 
-    def excerpts(self, split: str, documents: Sequence[Seen]) -> list[excerpts.Excerpt]:
+    def shown(self, split: str, documents: Sequence[Seen]) -> list[excerpts.Excerpt]:
         return [excerpts.excerpt(self.data, split, seen, _SHOWN) for seen in documents]
 
 
@@ -173,9 +173,7 @@ def _outliers(side: Side) -> list[tuple[str, list[tuple[str, excerpts.Excerpt]]]
     outliers = []
     for kind in OUTLIERS:
         some = [
-            (found.name, one)
-            for found in side.splits
-            for one in side.excerpts(found.name, found.outliers.get(kind, ()))
+            (found.name, one) for found in side.splits for one in side.shown(found.name, found.outliers.get(kind, ()))
         ]
         if some:
             outliers.append((kind, some))
@@ -189,15 +187,15 @@ def _pairs(
     pairs = []
     for seen in found.random[:draws]:
         there = excerpts.counterpart(one.data, other.data, other.sizes, found.name, seen)
-        theirs = other.excerpts(found.name, [there])[0] if there else None
-        pairs.append((one.excerpts(found.name, [seen])[0], theirs))
+        theirs = other.shown(found.name, [there])[0] if there else None
+        pairs.append((one.shown(found.name, [seen])[0], theirs))
     return pairs
 
 
 def _drawn(side: Side, found: SplitSurvey, seed: int, draws: int) -> list[excerpts.Excerpt]:
     """Documents of a split, or stretches of tokens where nothing separates documents."""
     if found.separated:
-        return side.excerpts(found.name, found.random)
+        return side.shown(found.name, found.random)
     starts = np.random.default_rng(seed).integers(0, max(1, found.tokens - _SHOWN), draws)
     return [excerpts.stretch(side.data, found.name, start, _SHOWN) for start in np.unique(starts).tolist()]
 

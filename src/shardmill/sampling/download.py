@@ -28,13 +28,13 @@ def looking_fetcher() -> Fetcher:
 
 
 def at_once(call: Callable[[S], T], items: Iterable[S], several: bool) -> Iterator[T]:
-    """Yield what `call` returns for each item, in order; `several`: in some threads, which are a few items ahead."""
+    """Yield what `call` returns for each item, in order; `several`: some at a time, in as many threads."""
     if not several:
         yield from map(call, items)
         return
     coming = iter(items)
     with ThreadPoolExecutor(_THREADS, "shardmill-look") as pool:
-        while some := list(islice(coming, 2 * _THREADS)):
+        while some := list(islice(coming, _THREADS)):
             yield from pool.map(call, some)
 
 
@@ -52,8 +52,9 @@ def download_speed(sources: Sequence[Source], fetcher: Fetcher) -> float:
         in_time = time.monotonic() < began + _SECONDS
         return len(fetcher.read(largest, start, min(start + piece, size))) if in_time else 0
 
-    for one in at_once(fetch, range(0, size, piece), several=True):
-        if not one:
-            break
-        got, ended = got + one, time.monotonic()
+    with ThreadPoolExecutor(_THREADS, "shardmill-look") as pool:
+        for one in pool.map(fetch, range(0, size, piece)):
+            if not one:
+                break
+            got, ended = got + one, time.monotonic()
     return got / max(1e-6, ended - began)

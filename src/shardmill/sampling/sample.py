@@ -127,6 +127,7 @@ def take_sample(
             return passed > until and (passed > _PATIENCE * until or reading_places.clock() - began > until)
 
         share = max(_FEWEST, places * kind.expanded // total)
+        share = min(share, _REMOTE) if kind.remote else share
         for largest in _LARGEST:
             kinds[i] = replace(kind, places=[], looked=[], reasons=Counter())
             limited = replace(reading, largest=min(reading.largest, largest))
@@ -154,40 +155,36 @@ def _kinds(sources: Sequence[Source]) -> list[Kind]:
     return sorted(kinds, key=lambda kind: -kind.expanded)
 
 
+@dataclass(frozen=True)
 class _Sampler:
     """Puts places into one kind."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        sources: Sequence[Source],
-        reading: Reading,
-        engine: Engine,
-        places: int,
-        ended: Callable[[], bool],
-    ) -> None:
-        self._kind, self._sources, self._reading, self._engine = kind, sources, reading, engine
-        self._places, self._ended = min(places, _REMOTE) if kind.remote else places, ended
-        self._random = random.Random(len(kind.members))
+    kind: Kind
+    sources: Sequence[Source]
+    reading: Reading
+    engine: Engine
+    places: int
+    ended: Callable[[], bool]
+    """Whether the time is over."""
 
     def run(self) -> None:
-        kind, unit = self._kind, reading_places.UNIT
+        kind, unit, rng = self.kind, reading_places.UNIT, random.Random(len(self.kind.members))
         self._list_parts()
-        most = self._places * (_SMALL_REMOTE if kind.remote else _SMALL)
-        everything = kind.expanded <= self._places * unit and len(kind.members) <= most
-        drawn, step = ({}, 0.0) if everything else self._draw(most)
+        most = self.places * (_SMALL_REMOTE if kind.remote else _SMALL)
+        everything = kind.expanded <= self.places * unit and len(kind.members) <= most
+        drawn, step = ({}, 0.0) if everything else self._draw(most, rng)
         # In the order of the plan, since sources are kept packed, many together.
         draws = [(self._source(member), drawn.get(member)) for member in (drawn or range(len(kind.members)))]
-        self._random.shuffle(draws)
+        rng.shuffle(draws)
 
         def find(draw: tuple[SampledSource, list[float] | None]) -> tuple[SampledSource, Iterable[SampledPlace]]:
             # A few compressed megabytes may hold gigabytes.
-            found = draw[0].places(draw[1], 2 * self._places * unit, step)
+            found = draw[0].places(draw[1], 2 * self.places * unit, step)
             return draw[0], list(found) if kind.remote else found
 
         waiting: list[SampledPlace] = []
         for source, found in at_once(find, draws, kind.remote):
-            if self._ended() and kind.places:
+            if self.ended() and kind.places:
                 break
             places = []
             for place in found:
@@ -215,12 +212,12 @@ class _Sampler:
             kind.format, kind.compression = max(formats, key=formats.__getitem__)
 
     def _source(self, member: int) -> SampledSource:
-        index, measure = self._kind.members[member], int(self._kind.measures[member])
-        return SampledSource(index, self._sources[index], measure, self._reading, self._ended)
+        index, measure = self.kind.members[member], int(self.kind.measures[member])
+        return SampledSource(index, self.sources[index], measure, self.reading, self.ended)
 
     def _list_parts(self) -> None:
         """Count the rows and text of all row groups and batches, unless that takes long or fails."""
-        kind, format = self._kind, INPUT_FORMATS.get(self._kind.format)
+        kind, format = self.kind, INPUT_FORMATS.get(self.kind.format)
         if format is None or format.text or len(kind.members) > (_LISTED_REMOTE if kind.remote else _LISTED):
             return
         until = time.monotonic() + _LISTED_SECONDS
@@ -244,17 +241,17 @@ class _Sampler:
         if any(measures):
             kind.rows, kind.measures = rows, np.array(measures)
 
-    def _draw(self, most: int) -> tuple[dict[int, list[float]], float]:
+    def _draw(self, most: int, rng: random.Random) -> tuple[dict[int, list[float]], float]:
         """Draw at even distances over the whole kind, at most so many times.
 
         Return the sources that were hit, each with the shares of it at which it was, and the distance.
         """
-        kind, unit = self._kind, reading_places.UNIT
+        kind, unit = self.kind, reading_places.UNIT
         # Small sources are drawn more often, so that as much text is read.
         text = float(np.minimum(kind.sizes * (kind.expanded / kind.stored), unit) @ kind.measures) / kind.measured
-        count = min(most, round(self._places * unit / max(1.0, text)))
+        count = min(most, round(self.places * unit / max(1.0, text)))
         step = kind.measured / count
-        targets = (np.arange(count) + self._random.random()) * step
+        targets = (np.arange(count) + rng.random()) * step
         ends = np.cumsum(kind.measures)
         hits = np.minimum(np.searchsorted(ends, targets, side="right"), len(ends) - 1)
         shares = 1 - (ends[hits] - targets) / np.maximum(1, kind.measures[hits])
@@ -262,15 +259,15 @@ class _Sampler:
         for hit, share in zip(hits.tolist(), shares.tolist(), strict=True):
             drawn.setdefault(hit, []).append(share)
         for some in drawn.values():
-            self._random.shuffle(some)  # so that what is read before the time is over is from all over the source
+            rng.shuffle(some)  # so that what is read before the time is over is from all over the source
         return drawn, step
 
     def _encode(self, places: list[SampledPlace]) -> None:
         """Encode what was read at these places in one call, as a run does with megabytes, and count it."""
-        kind = self._kind
+        kind = self.kind
         documents = join([chunk for place in places for chunk in place.chunks])
         started = reading_places.clock()
-        encoded = self._engine.encode(documents.data, documents.offsets)
+        encoded = self.engine.encode(documents.data, documents.offsets)
         each = (reading_places.clock() - started) / max(1, int(documents.offsets[-1] - documents.offsets[0]))
         row = 0
         for place in places:
