@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 # Bytes of the largest record that is read; the second is for kinds in which much of the text is in larger ones.
 _LARGEST = (2 << 20, 64 << 20)
 _MUCH = 0.25
-_SMALL, _SMALL_REMOTE = 64, 8  # small sources that are read instead of one place
+_INSTEAD, _INSTEAD_REMOTE = 64, 8  # small sources that are read instead of one place
 _REMOTE = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
 _FEWEST = 6  # places for a kind, however small its share
 _LISTED, _LISTED_REMOTE, _LISTED_SECONDS = 4096, 64, 3.0  # files whose parts are all listed, and seconds for it
@@ -170,7 +170,7 @@ class _Sampler:
     def run(self) -> None:
         kind, unit, rng = self.kind, reading_places.UNIT, random.Random(len(self.kind.members))
         self._list_parts()
-        most = self.places * (_SMALL_REMOTE if kind.remote else _SMALL)
+        most = self.places * (_INSTEAD_REMOTE if kind.remote else _INSTEAD)
         everything = kind.expanded <= self.places * unit and len(kind.members) <= most
         drawn, step = ({}, 0.0) if everything else self._draw(most, rng)
         # In the order of the plan, since sources are kept packed, many together.
