@@ -15,7 +15,6 @@ from shardmill.documents import Chunk
 from shardmill.errors import DamageError, UsageError
 from shardmill.options import Options
 from shardmill.run import (
-    Amounts,
     Batch,
     Budget,
     Counted,
@@ -93,8 +92,6 @@ def convert(
         for one in options.format
     ]
     tokens = StoredTokens(origin, outputs, options, source_eot)
-    if not overwrite and (manifest := destination.finished(tokens.facts)):
-        return Result(destination.shown, manifest, already=True)
     return Run(tokens, destination, outputs, progress or default_progress(), overwrite=overwrite).go()
 
 
@@ -148,12 +145,12 @@ class StoredTokens(Producer):
         end = start + len(block)
         last = end == len(split.tokens)
         streams = {eot: _stream(name, split.arranged(start, block, eot), last=last) for eot in self._eots}
-        amounts = Amounts(name, *self._origin.amounts(name, start, block))
+        documents, size = self._origin.amounts(name, start, block)
         through = (before + end) * self._origin.width
         chunk = Chunk(source=0, start=before + start, end=before + end, cost=0, through=through)
         marks = 0 if split.eot == "none" else int(np.count_nonzero(block == split.mark))
-        counted = Counted(amounts.documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - marks)
-        return Batch([Entry(self._reader, 0, chunk)], [counted], streams, known=amounts)
+        counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - marks)
+        return Batch([Entry(self._reader, 0, chunk)], [counted], streams, known=(name, documents, size))
 
     def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:
         """The block in the width of the outputs; DamageError for an id that is none of the tokenizer's."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.journal import FOLDER, Journal, read_plan, refuse, tidy
+from shardmill.run.journal import FOLDER, Entries, Journal, read_plan, refuse, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
 from shardmill.run.plan import Facts, SourceFacts, fingerprint
 from shardmill.shards import Output
@@ -137,8 +137,8 @@ class Destination:
     def deliver(self, files: Iterable[Written]) -> None:
         """Files became whole."""
 
-    def record(self, files: Callable[[], list[Any]], state: dict[str, Any], *, now: bool) -> None:
-        """The journal was written: `files` are whole, and the state is on disk."""
+    def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
+        """The journal was written: `files` are complete, and the state is on disk."""
 
     def leave(self, files: Iterable[PartialFile]) -> None:
         """The run ends early: put unfinished files where people find them."""

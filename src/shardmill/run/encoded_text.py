@@ -1,4 +1,4 @@
-"""Text as a stream of batches: chunks go out to the workers, and come back in plan order as tokens."""
+"""Text as a stream of batches: chunks go to the workers, and come back in plan order as tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardmill.documents import Reading, chunks_of, load_libraries
+from shardmill.documents import Bounds, Reading, chunks_of, load_libraries
 from shardmill.options import Val
+from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import Budget
 from shardmill.run.loop import Producer
 from shardmill.run.machine import hand_back, settle_allocator
@@ -19,7 +20,7 @@ from shardmill.run.pipeline import Pipeline
 from shardmill.run.plan import Plan
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
-from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
+from shardmill.run.worker import Worker, WorkerSettings
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher, Sources
 
@@ -39,11 +40,14 @@ _KEPT_BY_ARROW = 22_000_000
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
 
-    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
-        """BudgetError when it cannot be done in the memory that is allowed; nothing is touched.
+    _bounds: Bounds | None = None
+    """The part of the sources that is read; None: all."""
 
-        `room`: bytes of memory that are buffered on the way out. `engines`: one that an earlier run of this process
-        has left, if there was one; this run leaves one there too.
+    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
+        """BudgetError when the memory that is allowed does not suffice.
+
+        `room`: bytes of memory for buffers of the destination. `engines`: holds an engine that an earlier run of this
+        process has left, or nothing; this run leaves one there too.
         """
         options, val = plan.options, Val.parse(plan.options.val)
         self._plan, self.facts, self.sources = plan, plan.facts(), plan.sources
@@ -51,13 +55,30 @@ class EncodedText(Producer):
         self.first, self.bad_allowed = val.first, options.bad_allowed
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
         spans = options.separator is None and not (val.nothing and options.limit is None)
+        # The budget counts what is in memory already: the libraries, and an engine.
+        settle_allocator()
+        load_libraries(plan.sources)
+        tokenizer = plan.tokenizer
         engines = [] if engines is None else engines
-        self._load(engines)
-        self.budget = self._make_budget(room)
+        if not engines:
+            engines.append(tokenizer.engine())
+        self.engine = tokenizer.provenance(engines[0])
+        hand_back()
+        self.budget = Budget(
+            options.memory_bytes,
+            options.workers,
+            tokenizer.vocab_size,
+            tokenizer.dtype.itemsize,
+            engine_bytes=tokenizer.engine_bytes,
+            engines=1,
+            library_bytes=tokenizer.library_bytes,
+            remote=plan.sources.remote,
+            beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
+        )
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
         self._settings = WorkerSettings(
-            tokenizer=plan.tokenizer,
+            tokenizer=tokenizer,
             val=val,
             seed=options.seed,
             eots=tuple(dict.fromkeys(output.eot for output in outputs)),
@@ -70,36 +91,13 @@ class EncodedText(Producer):
             text_field=options.text_field,
             separator=options.separator_bytes,
             gaps=True,
-            cut=plan.tokenizer.cut,
+            cut=tokenizer.cut,
             spans=spans,
             tail=val.tail or None,
             limited=options.limit is not None,
             largest=self.budget.largest,
             hold=self.budget.hold,
             fetcher=self._fetcher,
-        )
-
-    def _load(self, engines: list[Engine]) -> None:
-        """Put everything to work that the budget must see: the libraries, and an engine."""
-        settle_allocator()
-        load_libraries(self.sources)
-        if not engines:
-            engines.append(self._plan.tokenizer.engine())
-        self.engine = self._plan.tokenizer.provenance(engines[0])
-        hand_back()
-
-    def _make_budget(self, room: int) -> Budget:
-        options, tokenizer = self._plan.options, self._plan.tokenizer
-        return Budget(
-            options.memory_bytes,
-            options.workers,
-            tokenizer.vocab_size,
-            tokenizer.dtype.itemsize,
-            engine_bytes=tokenizer.engine_bytes,
-            engines=1,
-            library_bytes=tokenizer.library_bytes,
-            remote=self.sources.remote,
-            beside=room + (0 if self.sources.light else _KEPT_BY_ARROW),
         )
 
     @property
@@ -117,12 +115,12 @@ class EncodedText(Producer):
         most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
         if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
             return  # would fit at one token for every byte of text, at a compression of four
-        # Only now: most runs come this far never, and these take a twentieth of a second to load.
+        # Imported here, since most runs never get here and it takes a twentieth of a second.
         from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
         sized = Sources(source for source in plan.sources if source.size)
         engine = self._settings.engine()
-        # With a fetcher of its own: that of the run expects the sources in their order.
+        # With a fetcher of its own: the run's expects the sources in their order.
         with looking_fetcher() as fetcher:
             looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
             kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
@@ -140,7 +138,7 @@ class EncodedText(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        """BudgetError when memory runs out in spite of all."""
+        """BudgetError when memory runs out nevertheless."""
         own = Worker(self._settings)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
@@ -154,12 +152,15 @@ class EncodedText(Producer):
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
-        state = writer.state
-        chunks = chunks_of(self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes)
+        state, size = writer.state, self.budget.chunk_bytes
+        chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
         yield from itertools.starmap(Entry, chunks)
 
     def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
-        """The batches up to `--limit`; the one that reaches it is made again with fewer rows."""
+        """The batches up to `--limit`; the one that reaches it is made again with fewer rows.
+
+        A long stretch is taken whole: it cannot be made again.
+        """
         documents, tokens = self._plan.options.limits
         for batch in batches:
             done = writer.done()
@@ -170,7 +171,10 @@ class EncodedText(Producer):
             if limit.nothing:
                 yield Batch([], [], {}, last=True)
                 return
-            if batch.reaches(limit):
+            chunk = batch.entries[0].chunk
+            found = sum(counted.documents for counted in batch.counted)
+            tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
+            if not (chunk is not None and chunk.long) and limit.reached_by(found, tokens_found):
                 batch = own.encode(batch.entries, limit)
                 batch.last = True
                 yield batch
@@ -179,7 +183,7 @@ class EncodedText(Producer):
 
     @contextmanager
     def _memory_errors(self, writer: Writer, ours: bool) -> Iterator[None]:
-        """`ours`: what was reached is the limit of this run, not the system's."""
+        """`ours`: the limit that was reached is this run's, not the system's."""
         try:
             yield
         except (MemoryError, OSError, RuntimeError) as error:

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import BusyError, MismatchError, OutputError
-from shardmill.run.plan import differences, facts_json, fingerprint, read_facts
+from shardmill.run.plan import Facts, differences, facts_json, fingerprint, read_facts
 from shardmill.run.record import NAME as RECORD
 from shardmill.storage import write_whole, writing_to
 
@@ -25,6 +26,9 @@ FOLDER = ".shardmill"
 _KEPT = ("plan.json", RECORD)
 """What a complete dataset keeps."""
 _COMPACT_ABOVE = 1 << 20
+
+Entries = Callable[[int], list[Any]]
+"""Returns the complete files of a run from a number on, as the journal lists them."""
 
 
 class SavedRun(NamedTuple):
@@ -56,12 +60,11 @@ class Journal:
         self._lock = _lock(self.folder / "lock", out)
         self._path = self.folder / "journal.jsonl"
         self._file: Any = None
-        self._size = self._compact_size = 0
-        self._files: list[Any] = []
+        self._size = self._compact_size = self._recorded = 0
         self.stuck = False
         """The disk does not answer: whoever closes a file, or deletes one, would wait for ever."""
 
-    def resume(self, facts: dict[str, Any]) -> SavedRun | None:
+    def resume(self, facts: Facts) -> SavedRun | None:
         """What an earlier run of the same plan has done; None if there was none, MismatchError if of another plan.
 
         One of another plan that did nothing is forgotten.
@@ -79,39 +82,38 @@ class Journal:
         return None
 
     def _read(self) -> SavedRun:
-        state = None
+        files, state = [], None
         if self._path.exists():
             for line in self._path.read_bytes().split(b"\n"):
                 try:
                     entry = json.loads(line)
                 except ValueError:  # torn by the crash that ended that run, or the empty end
                     break
-                self._files += entry["files"]
+                files += entry["files"]
                 state = entry["state"]
-        return SavedRun(list(self._files), state)
+        return SavedRun(files, state)
 
-    def begin(self, facts: dict[str, Any], state: dict[str, Any] | None) -> None:
+    def begin(self, facts: Facts, files: Entries, state: dict[str, Any] | None) -> None:
         """Start to write, from nothing or from a state that was just restored."""
         if state is None:
-            self._files = []
             self._path.unlink(missing_ok=True)
             write_whole(self.folder / "plan.json", facts_json(facts))
-            with writing_to(self._path):
-                self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115 - closed in close()
+            self._open()
         else:
-            self._compact(state)
+            self._compact(files, state)
 
-    def record(self, files: list[Any], state: dict[str, Any]) -> None:
-        """Append a checkpoint. What it speaks of must be on disk already."""
-        self._files += files
-        line = json.dumps({"files": files, "state": state}, separators=(",", ":")).encode() + b"\n"
+    def record(self, files: Entries, state: dict[str, Any]) -> None:
+        """Append a checkpoint. What it lists must be on disk already."""
+        new = files(self._recorded)
+        line = _line(new, state)
         if self._size + len(line) > max(_COMPACT_ABOVE, 2 * self._compact_size):
-            self._compact(state)
+            self._compact(files, state)
             return
         with writing_to(self._path):
             self._file.write(line)
             os.fsync(self._file.fileno())
         self._size += len(line)
+        self._recorded += len(new)
 
     def clear(self, *, plan: bool) -> None:
         """Forget how far it came. With `plan` False the plan too; a complete dataset keeps it, to be compared with, and
@@ -136,14 +138,24 @@ class Journal:
                 self.folder.rmdir()
         os.close(self._lock)
 
-    def _compact(self, state: dict[str, Any]) -> None:
+    def _compact(self, files: Entries, state: dict[str, Any]) -> None:
+        """Replace all lines by one."""
         if self._file is not None:
             self._file.close()
-        line = json.dumps({"files": self._files, "state": state}, separators=(",", ":")).encode() + b"\n"
+        everything = files(0)
+        line = _line(everything, state)
         write_whole(self._path, line)
         self._size = self._compact_size = len(line)
+        self._recorded = len(everything)
+        self._open()
+
+    def _open(self) -> None:
         with writing_to(self._path):
             self._file = open(self._path, "ab", buffering=0)  # noqa: SIM115 - closed in close()
+
+
+def _line(files: list[Any], state: dict[str, Any]) -> bytes:
+    return json.dumps({"files": files, "state": state}, separators=(",", ":")).encode() + b"\n"
 
 
 def tidy(out: Path) -> None:

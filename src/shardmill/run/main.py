@@ -13,11 +13,12 @@ from shardmill.errors import UsageError
 from shardmill.options import Options, Val
 from shardmill.run.destination import open_destination
 from shardmill.run.encoded_text import EncodedText
-from shardmill.run.loop import Result, Run
+from shardmill.run.loop import Run
 from shardmill.run.machine import most_resident
 from shardmill.run.manifest import dataset_files
 from shardmill.run.plan import Plan
 from shardmill.run.progress import Progress, default_progress
+from shardmill.run.summary import Result
 from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.tokens import load_tokenizer

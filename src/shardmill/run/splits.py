@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardmill.documents import Documents
     from shardmill.options import Val
-    from shardmill.run.rows import Rows, Stream
+    from shardmill.run.batch import Rows, Stream
 
 PREFIX = SPAN
 """Bytes that decide the split, of a span as of a document."""

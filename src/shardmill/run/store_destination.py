@@ -20,7 +20,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.run.destination import Destination
-from shardmill.run.journal import FOLDER, Journal
+from shardmill.run.journal import FOLDER, Entries, Journal
 from shardmill.run.manifest import NAME, REJECTS
 from shardmill.run.plan import Facts, facts_json, fingerprint
 from shardmill.run.unfinished import Parts, blocks
@@ -208,7 +208,7 @@ class StoreDestination(Destination):
             self._upload(written.name, self.folder / written.name, written.bytes)
             (self.folder / written.name).unlink()
 
-    def record(self, files: Callable[[], list[Any]], state: dict[str, Any], *, now: bool) -> None:
+    def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
         """Bring what was appended to unfinished files to the store, and record it; unless it is too early for that.
 
         `files` are those that are whole, which must be there already; the state must be on disk.
@@ -217,7 +217,7 @@ class StoreDestination(Destination):
             return
         gone = self._parts.send()
         assert self._record is not None
-        self._put_journal({**self._record, "files": files(), "state": state, "parts": self._parts.table})
+        self._put_journal({**self._record, "files": files(0), "state": state, "parts": self._parts.table})
         self._parts.delete(gone)
         self._pushed = time.monotonic()
 
