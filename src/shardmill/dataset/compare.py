@@ -1,4 +1,4 @@
-"""The sources read again, and their tokens compared with the files of a dataset instead of being written."""
+"""Read the sources again, and compare their tokens with the files of a dataset instead of writing them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | None = None) -> None:
-    """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
+def compare_sources(out: Path, manifest: dict[str, Any]) -> None:
+    """Raise DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     # With `keep_parts` there are other files, and the same tokens.
     options = Options.of({name: value for name, value in manifest["options"].items() if name != "keep_parts"})
     sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
@@ -33,7 +33,7 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
         temporary = tempfile.TemporaryDirectory(prefix="shardmill-")
     with temporary as folder:
         text = EncodedText(Plan(sources, tokenizer, options), outputs)
-        made = Run(text, Destination(Path(folder)), outputs, progress or Progress()).go()
+        made = Run(text, Destination(Path(folder)), outputs, Progress()).go()
     for key in ("documents", "empty", "rejected"):
         if made.manifest[key] != manifest[key]:
             raise DamageError(
@@ -42,7 +42,7 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
 
 
 class Comparison(Output):
-    """Stands where an output would, and compares what comes with the files that are there."""
+    """An output that compares tokens with those of a dataset, and writes nothing."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.format, self.eot, self.dtype = dataset.format, dataset.eot, dataset.dtype
