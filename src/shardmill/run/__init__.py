@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shardmill.run.worker import Worker
     from shardmill.run.writer import Writer
 
-# Whoever opens a dataset reads a manifest, and does not wait for what makes one.
+# Imported when asked for: who only opens a dataset needs its manifest, and not what makes one.
 __all__, __getattr__ = lazily(
     "shardmill.run",
     {

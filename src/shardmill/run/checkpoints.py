@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
-from shardmill.run.journal import Journal, SavedRun
+from shardmill.run.journal import SavedRun
 from shardmill.run.plan import Facts
 from shardmill.shards import Output
 from shardmill.storage import PartialFile, Written
@@ -28,16 +28,10 @@ class Checkpoints:
     """The outputs of a run and their journal. One thread uses it; `thread` syncs files in the background."""
 
     def __init__(
-        self,
-        destination: Destination,
-        journal: Journal,
-        outputs: Sequence[Output],
-        thread: Executor,
-        state: Callable[[], dict[str, Any]],
+        self, destination: Destination, outputs: Sequence[Output], thread: Executor, state: Callable[[], dict[str, Any]]
     ) -> None:
         """`state` returns all that a later run needs to go on from here, except for the outputs' positions."""
-        self._destination, self._journal, self._outputs = destination, journal, outputs
-        self._thread, self._state = thread, state
+        self._destination, self._outputs, self._thread, self._state = destination, outputs, thread, state
         self.files: list[tuple[int, str, Written]] = []
         """Complete files: the number of the output, the split, and what the manifest says."""
         self.beside: list[PartialFile] = []
@@ -60,7 +54,7 @@ class Checkpoints:
         for i, output in enumerate(self._outputs):
             position = saved["outputs"][i] if saved else output.position()
             output.restore(position, [written for j, _, written in self.files if j == i])
-        self._journal.begin(facts, self._entries, saved)
+        self._destination.journal.begin(facts, self._entries, saved)
         return saved
 
     def adopt(self, files: list[tuple[int, str, Written]]) -> None:
@@ -130,7 +124,7 @@ class Checkpoints:
             return
         for file, length in beside:
             file.settle(length)
-        self._journal.record(self._entries, saved)
+        self._destination.journal.record(self._entries, saved)
         for output in self._outputs:
             output.recorded()
         self._destination.record(self._entries, saved, now=now)
@@ -146,7 +140,7 @@ class Checkpoints:
         while not wait_for([self._running], timeout=_PATIENCE).done:
             # Gigabytes may have to go through a slow line: there it is the store's silence that counts.
             if self._destination.answered < waiting:
-                self._journal.stuck = self._destination.medium == "disk"
+                self._destination.journal.stuck = self._destination.medium == "disk"
                 raise StuckError(
                     f"the {self._destination.medium} has not answered for {_PATIENCE:.0f} seconds",
                     place=str(self._destination.shown),

@@ -42,6 +42,8 @@ class Destination:
     """What to do when the disk is too small."""
     answered = 0.0
     """When the store last answered, by the monotonic clock."""
+    journal: Journal
+    """While a run is at work."""
     retries = 0
     """Requests that were retried."""
 
@@ -68,13 +70,13 @@ class Destination:
             write_whole(self.folder / FOLDER / _REVISIONS, json.dumps(self.commits).encode())
 
     @contextmanager
-    def at_work(self, *, overwrite: bool) -> Iterator[Journal]:
-        """Lock and return the journal; OutputError when another process is at work there."""
-        journal = Journal(self.folder)
+    def at_work(self, *, overwrite: bool) -> Iterator[None]:
+        """Open and lock the journal; OutputError when another process is at work there."""
+        self.journal = Journal(self.folder)
         try:
-            yield journal
+            yield
         finally:
-            journal.close()
+            self.journal.close()
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of the complete dataset, if there is one."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill import __version__
 from shardmill.run.checkpoints import checkpoint_thread
 from shardmill.run.destination import Destination
-from shardmill.run.journal import Journal, SavedRun
+from shardmill.run.journal import SavedRun
 from shardmill.run.manifest import NAME, describe_outputs, each_output, manifest_json
 from shardmill.run.plan import Facts, fingerprint
 from shardmill.run.progress import Done, Progress
@@ -76,49 +76,49 @@ class Run:
         """Make the dataset, or what is missing of it; MismatchError when there is another one."""
         if done := self._already():
             return done
-        with self.destination.at_work(overwrite=self.overwrite) as journal:
-            return self._already() or self._make(journal)
+        with self.destination.at_work(overwrite=self.overwrite):
+            return self._already() or self._make()
 
     def _already(self) -> Result | None:
         manifest = None if self.overwrite else self.destination.finished(self.producer.facts)
         return Result(self.destination.shown, manifest, already=True) if manifest else None
 
-    def _make(self, journal: Journal) -> Result:
+    def _make(self) -> Result:
         started = time.monotonic()
-        saved_run = self._find_saved_run(journal)
+        saved_run = self._find_saved_run()
         with checkpoint_thread() as thread:
-            writer = Writer(self.producer, self.destination, journal, self.outputs, thread)
+            writer = Writer(self.producer, self.destination, self.outputs, thread)
             writer.begin(saved_run)
             engine, resumed = self.producer.engine.get("libraries", ""), saved_run is not None
-            history = RunRecord(
-                journal.folder, thread.submit, self.producer.budget, engine, writer.done(), resumed=resumed
-            )
-            with self._watched(writer, history) as tell, self._recording_an_early_end(writer, journal):
+            folder, budget = self.destination.journal.folder, self.producer.budget
+            history = RunRecord(folder, thread.submit, budget, engine, writer.done(), resumed=resumed)
+            with self._watched(writer, history) as tell, self._recording_an_early_end(writer):
                 with self.producer.batches(writer) as batches:
                     for batch in batches:
                         writer.write(batch)
                         tell()
-                manifest = self._complete(writer, journal)
+                manifest = self._complete(writer)
+        totals = writer.state.totals
         return Result(
             self.destination.shown,
             manifest,
-            time.monotonic() - started,
-            self.producer.budget.peak,
-            writer.state.totals["replaced"],
-            writer.state.totals["fallbacks"],
-            _warnings(self.outputs, manifest),
+            seconds=time.monotonic() - started,
+            peak_memory=budget.peak,
+            replaced=totals["replaced"],
+            fallbacks=totals["fallbacks"],
+            warnings=_warnings(self.outputs, manifest),
             resumed=resumed,
             retries=self._done(writer).retries,
             engine=engine,
         )
 
-    def _find_saved_run(self, journal: Journal) -> SavedRun | None:
+    def _find_saved_run(self) -> SavedRun | None:
         """The run to go on from; None: there is none, and enough space. MismatchError when it has another plan."""
         facts = self.producer.facts
         if self.overwrite:
             self.destination.remove_dataset(facts, self.outputs)
-            journal.clear(plan=False)
-        saved_run = journal.resume(facts)
+            self.destination.journal.clear(plan=False)
+        saved_run = self.destination.journal.resume(facts)
         if saved_run is None:
             self.destination.record_commits()
             self.producer.check_space(self.destination, self.outputs)
@@ -127,7 +127,7 @@ class Run:
         return saved_run
 
     @contextmanager
-    def _recording_an_early_end(self, writer: Writer, journal: Journal) -> Iterator[None]:
+    def _recording_an_early_end(self, writer: Writer) -> Iterator[None]:
         """Whatever ends the run, record what is done by then, and close all files."""
         try:
             yield
@@ -135,7 +135,7 @@ class Run:
             writer.checkpoints.stop(why, writer.kept())
             raise
         finally:
-            if not journal.stuck:
+            if not self.destination.journal.stuck:
                 writer.close()
 
     @contextmanager
@@ -161,7 +161,7 @@ class Run:
         retries = self.producer.retries + self.destination.retries
         return replace(writer.done(), retries=retries, engines=self.producer.budget.engines_replaced)
 
-    def _complete(self, writer: Writer, journal: Journal) -> dict[str, Any]:
+    def _complete(self, writer: Writer) -> dict[str, Any]:
         """Finish all files, then write the manifest, last of all."""
         rejects = writer.finish()
         facts, state = self.producer.facts, writer.state
@@ -182,7 +182,7 @@ class Run:
         }
         write_whole(self.destination.folder / NAME, manifest_json(manifest))
         self.destination.complete()
-        journal.clear(plan=True)
+        self.destination.journal.clear(plan=True)
         return manifest
 
 

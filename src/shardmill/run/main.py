@@ -56,7 +56,7 @@ def prepare(
     outputs = open_outputs(plan, destination.folder)
     text = EncodedText(plan, outputs, destination.room)
     result = Run(text, destination, outputs, progress or default_progress(), overwrite=chosen.overwrite).go()
-    # What was seen now and then is less than what there was. A process may have held more before it called us.
+    # The budget saw only samples. But the process may have held more before this call.
     most = most_resident()
     return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
 
@@ -69,7 +69,7 @@ prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 def output_orders(plan: Plan) -> list[dict[str, Any]]:
-    """What `open_output` is asked for, for each format that is wanted."""
+    """The arguments of `open_output`, for each format that is wanted."""
     options, tokenizer = plan.options, plan.tokenizer
     order = {
         "name": plan.name,
@@ -85,7 +85,7 @@ def output_orders(plan: Plan) -> list[dict[str, Any]]:
 
 
 def open_outputs(plan: Plan, out: Path, **more: Any) -> list[Output]:
-    """An output for each format that is asked for; `more`: what is ordered in another way than usual."""
+    """An output for each format that is wanted; `more` overrides arguments of `open_output`."""
     tokenizer = plan.tokenizer
     outputs = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):

@@ -30,7 +30,7 @@ from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.run.destination import Destination
-from shardmill.run.journal import FOLDER, Entries, Journal
+from shardmill.run.journal import FOLDER, Entries
 from shardmill.run.manifest import NAME, REJECTS
 from shardmill.run.plan import Facts, facts_json, fingerprint
 from shardmill.shards import SPLITS, Output
@@ -103,17 +103,16 @@ class StoreDestination(Destination):
         """The store's journal holds them."""
 
     @contextmanager
-    def at_work(self, *, overwrite: bool) -> Iterator[Journal]:
-        """The journal of the workplace, which is filled from the store, and emptied at the end."""
-        journal = Journal(self.folder)
+    def at_work(self, *, overwrite: bool) -> Iterator[None]:
+        """The same in the workplace, which is filled from the store, and emptied at the end."""
         try:
-            self._stage(overwrite=overwrite)
-            yield journal
+            with super().at_work(overwrite=overwrite):
+                try:
+                    self._stage(overwrite=overwrite)
+                    yield
+                finally:
+                    self.clean()
         finally:
-            try:
-                self.clean()
-            finally:
-                journal.close()
             if self.folder.exists() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
 

@@ -23,7 +23,7 @@ from shardmill.storage import PARTIAL, PartialFile
 if TYPE_CHECKING:
     from shardmill.documents import Chunk
     from shardmill.run.destination import Destination
-    from shardmill.run.journal import Journal, SavedRun
+    from shardmill.run.journal import SavedRun
     from shardmill.run.loop import Producer
     from shardmill.storage import Source
 
@@ -62,15 +62,12 @@ class State:
 class Writer:
     """Appends batches to all outputs. One thread uses it; `thread` runs its checkpoints."""
 
-    def __init__(
-        self, producer: Producer, destination: Destination, journal: Journal, outputs: list[Output], thread: Executor
-    ) -> None:
+    def __init__(self, producer: Producer, destination: Destination, outputs: list[Output], thread: Executor) -> None:
         self._producer, self._destination, self._outputs = producer, destination, outputs
-        self._working = journal.folder
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.checkpoints = Checkpoints(destination, journal, outputs, thread, lambda: asdict(self.state))
+        self.checkpoints = Checkpoints(destination, outputs, thread, lambda: asdict(self.state))
         self._before = self._through = 0
         self._left: list[bytes] = []
         self._last_reason = ""
@@ -89,7 +86,7 @@ class Writer:
             self._before = self._producer.sources.bytes_before(self.state.source)
         self.state.engine = engine
         self._rejects = PartialFile(self._destination.folder / REJECTS, self.state.rejects_bytes)
-        self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
+        self._sources = PartialFile(self._destination.journal.folder / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
         self._destination.restored()
 
