@@ -1,4 +1,4 @@
-"""Another format, without tokenizing again: a dataset of ours, or token files that other tools have made."""
+"""Convert to another format without tokenizing again: a dataset of ours, or token files of other tools."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ class StoredTokens(Producer):
     unit = "token"
 
     def __init__(self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None) -> None:
-        """UsageError when documents cannot be marked as an output wants it."""
+        """UsageError when documents cannot be marked as an output needs it."""
         for output in outputs:
             origin.check(output.eot)
         self._origin = origin
-        # The writer asks it for places and checks, and nothing else.
+        # The writer calls only `check` and `place` of a reader, and this class has both.
         self._reader = cast("Reader", self)
         self._eots = {output.eot for output in outputs}
         name = str(origin.path)
@@ -130,7 +130,7 @@ class StoredTokens(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        """DamageError where an id is none of the tokenizer's."""
+        """DamageError when an id is not one of the tokenizer's."""
         yield self._batches(writer.state.position.offset) if writer.state.source == 0 else iter(())
 
     def _batches(self, offset: int) -> Iterator[Batch]:
@@ -153,7 +153,7 @@ class StoredTokens(Producer):
         return Batch([Entry(self._reader, 0, chunk)], [counted], streams, known=(name, documents, size))
 
     def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:
-        """The block in the width of the outputs; DamageError for an id that is none of the tokenizer's."""
+        """The block in the type of the outputs; DamageError when an id is not one of the tokenizer's."""
         if len(block) and (int(block.max()) > self._origin.largest or int(block.min()) < 0):
             wrong = int(np.argmax((block > self._origin.largest) | (block < 0)))
             raise DamageError(
@@ -171,7 +171,7 @@ class StoredTokens(Producer):
 
 
 def _stream(name: str, block: Block, *, last: bool) -> Stream:
-    """A block as rows, each of them a document or a part of one; no document goes on after the last block."""
+    """A block as rows, each a document or a part of one; the last block of a split ends its last document."""
     tokens, ends, ends_before = block
     stops = np.concatenate([np.zeros(int(ends_before), np.int64), ends])
     closes = np.ones(len(stops), np.bool_)

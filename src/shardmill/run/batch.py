@@ -100,8 +100,6 @@ class Batch:
     """False: its last document goes on in the next batch."""
     final: bool = True
     """False: more of the same chunk follows."""
-    last: bool = False
-    """No more is wanted of its source."""
     known: tuple[str, int, int] | None = None
     """A split, and the documents and bytes to count for it in place of those of the rows."""
     after: Callable[[Writer], None] | None = None

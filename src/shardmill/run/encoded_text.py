@@ -20,13 +20,13 @@ from shardmill.run.pipeline import Pipeline
 from shardmill.run.plan import Plan
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
-from shardmill.run.worker import Worker, WorkerSettings
+from shardmill.run.worker import Worker
+from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher, Sources
 
 if TYPE_CHECKING:
     from shardmill.run.destination import Destination
-    from shardmill.run.writer import Writer
     from shardmill.shards import Output
     from shardmill.tokens import Engine
 
@@ -49,20 +49,24 @@ class EncodedText(Producer):
         `room`: bytes of memory for buffers of the destination. `engines`: holds an engine that an earlier run of this
         process has left, or nothing; this run leaves one there too.
         """
-        options, val = plan.options, Val.parse(plan.options.val)
-        self._plan, self.facts, self.sources = plan, plan.facts(), plan.sources
+        options = plan.options
+        self.plan, self.facts, self.sources = plan, plan.facts(), plan.sources
+        self.val = val = Val.parse(options.val)
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
+        self.eots = tuple(dict.fromkeys(output.eot for output in outputs))
+        """The EOT policies that the outputs need, each once."""
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
-        spans = options.separator is None and not (val.nothing and options.limit is None)
+        self.spans = options.separator is None and not (val.nothing and options.limit is None)
+        """Text without a separator is dealt in spans."""
+        self.engines = [] if engines is None else engines
         # The budget counts what is in memory already: the libraries, and an engine.
         settle_allocator()
         load_libraries(plan.sources)
         tokenizer = plan.tokenizer
-        engines = [] if engines is None else engines
-        if not engines:
-            engines.append(tokenizer.engine())
-        self.engine = tokenizer.provenance(engines[0])
+        if not self.engines:
+            self.engines.append(tokenizer.engine())
+        self.engine = tokenizer.provenance(self.engines[0])
         hand_back()
         self.budget = Budget(
             options.memory_bytes,
@@ -77,28 +81,25 @@ class EncodedText(Producer):
         )
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
-        self._settings = WorkerSettings(
-            tokenizer=tokenizer,
-            val=val,
-            seed=options.seed,
-            eots=tuple(dict.fromkeys(output.eot for output in outputs)),
-            budget=self.budget,
-            spans=spans,
-            limited=options.limit is not None,
-            warm=engines,
-        )
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
             gaps=True,
             cut=tokenizer.cut,
-            spans=spans,
+            spans=self.spans,
             tail=val.tail or None,
             limited=options.limit is not None,
             largest=self.budget.largest,
             hold=self.budget.hold,
             fetcher=self._fetcher,
         )
+
+    def take_engine(self) -> Engine:
+        """An engine that exists already, or a new one."""
+        try:
+            return self.engines.pop()
+        except IndexError:
+            return self.plan.tokenizer.engine()
 
     @property
     def retries(self) -> int:  # type: ignore[override]
@@ -109,7 +110,7 @@ class EncodedText(Producer):
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """OutputError when a sample of the text says that the output would clearly not fit."""
-        plan, reading = self._plan, self._reading
+        plan, reading = self.plan, self._reading
         total = plan.sources.bytes_before(len(plan.sources))
         free = shutil.disk_usage(destination.folder).free
         most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
@@ -119,12 +120,12 @@ class EncodedText(Producer):
         from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
         sized = Sources(source for source in plan.sources if source.size)
-        engine = self._settings.engine()
+        engine = self.take_engine()
         # With a fetcher of its own: the run's expects the sources in their order.
         with looking_fetcher() as fetcher:
             looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
             kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
-        self._settings.warm.append(engine)
+        self.engines.append(engine)
         need = doubt = 0.0
         for output in outputs:
             separated, marked = reading.separator is not None, output.eot != "none"
@@ -139,16 +140,16 @@ class EncodedText(Producer):
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
         """BudgetError when memory runs out nevertheless."""
-        own = Worker(self._settings)
+        own = Worker(self)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
             limited(self.budget.memory) as ours,
             self._memory_errors(writer, ours),
-            Pipeline(self._settings) as pipeline,
+            Pipeline(self) as pipeline,
             self._fetcher,
         ):
             batches = pipeline.run(self._entries(writer), own)
-            yield batches if self._plan.options.limit is None else self._limited(batches, writer, own)
+            yield batches if self.plan.options.limit is None else self._limited(batches, writer, own)
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
@@ -161,22 +162,21 @@ class EncodedText(Producer):
 
         A long stretch is taken whole: it cannot be made again.
         """
-        documents, tokens = self._plan.options.limits
+        documents, tokens = self.plan.options.limits
         for batch in batches:
-            done = writer.done()
+            done, chunk = writer.done(), batch.entries[0].chunk
             limit = Limit(
                 None if documents is None else documents - done.documents,
                 None if tokens is None else tokens - done.tokens,
             )
-            if limit.nothing:
-                yield Batch([], [], {}, last=True)
-                return
-            chunk = batch.entries[0].chunk
             found = sum(counted.documents for counted in batch.counted)
             tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
-            if not (chunk is not None and chunk.long) and limit.reached_by(found, tokens_found):
+            if limit.nothing:
+                yield Batch([], [], {}, after=Writer.end_source)
+                return
+            if limit.reached_by(found, tokens_found) and not (chunk is not None and chunk.long):
                 batch = own.encode(batch.entries, limit)
-                batch.last = True
+                batch.after = Writer.end_source
                 yield batch
                 return
             yield batch

@@ -26,7 +26,7 @@ from shardmill.run.worker import Worker
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from shardmill.run.worker import WorkerSettings
+    from shardmill.run.encoded_text import EncodedText
 
 _TICK = 0.5  # seconds
 # Seconds that the end of a run waits for its threads; the second is for a run that was interrupted. Work on a chunk
@@ -49,8 +49,8 @@ class _Task:
 class Pipeline:
     """Use it as a context: leaving it ends all threads, whatever happened, except one that a system call blocks."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings, self._budget = settings, settings.budget
+    def __init__(self, text: EncodedText) -> None:
+        self._text, self._budget = text, text.budget
         self._tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(4 * self._budget.workers + 8)
         self._stopped = threading.Event()
         self._local = threading.local()
@@ -73,9 +73,9 @@ class Pipeline:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, until - time.monotonic()))
-        if kind is None and self._settings.tokenizer.engine_bytes is not None:
+        if kind is None and self._text.plan.tokenizer.engine_bytes is not None:
             # An engine of a fixed size has a filled cache, which the next run of this process may use.
-            self._settings.warm[:] = [worker.engine for worker in self._workers[:1]]
+            self._text.engines[:] = [worker.engine for worker in self._workers[:1]]
 
     def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Batch]:
         """The results for `entries`, in their order; `own` encodes long stretches, in this thread."""
@@ -165,11 +165,11 @@ class Pipeline:
     def _work(self, task: _Task) -> Batch:
         worker = getattr(self._local, "worker", None)
         if worker is None:
-            worker = self._local.worker = Worker(self._settings)
+            worker = self._local.worker = Worker(self._text)
             self._workers.append(worker)
             self._threads.append(threading.current_thread())
         batch: Batch = worker.encode(task.entries)
-        if not self._settings.limited:
+        if self._text.plan.options.limit is None:  # else it may have to be made again from the same entries
             batch.entries = task.entries = [_without_payload(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: then the feeder waits longer.
             needed = batch.size

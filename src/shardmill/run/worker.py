@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.documents import Chunk, Documents, Reject, join
-from shardmill.options import Val
 from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
-from shardmill.run.budget import Budget
 from shardmill.run.machine import hand_back
 from shardmill.run.splits import PREFIX, Limit, val_rows
 from shardmill.tokens import Encoded
@@ -20,57 +18,33 @@ from shardmill.tokens import Encoded
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.tokens import Engine, Tokenizer
+    from shardmill.run.encoded_text import EncodedText
+    from shardmill.tokens import Engine
 
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
 _RUNS = 64  # of rows of the same split, up to which copying run by run is faster than a mask over all tokens
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What all workers of a run have in common."""
-
-    tokenizer: Tokenizer
-    val: Val
-    seed: int
-    eots: tuple[str, ...]
-    """The EOT policies that the outputs need, each once."""
-    budget: Budget
-    spans: bool = False
-    """Text without a separator is dealt in spans."""
-    limited: bool = False
-    """Batches may have to be made again for fewer documents, so they keep what they were made from."""
-    warm: list[Engine] = field(default_factory=list)
-    """Engines that exist already, for the first workers that need one."""
-
-    def engine(self) -> Engine:
-        try:
-            return self.warm.pop()
-        except IndexError:
-            return self.tokenizer.engine()
-
-
 class Worker:
     """An engine of its own, replaced when memory runs short. One thread at a time uses it."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
+    def __init__(self, text: EncodedText) -> None:
+        self._text, self._budget = text, text.budget
         self._engine: Engine | None = None
 
     @property
     def engine(self) -> Engine:
         if self._engine is None:
-            self._engine = self._settings.engine()
+            self._engine = self._text.take_engine()
         return self._engine
 
     def encode(self, entries: list[Entry], limit: Limit | None = None) -> Batch:
         """Read and encode some chunks, as far as the limit allows."""
-        settings = self._settings
         chunks = [entry.chunk for entry in entries if entry.chunk is not None]
         found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
         documents = join(found)
         encoded = self.engine.encode(documents.data, documents.offsets, len(documents.gap))
-        rows = _make_rows(chunks, found, documents, encoded, val_rows(documents, settings.val, settings.seed))
+        rows = _make_rows(chunks, found, documents, encoded, self._val_rows(documents))
         if limit is not None:
             rows = limit.cut(rows, spans=documents.spans)
             stops = np.cumsum([len(documents) for documents in found])
@@ -78,9 +52,9 @@ class Worker:
             entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
         counted = _count(chunks, found, rows, encoded)
         streams = self._with_eots(rows, encoded)
-        if settings.budget.crowded():
+        if self._budget.crowded():
             self._engine = None
-            settings.budget.engines_replaced += 1
+            self._budget.engines_replaced += 1
             hand_back()
         # A chunk that cuts a document is alone in its batch.
         begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
@@ -88,7 +62,7 @@ class Worker:
 
     def encode_long(self, entry: Entry) -> Iterator[Batch]:
         """Encode a stretch without a place to cut, in pieces that are written at once; only the last is final."""
-        chunk, settings = entry.chunk, self._settings
+        chunk, spans = entry.chunk, self._text.spans
         assert chunk is not None
         seen = replaced = 0
 
@@ -109,15 +83,15 @@ class Worker:
             head += text
             if len(head) >= PREFIX:
                 break
-        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=settings.spans)
-        val = bool(val_rows(row, settings.val, settings.seed)[0]) if chunk.tail is None else chunk.tail
+        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
+        val = bool(self._val_rows(row)[0]) if chunk.tail is None else chunk.tail
 
         def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
             begins, ends = chunk.begins and first, chunk.ends and last
             rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
             encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
             counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
-            return Batch([entry], counted, self._with_eots(rows, encoded), 0, settings.spans, begins, ends, final=last)
+            return Batch([entry], counted, self._with_eots(rows, encoded), 0, spans, begins, ends, final=last)
 
         first, total = True, 0
         waiting: NDArray[Any] | None = None  # until it is known whether it is the last
@@ -125,20 +99,23 @@ class Worker:
             if waiting is not None:
                 yield batch(waiting, first=first, last=False)
                 first = False
-                if settings.budget.crowded():
+                if self._budget.crowded():
                     self.engine.renew()
-                    settings.budget.engines_replaced += 1
+                    self._budget.engines_replaced += 1
                     hand_back()
             waiting, total = tokens, total + len(tokens)
-        rest = waiting if waiting is not None else np.empty(0, settings.tokenizer.dtype)
+        rest = waiting if waiting is not None else np.empty(0, self._text.plan.tokenizer.dtype)
         yield batch(rest, first=first, last=True)
         # The next one has memory for an engine again, but it may be far.
         self._engine = None
 
     def _with_eots(self, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
         """The rows and their tokens, for each EOT policy that the outputs need."""
-        eot_id = self._settings.tokenizer.eot or 0
-        return {eot: _with_eot(rows, encoded, eot, eot_id) for eot in self._settings.eots}
+        eot_id = self._text.plan.tokenizer.eot or 0
+        return {eot: _with_eot(rows, encoded, eot, eot_id) for eot in self._text.eots}
+
+    def _val_rows(self, documents: Documents) -> NDArray[np.bool_]:
+        return val_rows(documents, self._text.val, self._text.plan.options.seed)
 
 
 def _make_rows(

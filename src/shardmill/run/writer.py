@@ -130,8 +130,6 @@ class Writer:
                 self._count_whole(entry, entry.chunk, next(counted))
             else:
                 self._count(entry, entry.chunk, next(counted))
-        if batch.last and self.state.position != Position():
-            self._leave(self.state.source)
         self._list_sources()
         if batch.after is not None:
             batch.after(self)
@@ -145,6 +143,12 @@ class Writer:
         """Append what another run has found in some sources."""
         self._left.append(lines)
         self._list_sources()
+
+    def end_source(self) -> None:
+        """No more is wanted of the source that is being read."""
+        if self.state.position != Position():
+            self._leave(self.state.source)
+            self._list_sources()
 
     def pass_bytes(self, count: int) -> None:
         """Count bytes of the sources as done, for progress."""
