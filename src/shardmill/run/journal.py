@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import BusyError, MismatchError, OutputError
+from shardmill.run.manifest import journal_entries
 from shardmill.run.plan import Facts, differences, facts_json, fingerprint, read_facts
 from shardmill.run.record import NAME as RECORD
 from shardmill.storage import write_whole, writing_to
@@ -83,14 +84,9 @@ class Journal:
 
     def _read(self) -> SavedRun:
         files, state = [], None
-        if self._path.exists():
-            for line in self._path.read_bytes().split(b"\n"):
-                try:
-                    entry = json.loads(line)
-                except ValueError:  # torn by the crash that ended that run, or the empty end
-                    break
-                files += entry["files"]
-                state = entry["state"]
+        for entry in journal_entries(self.folder.parent):
+            files += entry["files"]
+            state = entry["state"]
         return SavedRun(files, state)
 
     def begin(self, facts: Facts, files: Entries, state: dict[str, Any] | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
-from shardmill.run.destination import open_destination
+from shardmill.run.destination import Destination, open_destination
 from shardmill.run.encoded_text import EncodedText
 from shardmill.run.loop import Run
 from shardmill.run.machine import most_resident
@@ -42,15 +42,7 @@ def prepare(
     specs, options = apply_recipes(arguments.sources("sources", sources), Options.typed(options))
     chosen = Options.of(options)
     destination = open_destination(out, chosen.cache)
-    known = None if chosen.overwrite else destination.recorded_commits()
-    plan = Plan(
-        find_sources(specs, chosen.input_format, known, chosen.cache, out=destination.folder, owned=dataset_files),
-        load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials).with_delimiter(
-            chosen.delimiter
-        ),
-        chosen,
-    )
-    destination.commits = plan.commits
+    plan = _make_plan(specs, chosen, destination)
     if not chosen.overwrite and (manifest := destination.finished(plan.facts())):
         return Result(destination.shown, manifest, already=True)
     outputs = open_outputs(plan, destination.folder)
@@ -59,6 +51,18 @@ def prepare(
     # The budget saw only samples. But the process may have held more before this call.
     most = most_resident()
     return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
+
+
+def _make_plan(specs: list[Any], options: Options, destination: Destination) -> Plan:
+    """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
+    commits = None if options.overwrite else destination.recorded_commits()
+    sources = find_sources(
+        specs, options.input_format, commits, options.cache, out=destination.folder, owned=dataset_files
+    )
+    tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+    plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
+    destination.commits = plan.commits
+    return plan
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

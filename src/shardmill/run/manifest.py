@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,17 +145,23 @@ def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
     for described in each_output(manifest):
         for split in described.get("splits", {}).values():
             yield from (file["name"] for file in split.get("files", ()))
+    with suppress(OSError):  # as a folder that may not be read has none either
+        for entry in journal_entries(Path(folder)):
+            yield from (file["name"] for _, _, file in entry["files"])
+
+
+def journal_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """What the journal of a run in a folder says, line by line; nothing when there is none."""
     try:
-        journal = open(Path(folder, ".shardmill", "journal.jsonl"), "rb")  # noqa: SIM115 - closed below
-    except OSError:  # there is none
+        journal = open(folder / ".shardmill" / "journal.jsonl", "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
         return
     with journal:
         for line in journal:
             try:
-                entries = json.loads(line)["files"]
-            except ValueError:  # torn by a crash
+                yield json.loads(line)
+            except ValueError:  # the last one, torn by a crash
                 return
-            yield from (entry["name"] for _, _, entry in entries)
 
 
 def dataset_folder(named: str | os.PathLike[str]) -> Path:

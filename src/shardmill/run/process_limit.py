@@ -12,9 +12,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
 
 if sys.platform != "win32":
     import resource
@@ -45,19 +43,11 @@ def own_process() -> None:
     threading.stack_size(_STACK)
 
 
-class _Held(NamedTuple):
-    """Bytes that this process holds now."""
-
-    shared: int
-    """Resident pages of files and shared memory, which the limit does not count."""
-    untouched: int
-    """Writable mappings that are not resident."""
-
-    @classmethod
-    def now(cls) -> _Held:
-        with open("/proc/self/statm", "rb") as counts:
-            _, resident, shared, _, _, data, _ = (int(pages) * _PAGE for pages in counts.read().split())
-        return cls(shared, data - (resident - shared))
+def _memory() -> tuple[int, int]:
+    """Bytes of resident files and shared memory, which the limit does not count; and of untouched private memory."""
+    with open("/proc/self/statm", "rb") as counts:
+        _, resident, shared, _, _, data, _ = (int(pages) * _PAGE for pages in counts.read().split())
+    return shared, data - (resident - shared)
 
 
 def _threads() -> int:
@@ -71,17 +61,17 @@ class _MovingLimit:
         self._most = memory - memory // _MARGIN
         self._heaps = max(0, _HEAPS - memory // _SPARE)
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
-        self._untouched_at_first, self._threads_at_first = _Held.now().untouched, _threads()
+        self._untouched_at_first, self._threads_at_first = _memory()[1], _threads()
         self._seen: deque[int] = deque(maxlen=_LOOKS)
         self._early = 2 * _LOOKS
         self._over, self._moving = threading.Event(), threading.Lock()
 
-    def begin(self) -> None:
+    def __enter__(self) -> bool:
         threading.Thread(target=self._keep_looking, name="shardmill-limit", daemon=True).start()
         self._look()
+        return True
 
-    def end(self) -> None:
-        """Restore the limit that was set before."""
+    def __exit__(self, *_: object) -> None:
         with self._moving:
             self._over.set()
             resource.setrlimit(resource.RLIMIT_DATA, self._before)
@@ -94,8 +84,8 @@ class _MovingLimit:
                 continue
 
     def _look(self) -> None:
-        held = _Held.now()
-        limit = self._most - held.shared + min(held.untouched, self._lasting(held.untouched) + self._heaps)
+        shared, untouched = _memory()
+        limit = self._most - shared + min(untouched, self._lasting(untouched) + self._heaps)
         soft, hard = self._before
         if soft != resource.RLIM_INFINITY:
             limit = min(limit, soft)
@@ -114,19 +104,10 @@ class _MovingLimit:
         return lasting
 
 
-@contextmanager
-def limited(memory: int) -> Iterator[bool]:
+def limited(memory: int) -> AbstractContextManager[bool]:
     """Make an allocation a MemoryError if this process would then hold more than `memory`; yields whether that works.
 
     Only on Linux, and only in our own process: in a program that calls us, its other threads would be limited too.
     Leases and engines together must stay well below `memory`, since a library in Rust aborts when it gets none.
     """
-    if not (_owned and _LINUX):
-        yield False
-        return
-    limit = _MovingLimit(memory)
-    limit.begin()
-    try:
-        yield True
-    finally:
-        limit.end()
+    return _MovingLimit(memory) if _owned and _LINUX else nullcontext(False)
