@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText
+    from shardmill.run.journal import Journal
     from shardmill.run.loop import Producer, Run
     from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
     from shardmill.run.summary import Result, as_data, as_text, splits_html
     from shardmill.run.worker import Worker
-    from shardmill.run.writer import Writer
+    from shardmill.run.writer import Writer, append_batch
 
 # Imported when asked for: who only opens a dataset needs its manifest, and not what makes one.
 __all__, __getattr__ = lazily(
@@ -42,6 +43,7 @@ __all__, __getattr__ = lazily(
         "budget": "Budget default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
+        "journal": "Journal",
         "loop": "Producer Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
@@ -54,7 +56,7 @@ __all__, __getattr__ = lazily(
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "Result as_data as_text splits_html",
         "worker": "Worker",
-        "writer": "Writer",
+        "writer": "Writer append_batch",
     },
 )
 __all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder"]
