@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.stored import Block, Marked, Origin, find_origin
+from shardmill.dataset.stored import Marked, Origin, find_origin
 from shardmill.documents import Chunk
 from shardmill.errors import DamageError, UsageError
 from shardmill.options import Options
@@ -23,9 +23,7 @@ from shardmill.run import (
     Producer,
     Progress,
     Result,
-    Rows,
     Run,
-    Stream,
     dataset_folder,
     default_progress,
     open_destination,
@@ -143,8 +141,7 @@ class StoredTokens(Producer):
 
     def _batch(self, name: str, split: Marked, before: int, start: int, block: NDArray[Any]) -> Batch:
         end = start + len(block)
-        last = end == len(split.tokens)
-        streams = {eot: _stream(name, split.arranged(start, block, eot), last=last) for eot in self._eots}
+        streams = {eot: split.stream(name, start, block, eot) for eot in self._eots}
         documents, size = self._origin.amounts(name, start, block)
         through = (before + end) * self._origin.width
         chunk = Chunk(source=0, start=before + start, end=before + end, cost=0, through=through)
@@ -168,15 +165,3 @@ class StoredTokens(Producer):
     def place(self, record: int, byte: int, split: str = "") -> str:
         """A token's place, for people."""
         return f"{self._origin.path}, {split}, token {record:,}"
-
-
-def _stream(name: str, block: Block, *, last: bool) -> Stream:
-    """A block as rows, each a document or a part of one; the last block of a split ends its last document."""
-    tokens, ends, ends_before = block
-    stops = np.concatenate([np.zeros(int(ends_before), np.int64), ends])
-    closes = np.ones(len(stops), np.bool_)
-    if not len(stops) or stops[-1] < len(tokens):
-        stops, closes = np.append(stops, len(tokens)), np.append(closes, last)
-    opens = np.append(False, closes[:-1])
-    val = np.full(len(stops), name == "val")
-    return Stream(Rows(np.diff(stops, prepend=0), np.zeros_like(stops), val, opens, closes), {name: tokens})

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.dataset.dataset import Dataset, document_index, open_dataset
 from shardmill.errors import UsageError
 from shardmill.run import MANIFEST as NAME
+from shardmill.run import Rows, Stream
 from shardmill.shards import find_foreign, format_named
 from shardmill.tokens import load_tokenizer
 
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.shards import DocumentIndex, TokenFiles
-
-
-class Block(NamedTuple):
-    """Some tokens of a split with EOT in its new places."""
-
-    tokens: NDArray[Any]
-    ends: NDArray[np.int64]
-    """Where documents end, counted from the start of `tokens`; without those that end at their very start."""
-    ends_before: bool
-    """The document that was open before these tokens has ended with the last of them."""
 
 
 @dataclass(frozen=True)
@@ -50,50 +41,64 @@ class Marked:
         for start in range(at, len(self.tokens), size):
             yield start, self.tokens.read(start, min(start + size, len(self.tokens)))
 
-    def arranged(self, start: int, block: NDArray[Any], eot: str) -> Block:
+    def stream(self, name: str, start: int, block: NDArray[Any], eot: str) -> Stream:
         """A block with EOT where `eot` wants it. The blocks of a split together are the whole split."""
+        last = start + len(block) == len(self.tokens)
         if self.index is not None:
-            return self._by_index(start, block, eot, self.index)
-        if self.eot == "none" or self.mark is None:
-            return Block(block, np.empty(0, np.int64), False)
-        if eot == "none":
-            marks = np.flatnonzero(block == self.mark)
-            ends = np.unique(marks - np.arange(len(marks)))
-            return _block(np.delete(block, marks), ends)
-        if (self.eot, eot) == ("after", "before"):
-            first = np.full(int(start == 0 and not self.continues), self.mark, block.dtype)
-            at_end = start + len(block) == len(self.tokens) and block[-1] == self.mark
-            block = np.concatenate([first, block[: len(block) - int(at_end)]])
-        elif (self.eot, eot) == ("before", "after"):
-            last = start + len(block) == len(self.tokens) and not self.open
-            if start == 0 and block[0] == self.mark:
-                block = block[1:]
-            block = np.append(block, block.dtype.type(self.mark)) if last else block
-        marks = np.flatnonzero(block == self.mark)
-        return _block(block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks)
+            tokens, ends = self._by_index(start, block, eot, self.index, last)
+        elif self.eot == "none" or self.mark is None:
+            tokens, ends = block, np.empty(0, np.int64)
+        else:
+            tokens, ends = self._by_marks(start, block, eot, self.mark, last)
+        return _stream(name, tokens, ends, last)
 
-    def _by_index(self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex) -> Block:
+    def _by_marks(
+        self, start: int, block: NDArray[Any], eot: str, mark: int, last: bool
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Its tokens, and where documents end in them; they are told by EOT alone."""
+        if eot == "none":
+            marks = np.flatnonzero(block == mark)
+            return np.delete(block, marks), np.unique(marks - np.arange(len(marks)))
+        if (self.eot, eot) == ("after", "before"):
+            first = np.full(int(start == 0 and not self.continues), mark, block.dtype)
+            block = np.concatenate([first, block[: len(block) - int(last and block[-1] == mark)]])
+        elif (self.eot, eot) == ("before", "after"):
+            if start == 0 and block[0] == mark:
+                block = block[1:]
+            block = np.append(block, block.dtype.type(mark)) if last and not self.open else block
+        marks = np.flatnonzero(block == mark)
+        return block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks
+
+    def _by_index(
+        self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex, last: bool
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Its tokens, and where documents end in them; they are listed in an index, and may lack their EOT."""
         ends = index.ends(start, start + len(block), block) - start
         if eot == self.eot or self.mark is None:
-            return _block(block, ends)
+            return block, ends
         opens = not self.continues if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
         starts = np.concatenate([np.zeros(int(opens), np.int64), ends[ends < len(block)]])
-        gone = np.empty(0, np.int64)
         if self.eot != "none":
             marks = ends - 1 if self.eot == "after" else starts
             gone = marks[block[marks] == self.mark]
-        block = np.delete(block, gone)
-        ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
+            block = np.delete(block, gone)
+            ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
         if eot == "after":
-            marks = ends[:-1] if self.open and start + len(block) + len(gone) == len(self.tokens) else ends
-            return _block(np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks)))
+            marks = ends[:-1] if self.open and last else ends
+            return np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks))
         if eot == "before":
-            return _block(np.insert(block, starts, self.mark), ends + np.arange(len(ends)) + int(opens))
-        return _block(block, ends)
+            return np.insert(block, starts, self.mark), ends + np.arange(len(ends)) + int(opens)
+        return block, ends
 
 
-def _block(tokens: NDArray[Any], ends: NDArray[np.int64]) -> Block:
-    return Block(tokens, ends[ends > 0], bool(len(ends) and ends[0] == 0))
+def _stream(name: str, tokens: NDArray[Any], ends: NDArray[np.int64], last: bool) -> Stream:
+    """Tokens as rows, each a document or a part of one; the last block of a split ends its last document."""
+    stops = ends[max(0, np.count_nonzero(ends == 0) - 1) :]  # a document from before ends here once
+    closes = np.ones(len(stops), np.bool_)
+    if not len(stops) or stops[-1] < len(tokens):
+        stops, closes = np.append(stops, len(tokens)), np.append(closes, last)
+    opens, val = np.append(False, closes[:-1]), np.full(len(stops), name == "val")
+    return Stream(Rows(np.diff(stops, prepend=0), np.zeros_like(stops), val, opens, closes), {name: tokens})
 
 
 @dataclass(frozen=True)
