@@ -12,7 +12,7 @@ import numpy as np
 from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.errors import DamageError
 from shardmill.options import Options
-from shardmill.run import Destination, EncodedText, Plan, Progress, Run
+from shardmill.run import Destination, EncodedText, Plan, Progress, Run, each_output
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
 from shardmill.storage import writing_temporary_files
@@ -27,8 +27,7 @@ def compare_sources(out: Path, manifest: dict[str, Any]) -> None:
     options = Options.of({name: value for name, value in manifest["options"].items() if name != "keep_parts"})
     sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
     tokenizer = tokenizer_of(manifest)
-    formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
-    outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
+    outputs: list[Output] = [Comparison(open_dataset(out, one["format"])) for one in each_output(manifest)]
     with writing_temporary_files():
         temporary = tempfile.TemporaryDirectory(prefix="shardmill-")
     with temporary as folder:

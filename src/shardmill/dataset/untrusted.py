@@ -9,7 +9,7 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.run import MANIFEST as NAME
-from shardmill.run import SourceLines
+from shardmill.run import SourceLines, each_output
 from shardmill.shards import FORMATS
 
 _TEXT = (str, type(None))
@@ -47,7 +47,7 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
     if wrong:
         raise DamageError(f"{NAME} is not one of shardmill's: {wrong}", place=place)
     files = [manifest["rejects"] | {"tokens": 0}] if "rejects" in manifest else []
-    for described in (manifest, *manifest.get("also", ())):
+    for described in each_output(manifest):
         for key, known in _VALUES.items():
             if described[key] not in known:
                 raise DamageError(f"{NAME} has an unknown {key}: `{described[key]}`", place=place)

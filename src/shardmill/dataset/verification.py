@@ -21,7 +21,7 @@ from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, parse_manifest, read_manifest
+from shardmill.run import MANIFEST, each_output, parse_manifest, read_manifest
 from shardmill.shards import format_named
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer
@@ -89,7 +89,7 @@ def verify(
     if source and check.store is not None:
         raise UsageError("sources can be compared with a folder only", hint="copy the dataset down first")
     check.load_tokenizer()
-    for described in (manifest, *manifest.get("also", ())):
+    for described in each_output(manifest):
         check.check_output(described)
     if "rejects" in manifest:
         check.check_rejects()

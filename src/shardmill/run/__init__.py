@@ -9,6 +9,7 @@ from shardmill.run.manifest import (
     SourceLines,
     dataset_files,
     dataset_folder,
+    each_output,
     json_line,
     manifest_json,
     parse_manifest,
@@ -59,5 +60,5 @@ __all__, __getattr__ = lazily(
         "writer": "Writer append_batch",
     },
 )
-__all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder"]
+__all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder", "each_output"]
 __all__ += ["json_line", "manifest_json", "parse_manifest", "read_manifest"]
