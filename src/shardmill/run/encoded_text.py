@@ -17,16 +17,16 @@ from shardmill.run.budget import Budget
 from shardmill.run.loop import Producer
 from shardmill.run.machine import hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
-from shardmill.run.plan import Plan
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
 from shardmill.run.worker import Worker
-from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher, Sources
 
 if TYPE_CHECKING:
     from shardmill.run.destination import Destination
+    from shardmill.run.plan import Plan
+    from shardmill.run.writer import Writer
     from shardmill.shards import Output
     from shardmill.tokens import Engine
 
@@ -172,11 +172,11 @@ class EncodedText(Producer):
             found = sum(counted.documents for counted in batch.counted)
             tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
             if limit.nothing:
-                yield Batch([], [], {}, after=Writer.end_source)
+                yield Batch([], [], {}, after=lambda writer: writer.end_source())
                 return
             if limit.reached_by(found, tokens_found) and not (chunk is not None and chunk.long):
                 batch = own.encode(batch.entries, limit)
-                batch.after = Writer.end_source
+                batch.after = lambda writer: writer.end_source()
                 yield batch
                 return
             yield batch
