@@ -1,9 +1,19 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
-from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Reject, Section, TooLarge
+from shardmill.documents.chunks import (
+    WHOLE,
+    Bounds,
+    Chunk,
+    Documents,
+    Part,
+    Position,
+    Reject,
+    Section,
+    TooLarge,
+    join,
+)
 from shardmill.documents.formats import chunks_of, format_reader, load_libraries, reader_for
 from shardmill.documents.reading import SPAN, FormatReader, Reader, Reading
-from shardmill.documents.splitting import join
 
 __all__ = [
     "SPAN",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences, places
 from shardmill.core import LEFT, TAKEN, JsonLines
-from shardmill.documents.columns import layout, valid_rows
+from shardmill.documents.arrow_columns import layout, valid_rows
 from shardmill.storage import is_valid
 
 # Below these lines are left alone: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.

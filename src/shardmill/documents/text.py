@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section
+from shardmill.byte_search import occurrences
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
 from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, splits_from, thinned
 from shardmill.documents.reading import SPAN, FormatReader, Reading
-from shardmill.documents.splitting import packed, rows_between, split_documents
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage import CONTEXT, REPLACEMENT, STREAM_BLOCK, Feed, RandomAccess, Source, read_range
+from shardmill.storage import (
+    CONTEXT,
+    REPLACEMENT,
+    STREAM_BLOCK,
+    Feed,
+    RandomAccess,
+    Source,
+    is_valid,
+    read_range,
+    replaced,
+)
 
 
 class TextReader(FormatReader):
     """Text as documents, or as pieces of one document that is larger than a chunk."""
 
     most_rows = NO_LIMIT
-    """In a chunk, about."""
+    """Upper limit of the rows in a chunk, about."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading, reopen, head)
@@ -40,7 +51,7 @@ class TextReader(FormatReader):
         if section.end is None:
             end = None
         elif self._reading.separator is not None and start.offset >= section.end:
-            return  # a document that began before this section goes on to its end: no need to look for more
+            return  # a document that began before this section continues to its end
         else:
             end = self._enter(feed, section.end)
             if start.offset >= end.offset:
@@ -58,7 +69,7 @@ class TextReader(FormatReader):
             stop = self._stop(feed, position, room, inside)
             if stop is not None:
                 chunk = self._chunk(feed, position, inside, stop)
-                if room < size:  # many tiny documents weigh more than their text
+                if room < size:  # many tiny documents take more memory than their text
                     chunk = chunk._replace(cost=chunk.cost * size // room)
             else:
                 chunk = self._giant(feed, position, inside, size)
@@ -130,14 +141,14 @@ class TextReader(FormatReader):
         return self._span_before(feed, position, limit) if stop is None and self._spans else stop
 
     def _ends_head(self, start: int, end: int) -> bool:
-        """Whether a chunk holds the last of what goes to train: there a document ends, and another begins in val.
+        """Whether the text of this chunk that goes to train is the last of its file: there a document ends.
 
         Without an end-of-text token the beginnings of all files would run together in train.
         """
         return self._tail_at is not None and self._reading.separator is None and start < self._tail_at <= end
 
     def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
-        """The last span that begins before a giant stretch, so that the long chunk holds that one span and no other."""
+        """The start of the last span before a stretch without cuts, so that the long chunk holds one span only."""
         for at in range(limit - SPAN, position, -SPAN):
             stop = self._next(feed.peek, start=position, at=at, floor=self._text_start, most=limit - position)
             if stop is not None and stop.offset < limit:
@@ -160,7 +171,7 @@ class TextReader(FormatReader):
         )
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
-        """A stretch that may not be held in memory: read in pieces, or the end where the tokenizer has no cuts."""
+        """A stretch that is too large for the memory: read in pieces, or the run ends if the tokenizer has no cuts."""
         cut, separator, largest = self._reading.cut, self._reading.separator, self._reading.largest
         if cut is not None and self._source.size is None:
             raise SourceError(
@@ -190,21 +201,19 @@ class TextReader(FormatReader):
         )
 
     def _begin(self, start: int) -> int:
-        """Where the bytes that a worker needs begin: spans are found by looking at what stands before them."""
+        """Where the bytes that a worker needs begin: to find spans it looks at the text before them."""
         return max(0, start - CONTEXT) if self._spans else start
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Oversize):
             return chunk.payload.documents(record=-1, lines=0)
         begin = self._begin(chunk.start)
-        raw = chunk.payload
-        if raw is None:
-            raw = read_range(self._source, begin, chunk.end)
+        raw = read_range(self._source, begin, chunk.end) if chunk.payload is None else chunk.payload
         first = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
         if self._reading.separator is not None and chunk.ends:
             documents, starts = split_documents(raw[first - begin :], self._reading.separator)
             documents.tail = self._flags(first + starts)
-            return documents if self._reading.gaps else packed(documents)
+            return documents if self._reading.gaps else documents.packed()
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
         bounds = np.array([first, *places, chunk.end], np.int64)
         documents = rows_between(raw, bounds - begin)
@@ -255,3 +264,54 @@ class TextReader(FormatReader):
         finally:
             feed.close()
         return count
+
+
+def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np.int64]]:
+    """The documents between separators, and where in `raw` each begins; an empty one at the end does not count.
+
+    They are not copied: the separators stay in the gaps between them.
+    """
+    data = np.frombuffer(raw, np.uint8)
+    offsets = _offsets(data, separator)
+    if is_valid(separator):
+        if is_valid(raw):
+            return Documents(data, offsets, gap=separator), offsets[:-1]
+        if REPLACEMENT not in separator:
+            # A separator of whole characters is found in the replaced text exactly where it stood before.
+            fixed = np.frombuffer(replaced(raw)[0], np.uint8)
+            ends = _offsets(fixed, separator)
+            repairs = _replacements(fixed, ends) - _replacements(data, offsets)
+            return Documents(fixed, ends, repairs=repairs, gap=separator), offsets[:-1]
+    return _fixed(raw.split(separator)[: len(offsets) - 1]), offsets[:-1]
+
+
+def _offsets(data: NDArray[np.uint8], separator: bytes) -> NDArray[np.int64]:
+    """Where the documents begin, and where one after the last would."""
+    starts = np.concatenate([np.zeros(1, np.int64), occurrences(data, separator) + len(separator)])
+    return starts if starts[-1] == len(data) else np.append(starts, len(data) + len(separator))
+
+
+def _replacements(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often U+FFFD stands in each row."""
+    rows = np.searchsorted(offsets, occurrences(data, REPLACEMENT), side="right") - 1
+    return np.bincount(rows, minlength=len(offsets) - 1)
+
+
+def rows_between(raw: bytes, bounds: NDArray[np.int64]) -> Documents:
+    """The rows between the bounds. What is invalid is replaced in each row on its own."""
+    data = np.frombuffer(raw, np.uint8)
+    if bounds[0]:
+        data = data[bounds[0] :]
+    offsets = bounds - bounds[0]
+    if rows_are_utf8(data, offsets):
+        return Documents(data, offsets)
+    ends = bounds.tolist()
+    return _fixed(raw[a:b] for a, b in pairwise(ends))
+
+
+def _fixed(pieces: Iterable[bytes]) -> Documents:
+    rows = [replaced(piece) for piece in pieces]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row, _ in rows], out=offsets[1:])
+    data = np.frombuffer(b"".join(row for row, _ in rows), np.uint8)
+    return Documents(data, offsets, repairs=np.array([count for _, count in rows], np.int64))

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardmill.documents.chunks import Chunk, Documents, beside
 from shardmill.documents.reading import Reader, Reading
-from shardmill.documents.splitting import rows_between
+from shardmill.documents.text import rows_between
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage import (
     BOM,
