@@ -12,7 +12,7 @@ from shardmill.documents.chunks import (
     TooLarge,
     join,
 )
-from shardmill.documents.formats import chunks_of, format_reader, load_libraries, reader_for
+from shardmill.documents.formats import SourceReader, chunks_of, format_reader, load_libraries
 from shardmill.documents.reading import SPAN, FormatReader, Reader, Reading
 
 __all__ = [
@@ -28,10 +28,10 @@ __all__ = [
     "Reading",
     "Reject",
     "Section",
+    "SourceReader",
     "TooLarge",
     "chunks_of",
     "format_reader",
     "join",
     "load_libraries",
-    "reader_for",
 ]
