@@ -1,4 +1,4 @@
-"""Where the few things are that one looks for in a long array."""
+"""Fast searches in long arrays for things that are rare in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """What `np.flatnonzero` gives, in two thirds of its time where few flags are set: eight of them are one word."""
+    """As `np.flatnonzero`, in two thirds of its time where few flags are set: eight of them are one word."""
     even = len(flags) & ~7
     eights = flags[:even].view(np.uint64)
     words = np.flatnonzero(eights != 0)
@@ -25,12 +25,12 @@ def places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
-    """Where `sought` stands, as `bytes.split` finds it: from the left, and none inside another."""
+    """Where `sought` occurs, as `bytes.split` finds it: from the left, without overlaps."""
     return find(data, sought) if core.available() else numpy_occurrences(data, sought)
 
 
 def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
-    """The same where there is no core."""
+    """The same without the core."""
     size = len(sought)
     rarest = min(range(size), key=lambda i: _frequency(sought[i]))
     last = len(data) - size

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
-from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, splits_from, thinned
+from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, thinned
 from shardmill.documents.reading import SPAN, FormatReader, Reading
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
@@ -45,7 +45,13 @@ class TextReader(FormatReader):
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._reading.tail is not None:
-            self._tail_at = self._tail(feed, self._reading.tail)
+            if not isinstance(feed, RandomAccess):
+                raise UsageError(
+                    "the end of the text cannot be told from a stream",
+                    place=self._source.name,
+                    hint="decompress it first",
+                )
+            self._tail_at = math.ceil(feed.size * (1 - self._reading.tail))
         if start.offset == 0 and section.begin:
             start = self._enter(feed, section.begin)
         if section.end is None:
@@ -81,7 +87,7 @@ class TextReader(FormatReader):
             position, inside = chunk.end, not chunk.ends
 
     def _enter(self, feed: Feed, byte: int) -> Position:
-        """The first place at or after a byte where a section may begin: a document's start, or a safe place."""
+        """The first position at or after a byte where a section may begin: a document's start, or a safe place."""
         separator, size, floor = self._reading.separator, self._source.size or 0, self._text_start
         if byte <= floor:
             return Position()
@@ -98,19 +104,13 @@ class TextReader(FormatReader):
             assert stop is not None
             # At the border between train and val a document ends.
             return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
-        begin = splits_from(peek, floor, at, separator)
-        if begin == at and peek(at - len(separator), len(separator)) == separator:
+        begin = last_separator(peek, floor, at, separator, near=True)
+        if begin == at:
             return Position(at)
+        begin = max(floor, at - len(separator) + 1) if begin < 0 else begin
         stop = next_stop(peek, start=begin, at=begin, floor=begin, separator=separator, cut=None)
         assert stop is not None
         return Position(stop.offset)
-
-    def _tail(self, feed: Feed, tail: float) -> int:
-        if not isinstance(feed, RandomAccess):
-            raise UsageError(
-                "the end of the text cannot be told from a stream", place=self._source.name, hint="decompress it first"
-            )
-        return math.ceil(feed.size * (1 - tail))
 
     def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
         floor = max(position, self._text_start)
