@@ -16,22 +16,6 @@ from shardmill.documents.formats import SourceReader, chunks_of, format_reader, 
 from shardmill.documents.reading import SPAN, FormatReader, Reader, Reading
 
 __all__ = [
-    "SPAN",
-    "WHOLE",
-    "Bounds",
-    "Chunk",
-    "Documents",
-    "FormatReader",
-    "Part",
-    "Position",
-    "Reader",
-    "Reading",
-    "Reject",
-    "Section",
-    "SourceReader",
-    "TooLarge",
-    "chunks_of",
-    "format_reader",
-    "join",
-    "load_libraries",
-]
+    "SPAN", "WHOLE", "Bounds", "Chunk", "Documents", "FormatReader", "Part", "Position", "Reader", "Reading", "Reject",
+    "Section", "SourceReader", "TooLarge", "chunks_of", "format_reader", "join", "load_libraries",
+]  # fmt: skip

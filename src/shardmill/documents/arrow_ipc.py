@@ -20,7 +20,6 @@ from shardmill.documents.arrow_messages import (
     SCHEMA,
     Message,
     Span,
-    buffers_of,
     dictionary_id,
     field_indexes,
     kind_at,
@@ -221,13 +220,12 @@ class _Stream:
         if batch is None or not batch.rows:
             return
         indexes, kind = field_indexes(schema, path, message.version), kind_at(schema, path)
-        spans = buffers_of(kind, indexes[-1], batch)
+        buffers = [index.buffers(batch) for index in indexes]
         if any(batch.nodes[index.node][0] != batch.rows for index in indexes):
             raise ValueError("a column does not have the rows of its batch")
-        # Where nothing is null there need be no validity bits; a column of nothing but nulls has none.
-        nullable = indexes[:-1] if pt.is_null(kind) else indexes
-        masks = [batch.buffers[index.first_buffer(batch)] for index in nullable if batch.nodes[index.node][1]]
-        contents = self._contents([*masks, *spans], message)
+        # Where nothing is null there need be no validity bits.
+        masks = [own[0] for index, own in zip(indexes, buffers, strict=True) if own and batch.nodes[index.node][1]]
+        contents = self._contents([*masks, *buffers[-1][1:]], message)
         texts = self._texts(kind, contents[len(masks) :], dictionary, batch.rows)
         texts.masks = contents[: len(masks)]
         yield from texts.columns(batch.rows, STEP, size, largest, self._need_row)

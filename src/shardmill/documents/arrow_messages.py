@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.types as pt
 
 from shardmill.documents.arrow_columns import stored_kind
 
@@ -63,16 +62,22 @@ class FieldIndex(NamedTuple):
     """Which node and which buffers of a batch belong to a field."""
 
     node: int
-    buffer: int
-    """The first of them, without counting the text buffers of view columns."""
+    first: int
+    """Its first buffer and the one after its last, without counting the text buffers of view columns."""
+    end: int
     views: int
-    """View columns before it: each batch says how many text buffers they have."""
+    """View columns before it, and up to its end: each batch says how many text buffers they have."""
+    views_end: int
 
-    def first_buffer(self, batch: BatchHeader) -> int:
-        """The index of its validity buffer in a batch."""
-        if self.views > len(batch.view_buffers) or min(batch.view_buffers, default=0) < 0:
+    def buffers(self, batch: BatchHeader) -> list[Span]:
+        """Its buffers in a batch, the validity bits first; a column of nothing but nulls has none."""
+        counts = batch.view_buffers
+        if self.views_end > len(counts) or min(counts, default=0) < 0:
             raise ValueError("a batch does not say how many buffers its views have")
-        return self.buffer + sum(batch.view_buffers[: self.views])
+        first, end = self.first + sum(counts[: self.views]), self.end + sum(counts[: self.views_end])
+        if self.node >= len(batch.nodes) or end > len(batch.buffers):
+            raise ValueError("a batch does not have the columns of its schema")
+        return batch.buffers[first:end]
 
 
 class _Table:
@@ -199,9 +204,10 @@ def field_indexes(schema: pa.Schema, path: tuple[str, ...], version: int) -> lis
     for depth, step in enumerate(path):
         number = [field.name for field in fields].index(step)
         before += fields[:number]
-        nodes, buffers, views = _counts(before, version)
-        found.append(FieldIndex(nodes + depth, buffers + depth, views))
         kind = stored_kind(fields[number].type)
+        nodes, first, views = _counts(before, version)
+        _, end, views_end = _counts([*before, pa.field(step, kind)], version)
+        found.append(FieldIndex(nodes + depth, first + depth, end + depth, views, views_end))
         fields = [kind.field(i) for i in range(kind.num_fields)]
     return found
 
@@ -217,19 +223,3 @@ def _counts(fields: list[pa.Field], version: int) -> tuple[int, int, int]:
     batch = read_message(last.metadata.to_pybytes(), 0).batch
     assert batch is not None
     return len(batch.nodes), len(batch.buffers), len(batch.view_buffers)
-
-
-def buffers_of(kind: pa.DataType, index: FieldIndex, batch: BatchHeader) -> list[Span]:
-    """The buffers of a column of texts, without its validity buffer."""
-    first = index.first_buffer(batch) + (not pt.is_null(kind))
-    if pt.is_null(kind):
-        count = 0
-    elif pt.is_dictionary(kind) or pt.is_fixed_size_binary(kind):
-        count = 1
-    elif pt.is_string_view(kind) or pt.is_binary_view(kind):
-        count = index._replace(views=index.views + 1).first_buffer(batch) - index.first_buffer(batch) + 1
-    else:
-        count = 2
-    if index.node >= len(batch.nodes) or first + count > len(batch.buffers):
-        raise ValueError("a batch does not have the columns of its schema")
-    return batch.buffers[first : first + count]
