@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -73,12 +74,19 @@ class TextReader(FormatReader):
             if self._reading.separator is not None:
                 room = thinned(feed.peek, position, size, self._reading.separator, self.most_rows)
             stop = self._stop(feed, position, room, inside)
-            if stop is not None:
-                chunk = self._chunk(feed, position, inside, stop)
-                if room < size:  # many tiny documents take more memory than their text
-                    chunk = chunk._replace(cost=chunk.cost * size // room)
-            else:
+            if stop is None:
                 chunk = self._giant(feed, position, inside, size)
+            else:
+                chunk = Chunk(
+                    source=self._index,
+                    start=position,
+                    end=stop.offset,
+                    cost=(stop.offset - position) * size // room,  # many tiny documents take more than their text
+                    begins=not inside,
+                    ends=stop.ends,
+                    through=feed.stored(stop.offset),
+                    payload=feed.take(self._begin(position), stop.offset),
+                )
             if end is not None and end.inside and chunk.end == end.offset:
                 chunk = chunk._replace(ends=False)
             yield chunk
@@ -91,7 +99,7 @@ class TextReader(FormatReader):
         separator, size, floor = self._reading.separator, self._source.size or 0, self._text_start
         if byte <= floor:
             return Position()
-        at = -(-byte // SPAN) * SPAN if self._spans else byte
+        at = self._span_at(byte)
         if at >= size or (separator is None and self._reading.cut is None):
             return Position(size)
         assert isinstance(feed, RandomAccess)
@@ -112,24 +120,17 @@ class TextReader(FormatReader):
         assert stop is not None
         return Position(stop.offset)
 
+    def _span_at(self, byte: int) -> int:
+        """The first multiple of SPAN at or after a byte; the byte itself if there are no spans."""
+        return -(-byte // SPAN) * SPAN if self._spans else byte
+
     def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
+        """Where a chunk of about `size` bytes ends; None: more than the memory allows would be in it."""
         floor = max(position, self._text_start)
         limit = max(position + size, floor + 1)
-        separator = self._reading.separator
-        if separator is not None:
-            if inside:
-                found = feed.peek(position, limit - position).find(separator)
-                if found >= 0:
-                    return Stop(position + found + len(separator), ends=True)
-            end = feed.end_by(limit)
-            if end is not None:
-                return Stop(end, ends=True)
-            if not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
-                return Stop(found, ends=True)
-            return self._next(feed.peek, start=position, at=limit, floor=floor, most=self._reading.largest)
-        if self._spans:
-            limit = -(-limit // SPAN) * SPAN
-            floor = self._text_start
+        if self._reading.separator is not None:
+            return self._stop_at_separator(feed, position, limit, inside, self._reading.separator)
+        limit, floor = self._span_at(limit), self._text_start if self._spans else floor
         search = partial(self._next, feed.peek, start=position, floor=floor, most=self._reading.largest)
         end = feed.end_by(limit)
         stop = Stop(end, ends=True) if end is not None else search(at=limit)
@@ -139,6 +140,18 @@ class TextReader(FormatReader):
         if stop is not None and self._ends_head(position, stop.offset):
             stop = Stop(stop.offset, ends=True)
         return self._span_before(feed, position, limit) if stop is None and self._spans else stop
+
+    def _stop_at_separator(self, feed: Feed, position: int, limit: int, inside: bool, separator: bytes) -> Stop | None:
+        """The end of the document that continues here, or of the last one that ends by `limit`."""
+        floor = max(position, self._text_start)
+        if inside and (found := feed.peek(position, limit - position).find(separator)) >= 0:
+            return Stop(position + found + len(separator), ends=True)
+        end = feed.end_by(limit)
+        if end is None and not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
+            end = found
+        if end is not None:
+            return Stop(end, ends=True)
+        return self._next(feed.peek, start=position, at=limit, floor=floor, most=self._reading.largest)
 
     def _ends_head(self, start: int, end: int) -> bool:
         """Whether the text of this chunk that goes to train is the last of its file: there a document ends.
@@ -158,18 +171,6 @@ class TextReader(FormatReader):
     def _next(self, peek: Peek, **where: Any) -> Stop | None:
         return next_stop(peek, separator=self._reading.separator, cut=self._reading.cut, **where)
 
-    def _chunk(self, feed: Feed, position: int, inside: bool, stop: Stop) -> Chunk:
-        return Chunk(
-            source=self._index,
-            start=position,
-            end=stop.offset,
-            cost=stop.offset - position,
-            begins=not inside,
-            ends=stop.ends,
-            through=feed.stored(stop.offset),
-            payload=feed.take(self._begin(position), stop.offset),
-        )
-
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
         """A stretch that is too large for the memory: read in pieces, or the run ends if the tokenizer has no cuts."""
         cut, separator, largest = self._reading.cut, self._reading.separator, self._reading.largest
@@ -179,8 +180,7 @@ class TextReader(FormatReader):
                 place=f"{self._source.name}, byte {position:,}",
                 hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
             )
-        at = position + max(largest, size)
-        at = -(-at // SPAN) * SPAN if self._spans else at
+        at = self._span_at(position + max(largest, size))
         stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop)
         assert stop is not None
         text_end = stop.offset
@@ -209,7 +209,7 @@ class TextReader(FormatReader):
             return chunk.payload.documents(record=-1, lines=0)
         begin = self._begin(chunk.start)
         raw = read_range(self._source, begin, chunk.end) if chunk.payload is None else chunk.payload
-        first = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
+        first = max(chunk.start, self._text_start)
         if self._reading.separator is not None and chunk.ends:
             documents, starts = split_documents(raw[first - begin :], self._reading.separator)
             documents.tail = self._flags(first + starts)
@@ -230,26 +230,18 @@ class TextReader(FormatReader):
         def peek(offset: int, n: int) -> bytes:
             return raw[offset - begin : offset - begin + n]
 
+        search = partial(self._next, peek, start=chunk.start, floor=max(self._text_start, begin))
         places: list[int] = []
-        place = chunk.start
-        while True:
-            at = (place // SPAN + 1) * SPAN
-            if at >= chunk.end:
-                return places
-            stop = self._next(peek, start=chunk.start, at=at, floor=max(self._text_start, begin))
-            if stop is None or stop.offset >= chunk.end:
-                return places
-            place = stop.offset
-            places.append(place)
+        at = (chunk.start // SPAN + 1) * SPAN
+        while at < chunk.end and (stop := search(at=at)) is not None and stop.offset < chunk.end:
+            places.append(stop.offset)
+            at = (stop.offset // SPAN + 1) * SPAN
+        return places
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        """The text of a long chunk, in turn; returns how many invalid sequences became U+FFFD."""
-        end: int = chunk.payload
-        feed = self._reopen()
-        try:
-            start = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
-            decoder = codecs.getincrementaldecoder("utf-8")("replace")
-            count = 0
+        start, end, count = max(chunk.start, self._text_start), chunk.payload, 0
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with closing(self._reopen()) as feed:
             feed.drop(start)
             while start < end:
                 # An invalid byte becomes three.
@@ -261,8 +253,6 @@ class TextReader(FormatReader):
                     count += piece.count(REPLACEMENT) - block.count(REPLACEMENT)
                 if piece:
                     yield piece
-        finally:
-            feed.close()
         return count
 
 
