@@ -26,7 +26,7 @@ from shardmill.documents.reading import FormatReader
 # A row counts as so many bytes of text more where rows are cut into chunks, and so does a bad row: a lease has eight
 # bytes of memory or more for each byte of text.
 ROW_TEXT, BAD_ROW_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
-# A text of more bytes is put together from pieces, which takes it twice: memory is asked for.
+# Memory is reserved for a text of more bytes: it is joined from pieces, which takes it twice.
 LONG_TEXT = 1 << 21
 
 
@@ -45,7 +45,7 @@ class Column:
 
     @classmethod
     def of(cls, text: Any, lengths: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> Column:
-        """Rows of these lengths that stand in the text one after another."""
+        """Rows of these lengths, whose texts follow each other in `text`."""
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         return cls(np.frombuffer(text, np.uint8), offsets, None if valid is None or valid.all() else valid)
 

@@ -94,7 +94,7 @@ def continuations(window: bytes) -> int:
 
 
 def _sound(window: bytes, place: int) -> bool:
-    """Whether whole characters stand on both sides of the place."""
+    """Whether there are whole characters on both sides of the place."""
     before = window[max(0, place - 8) : place]
     if place > 8:
         before = before[continuations(before) :]

@@ -183,7 +183,7 @@ class RowParser:
         number = np.arange(len(quotes)) - np.repeat(starts + opens, lengths)
         drop = (number % 2 == 1) & np.repeat(opens | states[:-1], lengths)
         drop[(starts + lengths - 1)[(odd ^ opens) & (opens | states[:-1])]] = True
-        # What is outside quotes, put together: mostly little, and only there anything ends.
+        # The parts outside quotes, joined: mostly little, and only there fields and rows end.
         bounds = np.concatenate([[0], np.stack([begins, begins + lengths], axis=1).ravel(), [len(block)]])
         stretches = np.flatnonzero(~states) * 2
         firsts, sizes = bounds[stretches], bounds[stretches + 1] - bounds[stretches]

@@ -282,7 +282,7 @@ def _offsets(data: NDArray[np.uint8], separator: bytes) -> NDArray[np.int64]:
 
 
 def _replacements(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How often U+FFFD stands in each row."""
+    """How often U+FFFD occurs in each row."""
     rows = np.searchsorted(offsets, occurrences(data, REPLACEMENT), side="right") - 1
     return np.bincount(rows, minlength=len(offsets) - 1)
 
