@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
@@ -25,17 +24,7 @@ from shardmill.documents.arrow_messages import (
     kind_at,
     read_message,
 )
-from shardmill.documents.arrow_texts import (
-    ArrowTexts,
-    Content,
-    Dictionary,
-    FixedTexts,
-    NullTexts,
-    NumberedTexts,
-    PlainTexts,
-    ViewedTexts,
-    memory_of,
-)
+from shardmill.documents.arrow_texts import Content, Dictionary, memory_of, texts_of
 from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
 from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.reading import Memory, Reading
@@ -226,27 +215,15 @@ class _Stream:
         # Where nothing is null there need be no validity bits.
         masks = [own[0] for index, own in zip(indexes, buffers, strict=True) if own and batch.nodes[index.node][1]]
         contents = self._contents([*masks, *buffers[-1][1:]], message)
-        texts = self._texts(kind, contents[len(masks) :], dictionary, batch.rows)
-        texts.masks = contents[: len(masks)]
+        own = contents[len(masks) :]
+        if pt.is_string_view(kind) or pt.is_binary_view(kind):
+            # Views lead anywhere in their buffers, so all of these are needed.
+            self.memory.need("a batch of views", 2 * sum(content.length for content in own))
+        texts = texts_of(kind, contents[: len(masks)], own, batch.rows, dictionary)
         yield from texts.columns(batch.rows, STEP, size, largest, self._need_row)
 
     def _need_row(self, size: int) -> None:
         self.memory.need("a row", 2 * size if size > LONG_TEXT else 0)
-
-    def _texts(self, kind: Any, contents: list[Content], dictionary: Dictionary | None, rows: int) -> ArrowTexts:
-        if pt.is_null(kind):
-            return NullTexts()
-        if pt.is_dictionary(kind):
-            assert dictionary is not None
-            return NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)
-        if pt.is_string_view(kind) or pt.is_binary_view(kind):
-            # Views lead anywhere in their buffers, so all of these are needed.
-            self.memory.need("a batch of views", 2 * sum(content.length for content in contents))
-            return ViewedTexts(contents, rows)
-        if pt.is_fixed_size_binary(kind):
-            return FixedTexts(contents[0], kind.byte_width)
-        wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
-        return PlainTexts(contents[0], contents[1], np.dtype("<i8" if wide else "<i4"))
 
     def _contents(self, spans: list[Span], message: Message) -> list[Content]:
         """The contents of these buffers, each to be read from its start on.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
 from shardmill.documents.arrow_columns import large_binary, taken
@@ -228,3 +229,24 @@ class NumberedTexts(ArrowTexts):
 
     def text(self, first: int, last: int) -> pa.Buffer | bytes:
         return self._dictionary.text(self._numbers[first:last][self._valid[first:last]])
+
+
+def texts_of(
+    kind: Any, masks: list[Content], contents: list[Content], rows: int, dictionary: Dictionary | None
+) -> ArrowTexts:
+    """The texts of a column of this type, whose buffers hold these contents."""
+    texts: ArrowTexts
+    if pt.is_null(kind):
+        texts = NullTexts()
+    elif pt.is_dictionary(kind):
+        assert dictionary is not None
+        texts = NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)
+    elif pt.is_string_view(kind) or pt.is_binary_view(kind):
+        texts = ViewedTexts(contents, rows)
+    elif pt.is_fixed_size_binary(kind):
+        texts = FixedTexts(contents[0], kind.byte_width)
+    else:
+        wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
+        texts = PlainTexts(contents[0], contents[1], np.dtype("<i8" if wide else "<i4"))
+    texts.masks = masks
+    return texts
