@@ -10,6 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from shardmill.documents import Position, Reading, arrow_ipc, arrow_texts
 from shardmill.errors import SourceError
 from shardmill.sources import find_sources
-from tests.documents.twin import Read, read_path, read_source
+from tests.documents.twin import Read, arrow_bytes, read_path, read_source
 
 WORDS = ["", "a", "bc", "é😀", "x" * 11, "y" * 12, "z" * 13, "some words " * 9]
 
@@ -291,3 +292,13 @@ def test_the_buffers_of_views_are_decompressed_one_after_another(tmp_path: Path)
     before = pa.total_allocated_bytes()
     assert read_path(tmp_path / "a.arrow", 1 << 20).documents == [text.encode() for text in texts]
     assert pa.default_memory_pool().max_memory() - before < 100 << 20
+
+
+def test_a_null_in_a_dictionary_may_have_bytes_behind_it(tmp_path: Path) -> None:
+    mask, ends = pa.py_buffer(bytes([0b101])), pa.py_buffer(np.array([0, 1, 5, 6], np.int32))
+    values = pa.Array.from_buffers(pa.string(), 3, [mask, ends, pa.py_buffer(b"aBBBBc")])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 0], pa.int32()), values)
+    (tmp_path / "a.arrow").write_bytes(arrow_bytes(pa.table({"text": column})))
+    got = read_path(tmp_path / "a.arrow")
+    assert got.documents == [b"a", b"c", b"a"]
+    assert got.rejects == [(1, "field `text` is null")]

@@ -167,10 +167,10 @@ def test_a_decompression_bomb_is_read_in_bounded_memory(tmp_path: Path, ending: 
     assert path.stat().st_size < 1 << 20
     code = f"""
         import resource
-        from shardmill.documents import Position, Reading, reader_for
+        from shardmill.documents import Position, Reading, SourceReader
         from shardmill.sources import find_sources
         [source] = find_sources([{str(path)!r}])
-        reader = reader_for(0, source, Reading(separator=b"\\n"))
+        reader = SourceReader(0, source, Reading(separator=b"\\n"))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         rows = sum(len(reader.read(chunk)) for chunk in reader.chunks(Position(), 1 << 20))
         assert rows == {BOMBS[ending]}, rows

@@ -173,7 +173,7 @@ def test_what_cannot_be_decoded_is_named(page: dict[str, Any], wrong: str) -> No
     good = pages.Page(pages.DATA, pages.PLAIN, 0, 0, 5, 5, 1, 0, codec=0)
     leaf = pages.Leaf(pages.BYTE_ARRAY, 0, 0, text=True)
     texts = page_texts.PageTexts(good, b"\1\0\0\0x", leaf, None)
-    assert [found.tolist() for found in texts.lengths(1)] == [[1], [True]] and texts.text(0, 1).tobytes() == b"x"
+    assert [found.tolist() for found in texts.measure(1)] == [[1], [True]] and texts.text(0, 1).tobytes() == b"x"
     with pytest.raises(pages.Damaged, match=wrong):
         page_texts.PageTexts(good._replace(**page), b"\1\0\0\0x", leaf, None)
     # Where there are no levels, some writers name an encoding of them that was given up long ago.

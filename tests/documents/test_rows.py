@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.documents import Reading, batches
+from shardmill.documents import Reading
+from shardmill.documents.columns import ROW_TEXT
 from shardmill.errors import SourceError
 from tests.documents.twin import (
     COMPRESSIONS,
@@ -228,7 +229,7 @@ def test_rows_that_grow_within_a_row_group_do_not_make_chunks_grow(tmp_path: Pat
 def test_a_row_group_of_many_empty_rows_is_cut_by_its_rows(tmp_path: Path) -> None:
     path = tmp_path / "a.arrow"
     path.write_bytes(arrow_bytes(table([""] * 1000), rows=1000))
-    got = read_path(path, 100 * batches.ROW_TEXT)
+    got = read_path(path, 100 * ROW_TEXT)
     assert got.documents == [b""] * 1000 and got.chunks == 10
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Position, Reading, reader_for
+from shardmill.documents import Position, Reading, SourceReader
 from shardmill.errors import SourceError, UsageError
 from shardmill.sources import find_sources
 from tests.documents.twin import COMPRESSIONS, SIZES, cut, read_path, read_source, text_documents
@@ -101,7 +101,7 @@ def test_many_threads_may_read_at_once(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(COMPRESSIONS[".gz" if name.endswith("gz") else ""](b"\n".join(lines)))
     [source] = find_sources([str(path)])
-    reader = reader_for(0, source, Reading(separator=b"\n"))
+    reader = SourceReader(0, source, Reading(separator=b"\n"))
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(reader.read, reader.chunks(Position(), 20_000)))
     rows = [d.data[d.offsets[i] : d.offsets[i + 1]].tobytes() for d in found for i in range(len(d))]

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from shardmill.documents import SPAN, Position, Reading, reader_for
+from shardmill.documents import SPAN, Position, Reading, SourceReader
 from shardmill.documents.chunks import TooLarge
 from shardmill.sources import find_sources
 from shardmill.storage import Source
@@ -58,7 +58,7 @@ def read_source(
     """Read a source from a position on, at most so many chunks of it, and check what holds for any chunks."""
     reading = reading or Reading()
     start = start or Position()
-    reader = reader_for(3, source, reading)
+    reader = SourceReader(3, source, reading)
     out = Read()
     position = start
     for chunk in islice(reader.chunks(start, size), most):

@@ -1,4 +1,4 @@
-"""What the core does for pages of parquet columns. None, or a negative number: the bytes are damaged."""
+"""The core's functions for parquet pages. They return None or a negative number where the bytes are damaged."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _Data = NDArray[np.uint8]
 
 
 def find_texts(data: _Data, at: int, rows: int) -> tuple[Places, Places, int]:
-    """Where texts stand from `at` on, each behind its length in four bytes; their lengths; where the last ends."""
+    """Where the texts from `at` on are, each after its length in four bytes; their lengths; where the last ends."""
     starts, lengths = np.empty(rows, np.int64), np.empty(rows, np.int64)
     end = library().sm_texts(data.ctypes.data, len(data), at, rows, starts.ctypes.data, lengths.ctypes.data)
     return starts, lengths, end
 
 
 def gather(data: _Data, starts: Places, lengths: Places, prefixes: Places | None, out: _Data, at: int) -> int:
-    """Put texts together in `out` from `at` on, each behind the beginning of the one before; returns where it ends."""
+    """Copy texts into `out` from `at` on, each after a prefix of the one before it; returns where they end."""
     end: int = library().sm_gather(
         data.ctypes.data,
         len(data),
@@ -35,7 +35,7 @@ def gather(data: _Data, starts: Places, lengths: Places, prefixes: Places | None
 
 
 def snappy(stored: _Data, size: int) -> _Data | None:
-    """What Snappy has compressed, if it is so many bytes."""
+    """The bytes that Snappy has compressed, if they are exactly `size`."""
     out = np.empty(size, np.uint8)
     made = library().sm_snappy(stored.ctypes.data, len(stored), out.ctypes.data, size)
     return out if made == size else None

@@ -1,6 +1,6 @@
-"""What the core does for reading: one field of JSON Lines, separators, UTF-8, normal forms, and the hash of documents.
+"""The core's functions for reading: one field of JSON Lines, separators, UTF-8, normal forms, and hashes of documents.
 
-simd=False keeps to plain C, which gives the same results.
+simd=False uses plain C, which gives the same results.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ _NEWLINE = 10
 
 
 class JsonLines(NamedTuple):
-    """A field of some lines, as far as they are plainly good."""
+    """One field of some lines, for the lines that the fast parser could read."""
 
     text: NDArray[np.uint8]
     offsets: NDArray[np.int64]
     """Line i has the text text[offsets[i] : offsets[i + 1]], which is empty unless its verdict is TAKEN."""
     verdicts: NDArray[np.uint8]
-    """TAKEN, BLANK, or LEFT to be judged by somebody else."""
+    """TAKEN, BLANK, or LEFT to Python's parser."""
     starts: NDArray[np.int64]
     """Where each line begins, and where the last one ends."""
 
 
 def json_lines(block: bytes, path: Sequence[str], *, simd: bool = True) -> JsonLines:
-    """The field at the path of each line that is plainly good."""
+    """The field at the path of each line that the fast parser can read; the others are LEFT."""
     functions = library()
     most = functions.sm_count(block, len(block), _NEWLINE, simd) + (block[-1:] != b"\n")
     # Half of a surrogate pair, which a command line may hold, becomes bytes that no valid line has.
@@ -65,9 +65,9 @@ def is_utf8(data: bytes | NDArray[np.uint8], *, simd: bool = True) -> bool:
 
 
 def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDArray[np.int64]:
-    """Where the separator stands, as `bytes.split` finds it: from the left, and none inside another."""
+    """Where the separator occurs, as `bytes.split` finds it: from the left, without overlaps."""
     data = np.ascontiguousarray(data)
-    room = len(data) // 32  # more is looked for again: that is rare, and two passes over everything would cost more
+    room = len(data) // 32  # more than that is rare, and searched for again: counting first would cost more
     while True:
         places = np.empty(room, np.int64)
         count = library().sm_find(

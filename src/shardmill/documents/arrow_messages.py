@@ -1,6 +1,6 @@
-"""The headers of Arrow IPC messages: what a batch holds and where, known before any of it is read.
+"""The headers of Arrow IPC messages, which say what a batch holds and where before any of it is read.
 
-They are flatbuffers; of those only what is needed here is read. ValueError wherever a header is not what it should be.
+They are flatbuffers, of which only the needed fields are read. ValueError wherever a header is damaged.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.types as pt
 
-from shardmill.documents.columns import stored_kind
+from shardmill.documents.arrow_columns import stored_kind
 
+CONTINUES = b"\xff\xff\xff\xff"
+"""Stands before the length of a header."""
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CODECS = ("lz4", "zstd")
 # Metadata versions 4 and 5, as they are numbered; earlier ones ended with Arrow 0.8.
@@ -33,10 +34,10 @@ class BatchHeader(NamedTuple):
 
     rows: int
     nodes: list[tuple[int, int]]
-    """Length and number of nulls of each field, those inside others included."""
+    """Length and number of nulls of each field, nested ones included."""
     buffers: list[Span]
     codec: str
-    """How each buffer is compressed; empty: not at all."""
+    """How each buffer is compressed; empty: it is not."""
     view_buffers: list[int]
     """How many buffers of text each field of views has."""
 
@@ -44,10 +45,12 @@ class BatchHeader(NamedTuple):
 class Message(NamedTuple):
     """What the header of a message says."""
 
+    header: bytes
     kind: int
     version: int
-    body: int
-    """Bytes that follow the header."""
+    begin: int
+    """Where its body begins, and how many bytes that has."""
+    size: int
     batch: BatchHeader | None = None
     """Of a batch or a dictionary."""
     dictionary: int = -1
@@ -56,19 +59,25 @@ class Message(NamedTuple):
 
 
 class FieldIndex(NamedTuple):
-    """Which node and buffers of a batch are those of a field."""
+    """Which node and which buffers of a batch belong to a field."""
 
     node: int
-    buffer: int
-    """The first of them, but for the texts of views."""
+    first: int
+    """Its first buffer and the one after its last, without counting the text buffers of view columns."""
+    end: int
     views: int
-    """Columns of views before it: each batch says how many buffers of text they have."""
+    """View columns before it, and up to its end: each batch says how many text buffers they have."""
+    views_end: int
 
-    def first_buffer(self, batch: BatchHeader) -> int:
-        """The buffer that says which rows are null, of those that a batch has."""
-        if self.views > len(batch.view_buffers) or min(batch.view_buffers, default=0) < 0:
+    def buffers(self, batch: BatchHeader) -> list[Span]:
+        """Its buffers in a batch, the validity bits first; a column of nothing but nulls has none."""
+        counts = batch.view_buffers
+        if self.views_end > len(counts) or min(counts, default=0) < 0:
             raise ValueError("a batch does not say how many buffers its views have")
-        return self.buffer + sum(batch.view_buffers[: self.views])
+        first, end = self.first + sum(counts[: self.views]), self.end + sum(counts[: self.views_end])
+        if self.node >= len(batch.nodes) or end > len(batch.buffers):
+            raise ValueError("a batch does not have the columns of its schema")
+        return batch.buffers[first:end]
 
 
 class _Table:
@@ -120,24 +129,25 @@ class _Table:
         return [_Table(self._data, at + self._get("<I", at)) for at in range(place, place + 4 * count, 4)]
 
 
-def read_message(header: bytes) -> Message:
-    """What a message's header says; everything in it is checked against itself."""
-    message = _root(header)
-    version, kind, body = message.number(0, "<h"), message.number(1, "<B"), message.number(3, "<q")
-    content = message.table(2)
-    if content is None or body < 0:
+def read_message(header: bytes, begin: int) -> Message:
+    """The message with this header, whose body begins at `begin`. The header is checked for consistency."""
+    table = _root(header)
+    version, kind, size = table.number(0, "<h"), table.number(1, "<B"), table.number(3, "<q")
+    content = table.table(2)
+    if content is None or size < 0:
         raise ValueError("a header is not one of a message")
     if version not in VERSIONS:
         raise ValueError("it was written by a version of Arrow before 0.8")
+    message = Message(header, kind, version, begin, size)
     if kind == RECORD_BATCH:
-        return Message(kind, version, body, _batch(content, body))
+        return message._replace(batch=_batch(content, size))
     if kind == DICTIONARY_BATCH:
         data = content.table(1)
         if data is None:
             raise ValueError("a dictionary has no values")
-        batch = _batch(data, body)
-        return Message(kind, version, body, batch, content.number(0, "<q"), bool(content.number(2, "<B")))
-    return Message(kind, version, body)
+        number, delta = content.number(0, "<q"), bool(content.number(2, "<B"))
+        return message._replace(batch=_batch(data, size), dictionary=number, delta=delta)
+    return message
 
 
 def _root(header: bytes) -> _Table:
@@ -164,7 +174,7 @@ def _batch(table: _Table, body: int) -> BatchHeader:
 
 
 def dictionary_id(header: bytes, schema: pa.Schema, path: Sequence[str]) -> int:
-    """The number of the dictionary of the column at this path, by the header that the schema came from; -1: none."""
+    """The number of the dictionary of the column at this path, from the schema's header; -1: it has none."""
     table = _root(header).table(2)
     if table is None:
         raise ValueError("the schema is missing")
@@ -179,7 +189,7 @@ def dictionary_id(header: bytes, schema: pa.Schema, path: Sequence[str]) -> int:
 
 
 def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
-    """The type of the column at this path; of none, that of a row."""
+    """The type of the column at this path; for an empty path, the type of a row."""
     kind: Any = pa.struct(list(schema))
     for step in path:
         kind = stored_kind(kind.field(kind.get_field_index(step)).type)
@@ -188,43 +198,28 @@ def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
 
 @lru_cache(maxsize=8)
 def field_indexes(schema: pa.Schema, path: tuple[str, ...], version: int) -> list[FieldIndex]:
-    """Where the column at this path stands in every batch, and before it the structs that it is in."""
+    """Where the column at this path is in every batch, after the structs that it is in."""
     before: list[pa.Field] = []
     fields, found = list(schema), []
     for depth, step in enumerate(path):
         number = [field.name for field in fields].index(step)
         before += fields[:number]
-        nodes, buffers, views = _counts(before, version)
-        found.append(FieldIndex(nodes + depth, buffers + depth, views))
         kind = stored_kind(fields[number].type)
+        nodes, first, views = _counts(before, version)
+        _, end, views_end = _counts([*before, pa.field(step, kind)], version)
+        found.append(FieldIndex(nodes + depth, first + depth, end + depth, views, views_end))
         fields = [kind.field(i) for i in range(kind.num_fields)]
     return found
 
 
 def _counts(fields: list[pa.Field], version: int) -> tuple[int, int, int]:
-    """How many nodes, buffers and columns of views these fields have, as a batch shows that has no rows."""
+    """How many nodes, buffers and view columns these fields have: an empty batch of them is written to see that."""
     empty = pa.record_batch([pa.nulls(0, field.type) for field in fields], schema=pa.schema(fields))
     sink = pa.BufferOutputStream()
     known = pa.MetadataVersion.V4 if version == VERSIONS[0] else pa.MetadataVersion.V5
     with pa.ipc.new_stream(sink, empty.schema, options=pa.ipc.IpcWriteOptions(metadata_version=known)) as stream:
         stream.write_batch(empty)
     *_, last = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    batch = read_message(last.metadata.to_pybytes()).batch
+    batch = read_message(last.metadata.to_pybytes(), 0).batch
     assert batch is not None
     return len(batch.nodes), len(batch.buffers), len(batch.view_buffers)
-
-
-def buffers_of(kind: pa.DataType, index: FieldIndex, batch: BatchHeader) -> list[Span]:
-    """The buffers of a column of texts, but for the one that says what is null."""
-    first = index.first_buffer(batch) + (not pt.is_null(kind))
-    if pt.is_null(kind):
-        count = 0
-    elif pt.is_dictionary(kind) or pt.is_fixed_size_binary(kind):
-        count = 1
-    elif pt.is_string_view(kind) or pt.is_binary_view(kind):
-        count = index._replace(views=index.views + 1).first_buffer(batch) - index.first_buffer(batch) + 1
-    else:
-        count = 2
-    if index.node >= len(batch.nodes) or first + count > len(batch.buffers):
-        raise ValueError("a batch does not have the columns of its schema")
-    return batch.buffers[first : first + count]

@@ -1,31 +1,37 @@
-"""A text column of an Arrow batch, read from its buffers some rows after the others, and the dictionary of one."""
+"""A text column of an Arrow IPC batch, read from its buffers some rows at a time, and the dictionary of one."""
 
 from __future__ import annotations
 
 import io
-from typing import Any, NamedTuple
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import Texts
-from shardmill.documents.columns import numbers_array, valid_rows
+from shardmill.documents.arrow_columns import large_binary, taken
+from shardmill.documents.columns import Column, Texts
 from shardmill.storage import STREAM_BLOCK
 
-# Pieces of a dictionary are put together up to this size: few pieces, and little that is copied.
+# Pieces of a dictionary are joined up to this size: few pieces, and little that is copied.
 PIECE = 1 << 23
+
+_Numbers = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
 
 
 class Content:
-    """What a buffer holds, decompressed as far as it is asked for.
+    """The bytes of a buffer, decompressed as they are asked for.
 
-    A decompressor takes a megabyte, and a batch of views has hundreds of buffers: it is there only while it is used.
+    A decompressor takes a megabyte, and a batch of views has hundreds of buffers: it exists only while it is used.
     """
 
     def __init__(self, stored: Any, length: int, codec: str) -> None:
         self.length = length
-        """Its bytes, as the buffer says."""
+        """Its bytes when decompressed, as the buffer says."""
         self._stored, self._codec = stored, ""
         if codec and length:
             self.length = int.from_bytes(stored.read(8), "little", signed=True)
@@ -56,11 +62,21 @@ class Content:
 
 
 class ArrowTexts(Texts):
-    """A column, some rows after the others."""
+    """Base class: which rows are null is the same for all types."""
 
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    masks: Sequence[Content] = ()
+    """The validity bits of the column, and of the structs that it is in, where anything is null."""
+
+    def measure(self, count: int) -> tuple[_Numbers, _Flags]:
+        valid = np.ones(count, np.bool_)
+        for mask in self.masks:
+            bits = np.frombuffer(mask.read((count + 7) // 8), np.uint8)
+            valid &= np.unpackbits(bits, count=count, bitorder="little").view(np.bool_)
+        return self._measure(count, valid)
+
+    @abstractmethod
+    def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
         """Bytes of text in each of the next rows, and which of them are not null."""
-        raise NotImplementedError
 
 
 class PlainTexts(ArrowTexts):
@@ -73,7 +89,7 @@ class PlainTexts(ArrowTexts):
             raise ValueError("the offsets of a column lead elsewhere")
         data.skip(int(self._ends[0]))
 
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
         ends = np.frombuffer(self._offsets.read(count * self._kind.itemsize), self._kind)
         self._ends = np.concatenate([self._ends[-1:], ends], dtype=np.int64)
         lengths = np.diff(self._ends)
@@ -81,11 +97,11 @@ class PlainTexts(ArrowTexts):
             raise ValueError("the offsets of a column lead elsewhere")
         return lengths, valid
 
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
+    def text(self, first: int, last: int) -> bytes:
         return self._data.read(int(self._ends[last] - self._ends[first]))
 
-    def skip(self, first: int, last: int) -> None:
-        self._data.skip(int(self._ends[last] - self._ends[first]))
+    def skip(self, row: int) -> None:
+        self._data.skip(int(self._ends[row + 1] - self._ends[row]))
 
 
 class FixedTexts(PlainTexts):
@@ -94,100 +110,106 @@ class FixedTexts(PlainTexts):
     def __init__(self, data: Content, width: int) -> None:
         self._data, self._width = data, width
 
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
         self._ends = self._width * np.arange(count + 1)
-        return np.full(count, self._width, np.int64), valid
+        return np.diff(self._ends), valid
+
+
+class NullTexts(ArrowTexts):
+    """Nothing but nulls."""
+
+    def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
+        return np.zeros(count, np.int64), np.zeros(count, np.bool_)
+
+    def text(self, first: int, last: int) -> bytes:
+        return b""
 
 
 class ViewedTexts(ArrowTexts):
-    """Views: length, and either the text itself or where in which buffer it stands."""
+    """Views: length, and either the text itself or a buffer and an offset."""
 
     def __init__(self, contents: list[Content], rows: int) -> None:
-        self._first = self._next = 0
+        self._next = 0
         views, *data = [pa.py_buffer(content.read(content.length)) for content in contents]
         if views.size < 16 * rows:
             raise ValueError("a buffer is too short for its batch")
-        self._buffers = [views, *data]
+        self._views, self._buffers = views, data
 
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        views = np.frombuffer(self._buffers[0], "<i4", 4 * count, 16 * self._next).reshape(count, 4)
-        mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        some = self._buffers[0].slice(16 * self._next, 16 * count)
-        self._some = pa.Array.from_buffers(pa.binary_view(), count, [mask, some, *self._buffers[1:]])
-        self._some.validate(full=True)
+    def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
+        views = self._views.slice(16 * self._next, 16 * count)
         self._next += count
-        return np.where(valid, views[:, 0], 0).astype(np.int64), valid
+        mask = pa.py_buffer(np.packbits(valid, bitorder="little"))
+        self._some = pa.Array.from_buffers(pa.binary_view(), count, [mask, views, *self._buffers])
+        self._some.validate(full=True)
+        return np.where(valid, np.frombuffer(views, "<i4")[::4], 0).astype(np.int64), valid
 
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
+    def text(self, first: int, last: int) -> pa.Buffer | bytes:
         return self._some.slice(first, last - first).cast(pa.large_binary()).buffers()[2] or b""
 
 
-class Piece(NamedTuple):
-    """Some consecutive values of a dictionary."""
-
-    begin: int
-    values: pa.Array
-    offsets: NDArray[np.int64]
-    valid: NDArray[np.bool_] | None
-
-    @classmethod
-    def of(cls, begin: int, values: pa.Array) -> Piece:
-        offsets = np.frombuffer(values.buffers()[1], np.int64, len(values) + 1, 8 * values.offset)
-        valid = valid_rows(values) if values.null_count else None
-        return cls(begin, values, offsets, valid)
-
-
 class Dictionary:
-    """The values of a dictionary, which may grow. Small pieces are put together, large ones are not copied again."""
+    """The values of a dictionary, which may grow. Small pieces are joined, large ones are not copied again."""
 
     def __init__(self) -> None:
-        self._pieces: list[Piece] = []
+        self._pieces: list[Column] = []
         self.bytes = 0
         """Bytes of memory that it takes."""
 
     def __len__(self) -> int:
-        return self._pieces[-1].begin + len(self._pieces[-1].values) if self._pieces else 0
+        return sum(map(len, self._pieces))
 
     def clear(self) -> None:
         self._pieces.clear()
         self.bytes = 0
 
-    def add(self, values: pa.Array) -> None:
-        self._pieces.append(Piece.of(len(self), values))
-        while len(self._pieces) > 1:
-            one, other = self._pieces[-2:]
-            if one.values.nbytes > min(PIECE, 2 * other.values.nbytes):
-                break
-            self._pieces[-2:] = [Piece.of(one.begin, pa.concat_arrays([one.values, other.values]))]
-        self.bytes = sum(piece.values.nbytes for piece in self._pieces)
+    def add(self, values: Column) -> None:
+        pieces = self._pieces
+        pieces.append(values)
+        while len(pieces) > 1 and memory_of(pieces[-2]) <= min(PIECE, 2 * memory_of(pieces[-1])):
+            pieces[-2:] = [_joined(*pieces[-2:])]
+        self.bytes = sum(map(memory_of, pieces))
 
-    def lengths(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def measure(self, numbers: _Numbers) -> tuple[_Numbers, _Flags]:
         """Bytes of the values with these numbers, and which are not null."""
         lengths, valid = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
-        for rows, piece in self._by_piece(numbers):
-            inside = numbers[rows] - piece.begin
+        for piece, rows, inside in self._by_piece(numbers):
             lengths[rows] = piece.offsets[inside + 1] - piece.offsets[inside]
             if piece.valid is not None:
                 valid[rows] = piece.valid[inside]
-        return lengths, valid
+        return lengths * valid, valid
 
-    def text(self, numbers: NDArray[np.int64]) -> pa.Buffer | bytes:
+    def text(self, numbers: _Numbers) -> pa.Buffer | bytes:
         """The values with these numbers, one after another."""
-        found = self._by_piece(numbers)
+        order, found = list[_Numbers](), list[pa.Array]()
+        for piece, rows, inside in self._by_piece(numbers):
+            order.append(rows)
+            found.append(taken(large_binary(piece.data, piece.offsets), inside))
         if not found:
             return b""
-        parts = [piece.values.take(numbers_array(numbers[rows] - piece.begin)) for rows, piece in found]
-        values = parts[0]
-        if len(parts) > 1:
-            order = np.argsort(np.concatenate([rows for rows, _ in found]))
-            values = pa.concat_arrays(parts).take(numbers_array(order))
+        values = found[0]
+        if len(found) > 1:
+            values = taken(pa.concat_arrays(found), np.argsort(np.concatenate(order)))
         return values.buffers()[2] or b""
 
-    def _by_piece(self, numbers: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], Piece]]:
-        """Which rows are in which piece."""
-        begins = np.array([piece.begin for piece in self._pieces], np.int64)
+    def _by_piece(self, numbers: _Numbers) -> Iterator[tuple[Column, _Numbers, _Numbers]]:
+        """Each piece that is needed, the rows whose values are in it, and the values' numbers there."""
+        begins = np.cumsum([0, *map(len, self._pieces)])[:-1]
         where = np.searchsorted(begins, numbers, side="right") - 1
-        return [(np.flatnonzero(where == piece), self._pieces[piece]) for piece in np.unique(where).tolist()]
+        for piece in np.unique(where).tolist():
+            rows = np.flatnonzero(where == piece)
+            yield self._pieces[piece], rows, numbers[rows] - begins[piece]
+
+
+def memory_of(column: Column) -> int:
+    return column.data.nbytes + column.offsets.nbytes + (0 if column.valid is None else column.valid.nbytes)
+
+
+def _joined(one: Column, other: Column) -> Column:
+    valid = None
+    if one.valid is not None or other.valid is not None:
+        valid = np.concatenate([np.ones(len(c), np.bool_) if c.valid is None else c.valid for c in (one, other)])
+    offsets = np.concatenate([one.offsets, other.offsets[1:] + len(one.data)])
+    return Column(np.concatenate([one.data, other.data]), offsets, valid)
 
 
 class NumberedTexts(ArrowTexts):
@@ -196,14 +218,35 @@ class NumberedTexts(ArrowTexts):
     def __init__(self, numbers: Content, kind: type[np.generic], dictionary: Dictionary) -> None:
         self._content, self._kind, self._dictionary = numbers, np.dtype(kind), dictionary
 
-    def lengths(self, count: int, valid: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
         numbers = np.frombuffer(self._content.read(count * self._kind.itemsize), self._kind)
         if valid.any() and not 0 <= numbers[valid].min() <= numbers[valid].max() < len(self._dictionary):
             raise ValueError("a number leads outside of its dictionary")
         self._numbers, self._valid = numbers.astype(np.int64), valid.copy()
         lengths = np.zeros(count, np.int64)
-        lengths[valid], self._valid[valid] = self._dictionary.lengths(self._numbers[valid])
+        lengths[valid], self._valid[valid] = self._dictionary.measure(self._numbers[valid])
         return lengths, self._valid
 
-    def text(self, first: int, last: int) -> bytes | pa.Buffer:
+    def text(self, first: int, last: int) -> pa.Buffer | bytes:
         return self._dictionary.text(self._numbers[first:last][self._valid[first:last]])
+
+
+def texts_of(
+    kind: Any, masks: list[Content], contents: list[Content], rows: int, dictionary: Dictionary | None
+) -> ArrowTexts:
+    """The texts of a column of this type, whose buffers hold these contents."""
+    texts: ArrowTexts
+    if pt.is_null(kind):
+        texts = NullTexts()
+    elif pt.is_dictionary(kind):
+        assert dictionary is not None
+        texts = NumberedTexts(contents[0], kind.index_type.to_pandas_dtype(), dictionary)
+    elif pt.is_string_view(kind) or pt.is_binary_view(kind):
+        texts = ViewedTexts(contents, rows)
+    elif pt.is_fixed_size_binary(kind):
+        texts = FixedTexts(contents[0], kind.byte_width)
+    else:
+        wide = pt.is_large_string(kind) or pt.is_large_binary(kind)
+        texts = PlainTexts(contents[0], contents[1], np.dtype("<i8" if wide else "<i4"))
+    texts.masks = masks
+    return texts

@@ -1,42 +1,44 @@
-"""What reading hands on: chunks that are still to be read, and the documents that were in one."""
+"""What readers produce: chunks, which are still to be read, and the documents that were in one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Bytes of memory that a row takes while it is worked on, however short its text: offsets, lengths, masks, where its
+from shardmill.storage import is_valid
+
+# Bytes of memory that a row takes while its chunk is processed, besides its text: offsets, lengths, masks, where its
 # tokens end, for each EOT policy. Measured: 76-112 with one policy, up to 136 with three.
 ROW_MEMORY = 144
-# What a reject takes besides, until its line is written. Measured: 330 for a null, and the line.
+# What a reject takes in addition until its line is written. Measured: 330 for a null, and the line.
 REJECT_MEMORY = 512
 
 
 def beside(rows: int, rejects: int = 0) -> int:
-    """Bytes of memory that so many rows, of them so many rejects, take besides their text."""
+    """Bytes of memory that so many rows, some of them rejects, take besides their text."""
     return ROW_MEMORY * rows + REJECT_MEMORY * rejects
 
 
 class Position(NamedTuple):
-    """How far a source has been read; where a later run may go on."""
+    """How far a source has been read, and where a later run may continue."""
 
     offset: int = 0
-    """Bytes of (decompressed) text, or rows, that lie behind."""
+    """Bytes of (decompressed) text, or rows, before it."""
     records: int = 0
-    """Lines or rows that lie behind, for the places in rejects."""
+    """Lines or rows before it, for the places in rejects."""
     inside: bool = False
-    """A document begins before this position and goes on after it."""
+    """A document begins before this position and continues after it."""
     state: str = ""
-    """How text from Python is entered here, as its own `state_dict` says; empty: by reading it from its start."""
+    """The `state_dict` of text from Python at this position; empty: it is read again from its start."""
 
 
 class Section(NamedTuple):
-    """A part of a source: the records that begin between two of its bytes, counted as it is stored.
+    """A part of a source: the records that begin between two of its stored bytes.
 
-    A source that cannot be entered in its middle belongs to the section that holds its first byte.
+    A source that can be read only from its start belongs to the section that holds its first byte.
     """
 
     begin: int = 0
@@ -55,7 +57,7 @@ class Part(NamedTuple):
 
     rows: int
     size: int
-    """Bytes that are about those of their text."""
+    """Bytes of their text, about."""
     stored: int
     """Bytes that have to be read for them."""
 
@@ -67,11 +69,11 @@ class Bounds(NamedTuple):
     byte: int
     last: int
     end: int
-    """Of the last source, which is left out where this is 0."""
+    """In the last source, which is left out where this is 0."""
 
     @property
     def stop(self) -> int:
-        """The index behind the last source of which anything is wanted."""
+        """The index after the last source that is not left out."""
         return self.last + (self.end > 0)
 
     def section(self, source: int) -> Section:
@@ -79,7 +81,7 @@ class Bounds(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """A description of a few megabytes of one source, or of some small ones, to be read by a worker."""
+    """A description of a few megabytes of one source, or of some tiny ones, to be read by a worker."""
 
     source: int
     """Index in the plan."""
@@ -87,25 +89,25 @@ class Chunk(NamedTuple):
     """First byte of (decompressed) text, or first row."""
     end: int
     cost: int
-    """Bytes of text at the most; with `beside` what a lease is computed from."""
+    """Upper bound of the bytes of text; with `beside` it determines the lease."""
     begins: bool = True
     """False: the first document began in an earlier chunk."""
     ends: bool = True
-    """False: the last document goes on in the next chunk."""
+    """False: the last document continues in the next chunk."""
     long: bool = False
-    """A stretch without a place where it may be cut, larger than a chunk: read and encoded in pieces, in turn."""
+    """It is larger than a chunk and has no place to cut it: the writer's thread reads and encodes it in pieces."""
     through: int = -1
-    """Bytes of the source, as it is stored, that lie behind the end of this chunk; -1: as `end`. For progress."""
+    """Stored bytes of the source up to the end of this chunk, for progress; -1: as `end`."""
     beside: int = 0
-    """Bytes of memory that are needed besides the text, as `beside()` says, and for what the payload drags along."""
+    """Bytes of memory that are needed besides the text: see `beside()`."""
     whole: int = 0
-    """Sources that it holds all of, from `source` on, each of them a row; 0: it is a part of one."""
+    """How many whole sources it holds, from `source` on, each of them a row; 0: it is a part of one source."""
     payload: Any = None
-    """What a stream that cannot be entered in the middle has read already."""
+    """What the feeder has read already; None: the worker reads the bytes itself."""
     tail: bool | None = None
-    """Of a long one, whether it begins in the last share of its source; None: that does not matter."""
+    """Whether a long chunk begins in the last share of its source; None: that does not matter."""
     state: str = ""
-    """Of the position behind it."""
+    """The `state` of the position after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +124,14 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge(Reject):
-    """A record that may not be held in memory: it ends the run, since set aside, it would make the dataset depend on
-    `--memory`. In the place of a reject, because only who counts records knows their numbers.
+    """A record that is too large for the memory. It ends the run: as a reject it would make the dataset depend on
+    `--memory`. It is listed among the rejects because only the writer, which counts records, knows its number.
     """
 
     size: int
     """Bytes that would have to be held at once."""
     hint: str = ""
-    """The way out, where more memory is none."""
+    """What to do where more memory does not help."""
 
 
 @dataclass
@@ -151,7 +153,7 @@ class Documents:
     tail: NDArray[np.bool_] | None = None
     """Rows that begin in the last share of their source, when that was asked for."""
     gap: bytes = b""
-    """What stands in the data after each row, and after the last one perhaps: a separator. Mostly nothing."""
+    """The separator that follows each row in the data, except perhaps the last one."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -169,6 +171,35 @@ class Documents:
         """The line or row of the source that a document came from, counted from 0 within the chunk."""
         return row if self.records is None else int(self.records[row])
 
+    def packed(self) -> Documents:
+        """The same documents with nothing between the rows."""
+        if not self.gap:
+            return self
+        ends = self.offsets[1:] - len(self.gap)
+        between = (ends[:-1, None] + np.arange(len(self.gap))).ravel()
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(self.lengths)])
+        return replace(self, data=np.delete(self.data, between), offsets=offsets, gap=b"")
+
+
+def join(found: list[Documents]) -> Documents:
+    """The rows of several chunks as one."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64))
+    found = [documents.packed() for documents in found]
+    data = np.concatenate([d.data[d.offsets[0] : d.offsets[-1]] for d in found])
+    sizes = np.concatenate([np.diff(d.offsets) for d in found])
+    tail = None if found[0].tail is None else np.concatenate([d.tail for d in found if d.tail is not None])
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+    return Documents(data, offsets, spans=any(d.spans for d in found), tail=tail)
+
+
+def rows_are_utf8(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bool:
+    """Whether each row is UTF-8: all of them together are, and none begins inside a character."""
+    begins = offsets[:-1][np.diff(offsets) > 0]
+    return not (data[begins] & 0xC0 == 0x80).any() and is_valid(data[offsets[0] : offsets[-1]])
+
 
 def excerpt(raw: bytes) -> str:
     """The beginning of a record, as valid text of at most 80 characters."""
@@ -178,16 +209,17 @@ def excerpt(raw: bytes) -> str:
 class Oversize(NamedTuple):
     """The payload of a chunk that is one record which is too large.
 
-    Such a chunk costs as much as a full one: then it is not joined with others, which are written before the run ends.
+    Such a chunk costs as much as a full one, so that it is not grouped with others, which are written before the run
+    ends.
     """
 
     what: str
     size: int
     hint: str = ""
-    """Set where its end was not looked for: it is larger than `size`, and more memory is not the way out."""
+    """Set where its end was not looked for: it is larger than `size`, and more memory does not help."""
 
-    def documents(self, record: int, lines: int) -> Documents:
-        """No document, and what ends the run."""
+    def documents(self, record: int = 0, lines: int = 1) -> Documents:
+        """No document, and the record that ends the run."""
         more = "more than " if self.hint else ""
         reason = f"a {self.what} of {more}{self.size:,} bytes is larger than the memory allows"
         found = TooLarge(record, 0, reason, "", self.size, self.hint)

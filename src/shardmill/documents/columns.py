@@ -1,160 +1,189 @@
-"""Arrow columns of any string-like type: where the text is, how long it is, and the same in our own layout."""
+"""Rows of text in memory, and how formats of rows are cut into chunks that carry them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import Column, RowBatch, runs, weighed
-from shardmill.errors import SourceError
+from shardmill.documents.chunks import (
+    REJECT_MEMORY,
+    ROW_MEMORY,
+    Chunk,
+    Documents,
+    Oversize,
+    Reject,
+    beside,
+    excerpt,
+    rows_are_utf8,
+)
+from shardmill.documents.reading import FormatReader
 
-_RESERVED = 16 << 20  # bytes that Arrow may set aside at once for the values of a dictionary
-
-
-def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
-    """The path of the text column: a column of that very name, or `a.b` for b inside the struct a."""
-    path: tuple[str, ...] = (field,) if field in schema.names else tuple(field.split("."))
-    kind: pa.DataType = pa.struct(list(schema))
-    for step in path:
-        if not pt.is_struct(kind) or kind.get_field_index(step) < 0:
-            columns = ", ".join(f"`{column}`" for column in schema.names[:20]) or "none"
-            raise SourceError(
-                f"there is no column `{field}`",
-                place=name,
-                hint=f"the columns are {columns}: choose with `--text-field`",
-            )
-        kind = stored_kind(kind.field(kind.get_field_index(step)).type)
-    value = kind.value_type if pt.is_dictionary(kind) else kind
-    if not (_is_text(value) or pt.is_null(value)):
-        raise SourceError(f"the column `{field}` holds {kind}, not text", place=name, hint="choose with `--text-field`")
-    return path
+# A row counts as so many bytes of text more where rows are cut into chunks, and so does a bad row: a lease has eight
+# bytes of memory or more for each byte of text.
+ROW_TEXT, BAD_ROW_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
+# Memory is reserved for a text of more bytes: it is joined from pieces, which takes it twice.
+LONG_TEXT = 1 << 21
 
 
-def stored_kind(kind: pa.DataType) -> pa.DataType:
-    """What an extension type is stored as, of a type of Arrow's own the type itself."""
-    return kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+@dataclass(frozen=True)
+class Column:
+    """Texts in Arrow layout: row i is data[offsets[i] : offsets[i + 1]]."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+    valid: NDArray[np.bool_] | None = None
+    """Which rows hold a text; None: all of them."""
+    reasons: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    """Why a row holds none, and its excerpt; a row that is not listed here is null."""
+    oversize: int = 0
+    """Bytes of the only row, whose text is not here because it is larger than the memory allows."""
+
+    @classmethod
+    def of(cls, text: Any, lengths: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> Column:
+        """Rows of these lengths, whose texts follow each other in `text`."""
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return cls(np.frombuffer(text, np.uint8), offsets, None if valid is None or valid.all() else valid)
+
+    @classmethod
+    def too_large(cls, size: int) -> Column:
+        """One row of so many bytes, which ends the run."""
+        return cls(np.empty(0, np.uint8), np.zeros(2, np.int64), oversize=size)
+
+    @classmethod
+    def bad(cls, reason: str, shown: str) -> Column:
+        """One row that is a reject, and its excerpt."""
+        return cls(np.empty(0, np.uint8), np.zeros(2, np.int64), np.zeros(1, np.bool_), {0: (reason, shown)})
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def size(self) -> int:
+        """Bytes of its text."""
+        return self.oversize or int(self.offsets[-1] - self.offsets[0])
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that its rows take besides their text."""
+        return beside(len(self), 0 if self.valid is None else int(np.count_nonzero(~self.valid)))
+
+    def slice(self, first: int, last: int) -> Column:
+        """Some of the rows, with the same data."""
+        reasons = {row - first: reason for row, reason in self.reasons.items() if first <= row < last}
+        valid = None if self.valid is None else self.valid[first:last]
+        return replace(self, offsets=self.offsets[first : last + 1], valid=valid, reasons=reasons)
+
+    def documents(self, text_field: str) -> Documents:
+        """The good rows as documents; nulls and rows that are not UTF-8 are rejects."""
+        if self.oversize:
+            return Oversize("row", self.oversize).documents()
+        keep = np.ones(len(self), np.bool_) if self.valid is None else self.valid.copy()
+        null = f"field `{text_field}` is null", ""
+        bad = {row: self.reasons.get(row, null) for row in np.flatnonzero(~keep).tolist()}
+        for row in self._not_utf8():
+            keep[row] = False
+            bad[row] = "invalid UTF-8", excerpt(self.data[slice(*self.offsets[row : row + 2])].tobytes())
+        rejects = [Reject(row, -1, *bad[row]) for row in sorted(bad)]
+        data, offsets = self._kept(keep)
+        return Documents(data, offsets, np.flatnonzero(keep) if bad else None, lines=len(self), rejects=rejects)
+
+    def _kept(self, keep: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Data and offsets of these rows alone."""
+        data, lengths = self.data[self.offsets[0] : self.offsets[-1]], np.diff(self.offsets)
+        if keep.all():
+            return data, self.offsets - self.offsets[0]
+        if lengths[~keep].any():
+            data = data[np.repeat(keep, lengths)]
+        return data, np.concatenate([[0], np.cumsum(lengths[keep])])
+
+    def _not_utf8(self) -> Iterator[int]:
+        """Rows that are not UTF-8, found by halves: one bad row costs its neighbours nothing."""
+        waiting = [(0, len(self))]
+        while waiting:
+            first, last = waiting.pop()
+            if rows_are_utf8(self.data, self.offsets[first : last + 1]):
+                continue
+            if last - first > 1:
+                half = (first + last) // 2
+                waiting += [(half, last), (first, half)]
+            elif self.valid is None or self.valid[first]:  # behind a null there may be any bytes
+                yield first
 
 
-def _storage(array: pa.Array) -> pa.Array:
-    return array.storage if isinstance(array, pa.ExtensionArray) else array
+class RowsReader(FormatReader):
+    """Base class of formats of rows; a chunk carries a column."""
+
+    def read(self, chunk: Chunk) -> Documents:
+        column: Column = chunk.payload
+        return column.documents(self._field)
+
+    def _chunk(self, row: int, column: Column, through: int) -> Chunk:
+        return chunk_of_rows(self._index, row, column, through, self._reading.largest)
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    tests = (pt.is_string, pt.is_large_string, pt.is_string_view, pt.is_binary, pt.is_large_binary, pt.is_binary_view)
-    return any(test(kind) for test in tests) or pt.is_fixed_size_binary(kind)
+def chunk_of_rows(index: int, row: int, column: Column, through: int, largest: int) -> Chunk:
+    """The chunk that carries these rows, of which the first has this number."""
+    if len(column) == 1 and column.size > largest:
+        column = Column.too_large(column.size)
+    end = row + len(column)
+    return Chunk(index, row, end, column.size, through=through, beside=column.memory, payload=column)
 
 
-def column_of(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
-    """The array at the path as large_binary or a dictionary of it, its offsets checked.
-
-    A null on the way is a null at its end.
-
-    Raises ArrowInvalid for offsets that lead elsewhere: a damaged file may hold any, and other functions trust them.
-    """
-    batch.validate()
-    array = _storage(batch.column(path[0]))
-    for step in path[1:]:
-        array = _storage(pc.struct_field(array, [step]))
-    if pt.is_dictionary(array.type):
-        array = pa.DictionaryArray.from_arrays(array.indices, _checked(array.dictionary))
-        array.validate(full=True)
-        return array
-    return _checked(array)
+def skip_rows(columns: Iterable[Column], count: int) -> Iterator[Column]:
+    """The rows after the first `count`."""
+    for column in columns:
+        if len(column) > count:
+            yield column.slice(count, len(column)) if count else column
+        count = max(0, count - len(column))
 
 
-def _checked(array: pa.Array) -> pa.Array:
-    if pt.is_string_view(array.type):
-        array = array.cast(pa.binary_view())
-    elif pt.is_string(array.type):
-        array = array.cast(pa.binary())
-    elif pt.is_large_string(array.type):
-        array = array.cast(pa.large_binary())
-    array.validate(full=True)
-    return (array.cast(pa.binary()) if pt.is_fixed_size_binary(array.type) else array).cast(pa.large_binary())
+def runs(lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int) -> Iterator[tuple[int, int]]:
+    """First row and end of each run of rows that counts about `size` bytes, or is one row."""
+    weights = np.cumsum(lengths + np.where(valid, ROW_TEXT, ROW_TEXT + BAD_ROW_TEXT))
+    first = behind = 0
+    while first < len(weights):
+        last = max(first + 1, int(np.searchsorted(weights, behind + max(1, size), side="right")))
+        yield first, last
+        first, behind = last, int(weights[last - 1])
 
 
-# Between numpy and Arrow, where pyarrow's own functions would import pandas if it is installed: a third of a second.
+class Texts(ABC):
+    """A column that is read forward: the next rows are measured, then their text is read."""
+
+    @abstractmethod
+    def measure(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Bytes of text in each of the next rows, and which of them are not null."""
+
+    @abstractmethod
+    def text(self, first: int, last: int) -> Any:
+        """The text of some of the rows that were measured last; asked for in order, each once."""
+
+    def skip(self, row: int) -> None:  # noqa: B027 - only a stream has to do something
+        """Pass over the text of a row instead."""
+
+    def columns(
+        self, rows: int, step: int, size: int, largest: int, need: Callable[[int], None] = lambda size: None
+    ) -> Iterator[Column]:
+        """So many rows as columns of about `size`. `step`: rows that are measured at once.
+
+        `need` is called with the bytes of each column before it is made. A row larger than `largest` is not read.
+        """
+        for begin in range(0, rows, step):
+            lengths, valid = self.measure(min(step, rows - begin))
+            for first, last in runs(lengths, valid, size):
+                total = int(lengths[first:last].sum())
+                if last - first == 1 and total > largest:
+                    self.skip(first)
+                    yield Column.too_large(total)
+                else:
+                    need(total)
+                    yield Column.of(self.text(first, last), lengths[first:last], valid[first:last])
 
 
-def numbers_array(numbers: NDArray[np.int64]) -> pa.Array:
-    """Numbers as an Arrow array."""
-    return pa.Array.from_buffers(
-        pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers, np.int64))]
-    )
-
-
-def valid_rows(array: pa.Array) -> NDArray[np.bool_]:
-    """Of each row whether it is not null."""
-    valid = array.is_valid()
-    bits = np.frombuffer(valid.buffers()[1], np.uint8)
-    return np.unpackbits(bits, count=valid.offset + len(valid), bitorder="little")[valid.offset :].view(np.bool_)
-
-
-def _text_bytes(array: pa.Array) -> NDArray[np.int64]:
-    """Bytes of text in each row, without making a dictionary's rows out."""
-    if pt.is_dictionary(array.type):
-        lengths = _text_bytes(array.dictionary)
-        indices = array.indices.cast(pa.int64())
-        numbers = np.frombuffer(indices.buffers()[1], np.int64, len(indices), 8 * indices.offset)
-        if array.null_count:
-            numbers = np.where(valid_rows(array), numbers, len(lengths))
-        return np.append(lengths, 0)[numbers]
-    sizes = np.diff(_offsets(array))
-    if array.null_count:  # which may have bytes behind it
-        sizes[~valid_rows(array)] = 0
-    return sizes
-
-
-def slices(column: pa.Array, size: int, *, copied: bool) -> Iterator[RowBatch]:
-    """A column of `column_of` as runs of rows that weigh about `size`; `copied`: they do not keep what it stands in."""
-    sizes, valid = _text_bytes(column), valid_rows(column)
-    for first, last in runs(weighed(sizes, valid), size):
-        part = _column(column.slice(first, last - first))
-        if copied:
-            part = Column(part.data.copy(), part.offsets, part.valid)
-        yield RowBatch(part, int(sizes[first:last].sum()), last - first)
-
-
-def _column(array: pa.Array) -> Column:
-    array = _decoded(array) if pt.is_dictionary(array.type) else array
-    return Column(*layout(array), valid_rows(array) if array.null_count else None)
-
-
-def arrow_array(column: Column) -> pa.Array:
-    """A column as large_binary."""
-    mask = None if column.valid is None else pa.py_buffer(np.packbits(column.valid, bitorder="little"))
-    data = [mask, pa.py_buffer(np.ascontiguousarray(column.offsets)), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(pa.large_binary(), len(column), data)
-
-
-def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The data and offsets of a large array, beginning at 0."""
-    offsets, data = _offsets(array), array.buffers()[2]
-    view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return view[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
-def _offsets(array: pa.Array) -> NDArray[np.int64]:
-    """Where each row of a large array begins in its data, and where the last ends."""
-    ends = array.buffers()[1]
-    if ends is None or len(array) == 0:
-        return np.zeros(len(array) + 1, np.int64)
-    return np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
-
-
-def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """The rows of numbers into a dictionary as their values.
-
-    Arrow reserves the mean length of an entry for each row: 800 MB for 50 short rows beside one entry of 32 MB. So few
-    rows are taken at once where entries are long.
-    """
-    mean = array.dictionary.nbytes // max(1, len(array.dictionary))
-    rows = max(1, _RESERVED // max(1, mean))
-    if len(array) <= rows:
-        return array.dictionary_decode()
-    return pa.concat_arrays([array.slice(first, rows).dictionary_decode() for first in range(0, len(array), rows)])
+def first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

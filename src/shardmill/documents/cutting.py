@@ -1,4 +1,4 @@
-"""Where the bytes of a text may be parted: after a separator, or at a place that is safe for the tokenizer."""
+"""Where a text may be cut: after a separator, or at a place that is safe for the tokenizer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Peek = Callable[[int, int], bytes]
 
 FIRST_WINDOW = 1 << 12
 NO_LIMIT = 1 << 62
-# Bytes of text for each document of a chunk, at the least: about what is kept for one while it is worked on, divided by
-# what a lease allows for a byte.
+# The least bytes of text for each document of a chunk: about the memory that a document takes meanwhile, divided by
+# what a lease has for a byte.
 ROW_BYTES = 16
 _SAMPLE, _SAMPLES = 1 << 10, 8
 
@@ -38,10 +38,11 @@ def next_stop(
 ) -> Stop | None:
     """The first safe place at or after `at`, or the end of the document that begins at `start` if that comes first.
 
-    Nothing before `floor` is looked at. None: more than `most` bytes from `start` hold neither.
+    Nothing before `floor` is read. None: more than `most` bytes from `start` hold neither. `forget` is called with
+    offsets whose bytes are not needed any more.
     """
     width = len(separator) if separator else 1
-    # A place this close to the edge of the window may touch a separator, or stand before a character that is cut off.
+    # A place this close to the end of the window may touch a separator, or be before a character that is cut off.
     reach = max(width, 5)
     search = max(start, at - width + 1)
     step = FIRST_WINDOW
@@ -77,7 +78,7 @@ def first_safe(cut: Cut | None, window: bytes, at: int, reach: int) -> int:
         place = cut(window, max(at, 1))
         if place <= 0 or place >= limit:
             return -1
-        # The cut judges bytes; what is invalid around it will be replaced later, and then it may judge otherwise.
+        # Invalid bytes will be replaced later, and then the cut might decide differently.
         if _sound(window, place):
             return place
         at = place + 1
@@ -93,7 +94,7 @@ def continuations(window: bytes) -> int:
 
 
 def _sound(window: bytes, place: int) -> bool:
-    """Whether whole characters stand on both sides of the place."""
+    """Whether there are whole characters on both sides of the place."""
     before = window[max(0, place - 8) : place]
     if place > 8:
         before = before[continuations(before) :]
@@ -106,38 +107,28 @@ def _sound(window: bytes, place: int) -> bool:
     return True
 
 
-def last_separator(peek: Peek, start: int, limit: int, separator: bytes) -> int:
-    """Where the last separator that ends by `limit` ends, as splitting from `start` on would find it, or -1."""
+def last_separator(peek: Peek, start: int, limit: int, separator: bytes, *, near: bool = False) -> int:
+    """Where the last separator that ends by `limit` ends, as splitting from `start` on would find it, or -1.
+
+    `near`: -1 also where there is none in the last few kilobytes.
+    """
     width = max(1 << 14, 4 * len(separator))
     while True:
         low = max(start, limit - width)
-        end = _last_end(peek(low, limit - low), separator, whole=low == start)
+        window = peek(low, limit - low)
+        end = _last_end(window, separator, whole=low == start)
         if end >= 0:
             return low + end
-        if low == start:
+        if low == start or (near and separator not in window):
             return -1
         width *= 4
 
 
-def splits_from(peek: Peek, start: int, at: int, separator: bytes) -> int:
-    """A place shortly before `at`, or there, from which on splitting gives what splitting from `start` on gives."""
-    width = max(1 << 14, 4 * len(separator))
-    while True:
-        low = max(start, at - width)
-        window = peek(low, at - low)
-        if separator not in window:
-            return max(start, at - len(separator) + 1)
-        end = _last_end(window, separator, whole=low == start)
-        if end >= 0:
-            return low + end
-        width *= 4
-
-
 def _last_end(window: bytes, separator: bytes, whole: bool) -> int:
-    """The end of the last separator in the window, or -1 where there is none or where the window does not tell.
+    """The end of the last separator in the window, or -1 if there is none or if that needs more of the text before it.
 
-    Separators are taken leftmost first. One that can overlap itself is certainly taken where no other begins shortly
-    before it; from there on the rest follows.
+    Separators are found from the left. One that can overlap itself certainly counts where no other begins shortly
+    before it; the later ones follow from there.
     """
     n = len(separator)
     place = window.rfind(separator)
@@ -163,11 +154,10 @@ def overlaps_itself(separator: bytes) -> bool:
 
 
 def thinned(peek: Peek, start: int, size: int, separator: bytes, rows: int = NO_LIMIT) -> int:
-    """A chunk's size, made smaller where documents are tiny: what is kept for each outweighs its text.
+    """A chunk's size, made smaller where documents are so tiny that they take more memory than their text.
 
-    Also where more than about so many `rows` would be in it.
-
-    Told from samples, the densest of them; a chunk's size never changes what its documents are.
+    Also where it would hold more than about so many `rows`. Estimated from the densest of some samples: a chunk's size
+    never changes what its documents are.
     """
     most = max(1, min(rows, size // ROW_BYTES))
     if size < _SAMPLE * _SAMPLES:

@@ -1,7 +1,7 @@
 """CSV and TSV with a header line; a row with too many or too few fields is a reject.
 
-A field that begins with a quote goes on to the next single one, line breaks included, and two quotes in it stand for
-one; anywhere else a quote is text. LF, CR and CRLF end a row, and blank lines are none.
+A field that begins with a quote ends at the next single quote, line breaks included, and two quotes in it stand for
+one; anywhere else a quote is text. LF, CR and CRLF end a row, and blank lines are no rows.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ import io
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import LONG_TEXT, NO_ROWS, Column, RowBatch, RowsReader, after, runs, weighed
-from shardmill.documents.chunks import WHOLE, Chunk, Position, Reject, Section, excerpt
-from shardmill.documents.columns import find_column, numbers_array
+from shardmill.documents.arrow_columns import find_column, large_binary, taken
+from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
+from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, runs, skip_rows
 from shardmill.documents.reading import Reading
 from shardmill.errors import SourceError
 from shardmill.storage import Feed
 
-# Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. What ends something takes 150
-# bytes of memory meanwhile, so where every sixteenth byte does, the blocks are smaller.
+# Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. A delimiter, quote or line break
+# takes 150 bytes of memory meanwhile, so where every sixteenth byte is one, the blocks are smaller.
 BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
-# Bytes of a header line at the most, and of memory for each of them: a name is an object. Measured: 18.
+# The longest header line in bytes, and bytes of memory for each of them: a name is an object. Measured: 18.
 LONGEST_HEADER, HEADER_MEMORY = 1 << 22, 20
 # Bytes of a row that may be needed to show 80 characters of it.
 SHOWN = 320
@@ -41,14 +42,13 @@ class CsvReader(RowsReader):
     delimiter = ","
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        column, columns = self._find(feed)
+        number, count = self._find(feed)
         feed.at = self._text_start
-        parser = RowParser(self.delimiter, column, columns, self._reading, self._source.name)
-        # The header is the first row, and no document.
+        parser = RowParser(self.delimiter, number, count, self._reading, self._source.name)
         row = start.offset
-        for part in after(_rows(feed, parser, max(1, size)), 1 + row):
-            yield self._chunk(row, part, feed.stored(feed.at))
-            row += part.total
+        for rows in skip_rows(parser.columns(feed, max(1, size)), 1 + row):  # the header is the first row
+            yield self._chunk(row, rows, feed.stored(feed.at))
+            row += len(rows)
 
     def _find(self, feed: Feed) -> tuple[int, int]:
         """The number of the text column, and how many there are."""
@@ -81,7 +81,7 @@ class CsvReader(RowsReader):
             if not header:
                 raise SourceError("the file has no header line", place=self._source.name)
             return header
-        # A line that ends where the window does may go on behind it.
+        # A line that ends where the window ends may continue after it.
         return header if header and next(rows, None) is not None else []
 
 
@@ -91,47 +91,44 @@ class TsvReader(CsvReader):
     delimiter = "\t"
 
 
-def _rows(feed: Feed, parser: RowParser, size: int) -> Iterator[RowBatch]:
-    """Runs of rows of about `size` bytes of text."""
-    held = b""
-    with parser.memory:
-        while block := feed.read_on(BLOCK):
-            step = parser.step(block)
-            for at in range(0, len(block), step):
-                part = held + block[at : at + step]
-                # What a quote means depends on how many follow, so a part ends before quotes. When it holds nothing
-                # else, pairs of them can be taken.
-                cut = len(part.rstrip(b'"')) or len(part) & ~1
-                held = part[cut:]
-                yield from parser.rows(part[:cut], size)
-        yield from parser.rows(held, size)
-        yield from parser.end()
-
-
 class RowParser:
-    """One column of the rows of a stream that is given block by block; of the others nothing is held."""
+    """Parses one column of a stream, block by block; of the other columns nothing is held."""
 
     def __init__(self, delimiter: str, column: int, columns: int, reading: Reading, name: str) -> None:
         self._delimiter = ord(delimiter)
-        self._column = column
-        self._columns = columns
-        self._reading = reading
-        self._name = name
-        self.memory = ExitStack()
-        """Memory for a long row."""
+        self._column, self._columns = column, columns
+        self._reading, self._name = reading, name
+        self._memory = ExitStack()  # for a long row
         self._inside = False
         self._before = LF
         self._open: _OpenRow | None = None
         self._special = bytes(byte in (CR, LF, self._delimiter) for byte in range(256))
 
-    def step(self, block: bytes) -> int:
+    def columns(self, feed: Feed, size: int) -> Iterator[Column]:
+        """All rows, the header included, in columns of about `size` bytes."""
+        held = b""
+        with self._memory:
+            while block := feed.read_on(BLOCK):
+                step = self._step(block)
+                for at in range(0, len(block), step):
+                    part = held + block[at : at + step]
+                    # What a quote means depends on how many follow, so a part ends before quotes. When it holds nothing
+                    # else, pairs of them can be taken.
+                    cut = len(part.rstrip(b'"')) or len(part) & ~1
+                    held = part[cut:]
+                    yield from self._rows(part[:cut], size)
+            yield from self._rows(held, size)
+            if self._open is not None:  # no line break follows the last row
+                yield self._open.row(closed=not self._inside)
+
+    def _step(self, block: bytes) -> int:
         """How much of a block may be parsed at once."""
         raw = np.frombuffer(block, np.uint8)
         ends = sum(np.count_nonzero(raw == byte) for byte in (QUOTE, CR, LF, self._delimiter))
         return len(block) if ends * DENSE <= len(block) else DENSE_BLOCK
 
-    def rows(self, block: bytes, size: int) -> Iterator[RowBatch]:
-        """The rows that end in this block, in runs of about `size` bytes of text."""
+    def _rows(self, block: bytes, size: int) -> Iterator[Column]:
+        """The rows that end in this block."""
         drops, places, kinds = self._separators(block)
         if block and block[-1] != QUOTE:
             self._before = block[-1]
@@ -142,7 +139,7 @@ class RowParser:
             self._add(block, 0, end, delimiters[: np.searchsorted(delimiters, end)])
             if not len(breaks):
                 return
-            with self.memory:
+            with self._memory:
                 yield self._open.row()
             self._open, breaks, first = None, breaks[1:], end + 1
         if len(breaks):
@@ -152,21 +149,15 @@ class RowParser:
             self._open = _OpenRow(self._column, self._columns, self._reading.largest)
             self._add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
 
-    def end(self) -> Iterator[RowBatch]:
-        """The last row, when no line break follows it."""
-        if self._open is not None:
-            with self.memory:
-                yield self._open.row(closed=not self._inside)
-
     def _add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
         assert self._open is not None
         was = self._open.size
         self._open.add(block, begin, end, delimiters)
         if was <= LONG_TEXT < self._open.size:
-            self.memory.enter_context(self._reading.hold(2 * self._reading.largest, "a long row", self._name))
+            self._memory.enter_context(self._reading.hold(2 * self._reading.largest, "a long row", self._name))
 
     def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
-        """Where quotes stand that are not text, where fields and rows end, and with what."""
+        """Where the quotes are that are not text, where fields and rows end, and with which byte."""
         raw = np.frombuffer(block, np.uint8)
         quotes = np.flatnonzero(raw == QUOTE)
         if not len(quotes):
@@ -192,7 +183,7 @@ class RowParser:
         number = np.arange(len(quotes)) - np.repeat(starts + opens, lengths)
         drop = (number % 2 == 1) & np.repeat(opens | states[:-1], lengths)
         drop[(starts + lengths - 1)[(odd ^ opens) & (opens | states[:-1])]] = True
-        # What is outside quotes, put together: mostly little, and only there anything ends.
+        # The parts outside quotes, joined: mostly little, and only there fields and rows end.
         bounds = np.concatenate([[0], np.stack([begins, begins + lengths], axis=1).ravel(), [len(block)]])
         stretches = np.flatnonzero(~states) * 2
         firsts, sizes = bounds[stretches], bounds[stretches + 1] - bounds[stretches]
@@ -207,14 +198,8 @@ class RowParser:
         return np.flatnonzero(np.frombuffer(bytes(block).translate(self._special), np.bool_))
 
     def _whole_rows(
-        self,
-        block: bytes,
-        first: int,
-        breaks: _Places,
-        delimiters: _Places,
-        drops: _Places,
-        size: int,
-    ) -> Iterator[RowBatch]:
+        self, block: bytes, first: int, breaks: _Places, delimiters: _Places, drops: _Places, size: int
+    ) -> Iterator[Column]:
         """The rows from `first` to the last of the breaks."""
         starts = np.concatenate([[first], breaks[:-1] + 1])
         some = breaks > starts
@@ -229,22 +214,19 @@ class RowParser:
             begins = delimiters[behind + self._column - 1] + 1
         if self._column < self._columns - 1:
             lasts = delimiters[behind + self._column]
-        column = _texts(block, begins, lasts, drops)
-        sizes = np.zeros(len(ends), np.int64)
-        sizes[good] = column.lengths
-        passed = np.concatenate([[0], np.cumsum(good)])
-        for at, to in runs(weighed(sizes, good), size):
-            bad = np.flatnonzero(~good[at:to])
-            rejects = tuple(
-                _wrong(row, int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
-                for row in bad.tolist()
-            )
-            part = column.slice(int(passed[at]), int(passed[to]))
-            yield RowBatch(part, int(sizes[at:to].sum()), to - at, rejects)
+        lengths = np.zeros(len(ends), np.int64)
+        text, lengths[good] = _texts(block, begins, lasts, drops)
+        column = Column.of(text, lengths, good)
+        for at, to in runs(lengths, good, size):
+            reasons = {
+                row: _wrong(int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
+                for row in np.flatnonzero(~good[at:to]).tolist()
+            }
+            yield replace(column.slice(at, to), reasons=reasons)
 
 
 class _OpenRow:
-    """A row that does not end in the block where it began."""
+    """A row that continues after the block in which it began."""
 
     def __init__(self, column: int, columns: int, largest: int) -> None:
         self._column, self._columns, self._largest = column, columns, largest
@@ -255,7 +237,7 @@ class _OpenRow:
         self._shown = b""
 
     def add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
-        """The row goes on from `begin` to `end`, with these delimiters between its fields."""
+        """Add the bytes from `begin` to `end`, with these delimiters between fields."""
         self._length += end - begin
         self._shown += block[begin : min(end, begin + SHOWN - len(self._shown))]
         wanted, found = self._column - self._delimiters, len(delimiters)
@@ -270,48 +252,45 @@ class _OpenRow:
         else:
             self._pieces.clear()
 
-    def row(self, closed: bool = True) -> RowBatch:
-        """What has become of it."""
+    def row(self, closed: bool = True) -> Column:
+        """The whole row, as a column of one."""
         if not closed:
             reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
-            return RowBatch(NO_ROWS, 0, 1, (Reject(0, -1, reason, excerpt(self._shown)),))
+            return Column.bad(reason, excerpt(self._shown))
         if self._delimiters + 1 != self._columns:
-            return RowBatch(NO_ROWS, 0, 1, (_wrong(0, self._delimiters + 1, self._columns, self._shown),))
+            return Column.bad(*_wrong(self._delimiters + 1, self._columns, self._shown))
         if self.size > self._largest:
-            return RowBatch(NO_ROWS, self.size, 1)
+            return Column.too_large(self.size)
         text = b"".join(self._pieces)
         self._pieces.clear()
         text = _value(text)
-        return RowBatch(Column.of(text, np.array([len(text)])), len(text), 1)
+        return Column.of(text, np.array([len(text)]))
 
 
-def _wrong(row: int, fields: int, columns: int, raw: bytes) -> Reject:
+def _wrong(fields: int, columns: int, raw: bytes) -> tuple[str, str]:
+    """Why a row with so many fields is bad, and its excerpt."""
     count = "1 field" if fields == 1 else f"{fields:,} fields"
-    return Reject(row, -1, f"{count} where the header has {columns:,}", excerpt(raw))
+    return f"{count} where the header has {columns:,}", excerpt(raw)
 
 
-def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> Column:
-    """The values of these fields: what stands there but for the quotes that are not text."""
+def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> tuple[pa.Buffer, _Places]:
+    """The values of these fields without the quotes that are not text, and their lengths."""
     first, last = np.searchsorted(drops, begins), np.searchsorted(drops, ends)
     behind = np.cumsum(last - first) - (last - first)
     inner = drops[np.repeat(first - behind, last - first) + np.arange(int((last - first).sum()))]
     starts, stops = np.sort(np.concatenate([begins, inner + 1])), np.sort(np.concatenate([ends, inner]))
     bounds = np.concatenate([[0], np.stack([starts, stops], axis=1).ravel()])
-    data = _pieces(block, bounds, np.arange(1, len(bounds) - 1, 2))
-    sizes = np.concatenate([[0], np.cumsum(stops - starts)])
-    offsets = sizes[np.append(np.arange(len(begins)) + behind, len(starts))]
-    return Column(np.frombuffer(data, np.uint8), offsets)
+    text = _pieces(block, bounds, np.arange(1, len(bounds) - 1, 2))
+    return text, ends - begins - (last - first)
 
 
 def _pieces(block: bytes, bounds: _Places, wanted: _Places) -> pa.Buffer:
-    """Some of the pieces that a block is cut into, put together."""
-    offsets = pa.py_buffer(np.ascontiguousarray(bounds, np.int64))
-    pieces = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, [None, offsets, pa.py_buffer(block)])
-    return pieces.take(numbers_array(wanted)).buffers()[2] or pa.py_buffer(b"")
+    """Some of the pieces that a block is cut into, joined."""
+    return taken(large_binary(block, bounds), wanted).buffers()[2] or pa.py_buffer(b"")
 
 
 def _value(field: bytes) -> bytes:
-    """What a field says."""
+    """The text of a field, without its quotes."""
     if field[:1] != b'"':
         return field
     if field.endswith(b'"') and field.count(b'"', 1, -1) == 2 * field.count(b'""', 1, -1):

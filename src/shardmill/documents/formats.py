@@ -1,4 +1,4 @@
-"""The chunks of all sources, and the reader of one, which finds out the format that it has."""
+"""The chunks of all sources in order, and the reader of a single source, which detects its format."""
 
 from __future__ import annotations
 
@@ -29,20 +29,13 @@ if TYPE_CHECKING:
     from shardmill.documents.from_python import PythonReader
 
 
-def reader_for(index: int, source: Source, reading: Reading) -> SourceReader:
-    """The reader of a source, which is opened only when its chunks are asked for."""
-    if source.input_format != "auto" and source.input_format not in INPUT_FORMATS:
-        known = ", ".join(f"`{name}`" for name in ("auto", *INPUT_FORMATS))
-        raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
-    return SourceReader(index, source, reading)
-
-
 def chunks_of(
     sources: Sources, first: int, start: Position, reading: Reading, size: int, bounds: Bounds | None = None
 ) -> Iterator[tuple[Reader, int, Chunk | None]]:
-    """All chunks from a position in a source on, each with its reader and its source; no chunk: the source ends here.
+    """All chunks from a position in source `first` on, each with its reader and its source.
 
-    Of a chunk of whole sources that is not said again. With `bounds` only what begins within these.
+    None in place of a chunk: the source ends here; this is left out after a chunk of whole sources. With `bounds` only
+    documents that begin within these.
     """
     bounds = bounds or Bounds(0, 0, len(sources), 0)
     tiny = TinyFiles(sources, reading, size)
@@ -64,14 +57,14 @@ def chunks_of(
 def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader | PythonReader:
     source = sources[index]
     if source.path not in sources.given:
-        return reader_for(index, source, reading)
+        return SourceReader(index, source, reading)
     from shardmill.documents.from_python import PythonReader
 
     return PythonReader(index, source, reading, sources.given[source.path])
 
 
 def load_libraries(sources: Sources) -> None:
-    """Import now what the readers of these sources will import, so that a budget sees what it takes."""
+    """Import the libraries that these sources need, so that the budget counts their memory."""
     if not sources.light:
         import_module("shardmill.documents.arrow_ipc")
     elif not core.available():
@@ -81,7 +74,7 @@ def load_libraries(sources: Sources) -> None:
 def format_reader(
     index: int, source: Source, reading: Reading, opened: Opened, reopen: Callable[[], Feed]
 ) -> FormatReader:
-    """The reader of a source that was opened."""
+    """The reader for the format of a source that was opened."""
     about = INPUT_FORMATS[opened.format]
     made = getattr(import_module(f"shardmill.documents.{about.module}"), about.reader)
     reader: FormatReader = made(index, source, reading, reopen, opened.head)
@@ -90,9 +83,12 @@ def format_reader(
 
 
 class SourceReader(Reader):
-    """One source, whose format is found out when its chunks are asked for."""
+    """The reader of one source, whose format is known when it has been opened."""
 
     def __init__(self, index: int, source: Source, reading: Reading) -> None:
+        if source.input_format not in ("auto", *INPUT_FORMATS):
+            known = ", ".join(f"`{name}`" for name in ("auto", *INPUT_FORMATS))
+            raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
         self._index, self._source, self._reading = index, source, reading
         self._reader: FormatReader | None = None
         self._whole = False
@@ -100,19 +96,19 @@ class SourceReader(Reader):
 
     @property
     def _promised(self) -> str:
-        """The format by what the user or the name says."""
-        told = self._source.input_format
-        return (format_of(self._source.path) or "text") if told == "auto" else told
+        """The format that the user gave, or that the name suggests."""
+        chosen = self._source.input_format
+        return (format_of(self._source.path) or "text") if chosen == "auto" else chosen
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        """The chunks from a position on, lazily and in order, for one thread; SourceError for a damaged source."""
+        """The chunks from a position on, in order, for one thread. SourceError for a damaged source."""
         fetcher = self._reading.fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, fetcher)
         with ExitStack() as held:
 
             def need(window: int) -> None:
-                # Of text a long stretch is read a second time, while the feeder goes on.
+                # A long stretch of text is read a second time while the feeder continues.
                 amount = 2 * window if self._promised == "text" else window
                 held.enter_context(self._reading.hold(amount, "the compressed stream", self._source.name))
 

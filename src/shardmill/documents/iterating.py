@@ -1,6 +1,6 @@
-"""Iterables of the calling program, and of the libraries that hold its data: one item after another, from any one on.
+"""Iterates over what the calling program gave, including data of Hugging Face, pandas and polars, from any document on.
 
-An item is a text, a mapping or whatever else the program gives for a document, or a record batch of many documents.
+An item is one document, as a text, a mapping or any other object, or a record batch of many documents.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from shardmill.documents.chunks import Position
 from shardmill.errors import SourceError
 from shardmill.storage import NamedSource, is_arrow
 
-_ASKED = 100  # rows that are asked for at once of a dataset that cannot be sliced
-_FIRST, _MOST = 64, 1 << 15  # rows of the first slice of one that can, and of any
+_ASKED = 100  # rows of a batch, for a dataset that cannot be sliced
+_FIRST, _MOST = 64, 1 << 15  # rows of the first slice, and of any slice, for one that can
 _SLICE = 1 << 21  # bytes of a slice, about
-# Whose data lies in memory before it is given to us, and is handed on without a copy.
+# Types whose data is in memory before the run, so that it is not copied.
 _IN_MEMORY = (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, list, tuple)
 
 
 class Items:
-    """What an iterable gives from a document on; made, iterated and closed by one thread."""
+    """The items of an iterable from a document on. All methods are called by one thread."""
 
     def __init__(self, given: NamedSource, field: str, start: Position) -> None:
         self._field, self._name, self._start = field, given.name, start.offset
         self.state = start.state
-        """How a later run comes to the last document that was marked."""
+        """What a later run needs to continue after the last document that was marked."""
         self.between = True
-        """All of what was taken from the iterable has been handed on, with what is handed on now."""
+        """The item that was yielded last is the end of what was taken from the iterable."""
         made = given.open()
         self.resident = isinstance(made, _IN_MEMORY) or type(made).__module__.split(".")[0] == "polars"
         if is_dataset := hasattr(made, "with_format") and hasattr(made, "iter"):
@@ -76,7 +76,7 @@ class Items:
             )
 
     def mark(self, documents: int) -> None:
-        """Between two items, after so many documents: remember how to come here, if the iterable says so."""
+        """Remember the state of the iterable, if it has one, after so many documents."""
         if self._stateful is None:
             return
         saved = {"documents": documents, "state": self._stateful.state_dict()}
@@ -85,17 +85,17 @@ class Items:
             readable = json.loads(written) == saved
         except (TypeError, ValueError):
             readable = False
-        # What the journal cannot hold is not used: then all is read again and skipped.
+        # A state that is not JSON cannot be written to the journal: then a later run reads from the start and skips.
         self._stateful, self.state = (self._stateful, written) if readable else (None, "")
 
     def close(self) -> None:
-        """End a generator in the thread in which it ran: what it closes may belong to that thread."""
+        """Close a generator in the thread in which it ran: its resources may belong to that thread."""
         if inspect.isgenerator(self._iterator):
             self._iterator.close()
 
 
 def _asked(made: Any) -> Iterable[Any]:
-    """What is iterated for the items of something that cannot be sliced."""
+    """The iterable of something that cannot be sliced, in batches if it has them."""
     items: Iterable[Any] = [made] if is_arrow(made) else made
     if _gives_arrow(made):
         items = made.iter(_ASKED)
@@ -105,23 +105,23 @@ def _asked(made: Any) -> Iterable[Any]:
 
 
 def _with_wanted_columns(dataset: Any, field: str) -> Any:
-    """A dataset of Hugging Face that gives no column but the texts, and gives them in Arrow if it has them so."""
+    """A Hugging Face dataset with the text column alone, in Arrow format if that is how it is stored."""
     if hasattr(dataset, "__len__") and dataset.format["type"] == "custom":
-        return dataset  # a transform of the user's, who may want any column and gives Python objects
+        return dataset  # a transform of the user's, which may need any column and returns Python objects
     names = [name for name in (field, field.partition(".")[0]) if name in (dataset.column_names or ())]
     dataset = dataset.select_columns(names[:1]) if names else dataset
     return dataset.with_format("arrow" if hasattr(dataset, "__len__") or _gives_arrow(dataset) else None)
 
 
 def _gives_arrow(dataset: Any) -> bool:
-    """Whether an IterableDataset has its rows in Arrow. Of others it would make a table for each row, and such tables
-    do not fit together where a value is null.
+    """Whether an IterableDataset has its rows in Arrow. Others would make a table for each row, and the types of such
+    tables differ where a value is null.
     """
     return bool(getattr(getattr(dataset, "_ex_iterable", None), "iter_arrow", None))
 
 
 def _forgets(dataset: Any) -> bool:
-    """Whether a dataset of Hugging Face shuffles in a buffer: what that holds is missing in its state."""
+    """Whether a Hugging Face dataset shuffles in a buffer, whose contents are missing in its state."""
     waiting = [getattr(dataset, "_ex_iterable", None)]
     while waiting:
         one = waiting.pop()
@@ -133,14 +133,14 @@ def _forgets(dataset: Any) -> bool:
 
 
 def _dataset_rows(dataset: Any, first: int) -> Iterator[Any]:
-    """The rows of a Dataset from one on: tables, or what the user's transform makes of each row."""
+    """The rows of a Dataset from `first` on: tables, or what the user's transform makes of each row."""
     if dataset.format["type"] == "custom":
         return iter(dataset.select(range(first, len(dataset))))
     return _slices(len(dataset), first, lambda begin, end: dataset[begin:end])
 
 
 def _slices(count: int, first: int, rows: Callable[[int, int], Any]) -> Iterator[Any]:
-    """The rows from one on, in tables of about two megabytes."""
+    """The rows from `first` on, in tables of about two megabytes."""
     step = _FIRST
     while first < count:
         part = rows(first, min(first + step, count))
@@ -151,7 +151,7 @@ def _slices(count: int, first: int, rows: Callable[[int, int], Any]) -> Iterator
 
 
 def _parts(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[Any]:
-    """Arrow data of any kind as record batches; what is a column by itself is taken for the texts."""
+    """Arrow data of any kind as record batches; a single column is taken for the texts."""
     if isinstance(item, pa.RecordBatch):
         return [item]
     if isinstance(item, pa.Table):
@@ -170,9 +170,9 @@ def _parts(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[Any]:
 
 
 def _pandas_rows(frame: Any, field: str) -> Iterator[Any]:
-    """The texts of a frame or a column of pandas, in slices: pandas may hold them as Python objects, which are copied.
+    """The texts of a pandas DataFrame or Series, in slices: pandas may hold them as Python objects, which are copied.
 
-    Where these are not all texts there is no Arrow of them, and each row is a mapping.
+    Where Arrow cannot hold them, since not all are texts, each row is a mapping.
     """
     if not hasattr(frame, "columns"):
         frame = frame.to_frame(field)

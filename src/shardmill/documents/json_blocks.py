@@ -1,4 +1,4 @@
-"""JSON Lines by the block where there is no compiled core: pyarrow's parser, as far as it judges as Python does."""
+"""JSON Lines without the compiled core: pyarrow's parser, for the lines on which it agrees with Python's."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences, places
 from shardmill.core import LEFT, TAKEN, JsonLines
-from shardmill.documents.columns import layout, valid_rows
+from shardmill.documents.arrow_columns import layout, valid_rows
 from shardmill.storage import is_valid
 
-# Below these lines are left alone: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.
+# Fewer lines or bytes are left to Python: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.
 FEW = 16
 LITTLE = 1 << 14
 
@@ -23,7 +23,7 @@ _NEWLINE, _CR, _OPEN, _CLOSE = b"\n\r{}"
 
 
 def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
-    """The field at the path of each line that is plainly good, as `core.reading.json_lines` gives it."""
+    """The field at the path of each line that pyarrow can read, as `core.json_lines` returns it."""
     data = np.frombuffer(raw, np.uint8)
     ends = places(data == _NEWLINE)
     if raw[-1:] not in (b"\n", b""):
@@ -64,11 +64,10 @@ def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
 def _plain(
     raw: bytes, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Which lines pyarrow's parser may be given: an object that begins in one of them cannot go on in the next.
+    """Which lines pyarrow's parser may be given: those that hold an object each, and on which it agrees with Python.
 
-    And of which it thinks as Python's does. It takes a NUL for the end of its input, lets some invalid UTF-8 pass, and
-    knows three numbers that Python does not: Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that
-    one would have to parse.
+    It takes a NUL for the end of its input, accepts some invalid UTF-8, and knows three numbers that Python does not:
+    Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that one would have to parse.
     """
     last = data[ends - 1]
     plain: NDArray[np.bool_] = (data[starts[:-1]] == _OPEN) & (
@@ -80,14 +79,14 @@ def _plain(
             plain[i] = is_valid(line) and b"\0" not in line
     for number in (b"Inf", b"-NaN"):
         at = occurrences(data[:-1], number)
-        # Behind a number stands one of these; behind Inf in a text mostly a letter, as in "Information".
+        # A number is followed by one of these; Inf in a text mostly by a letter, as in "Information".
         at = at[np.isin(data[at + len(number)], np.frombuffer(b" \t\r,]}", np.uint8))]
         plain[np.searchsorted(starts, at, side="right") - 1] = False
     return plain
 
 
 def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None:
-    """The field of so many lines that begin and end an object; None where one of them is not good, or not so plain."""
+    """The field of so many lines that begin and end an object; None where pyarrow cannot parse one of them."""
     if len(block) > 1 << 30:
         return None
     kind: pa.DataType = pa.string()
@@ -101,7 +100,7 @@ def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None
             parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
         )
     except pa.ArrowInvalid:
-        # What it says of all text that it cannot parse; any other error is no verdict on a line.
+        # Raised for all text that it cannot parse; any other error is no verdict on a line.
         return None
     if table.num_rows != count:
         return None

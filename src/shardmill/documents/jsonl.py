@@ -18,18 +18,18 @@ from shardmill.documents.text import TextReader
 from shardmill.errors import SourceError
 from shardmill.storage import SMALL, Feed, Source, read_range
 
-# Bytes of a line up to which its end is looked for, to say how much memory it needs. Few machines have room for more.
+# The end of a line is looked for within so many bytes, to say how much memory it needs. Few machines have more.
 LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
-# About so many lines in a chunk at the most. A bad line costs 5 µs with the interpreter's lock held, and a run that has
-# too many of them stops only after whole chunks.
+# About the most lines in a chunk. A bad line costs 5 µs with the interpreter's lock held, and a run that has too many
+# of them stops only after whole chunks.
 LINES = 1 << 16
 _WHITE = b" \t\r\n"
 
 
 class JsonLinesReader(TextReader):
-    """Text that is parted at line ends. Each line is judged on its own: what stands beside it never matters."""
+    """Text that is cut at line ends. Each line is judged on its own, whatever lines are around it."""
 
     most_rows = LINES
 
@@ -60,7 +60,7 @@ class JsonLinesReader(TextReader):
             )
 
     def _look_for_field(self, head: bytes) -> None:
-        """Raise when every record at the beginning lacks the field: then it has another name."""
+        """Raise when none of the first records has the field: then it has another name."""
         lines = head[self._text_start :].split(b"\n")
         if len(head) == SMALL:
             lines.pop()
@@ -85,7 +85,7 @@ class JsonLinesReader(TextReader):
         return stop if stop is None or stop.offset - position <= max(size, self._reading.largest) + 1 else None
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
-        """A line that may not be held in memory."""
+        """A line that is too large for the memory."""
         hole = not feed.peek(position, SMALL).strip(b"\0")
         most = self._reading.largest if hole else LONGEST
         stop = self._next(feed.peek, start=position, at=position + size, floor=position, forget=feed.drop, most=most)
@@ -99,18 +99,16 @@ class JsonLinesReader(TextReader):
         return Chunk(self._index, position, end, size, through=feed.stored(end), payload=payload)
 
     def read(self, chunk: Chunk) -> Documents:
-        raw = chunk.payload
-        if isinstance(raw, Oversize):
-            return raw.documents(record=0, lines=1)
-        if raw is None:
-            raw = read_range(self._source, chunk.start, chunk.end)
+        if isinstance(chunk.payload, Oversize):
+            return chunk.payload.documents()
+        raw = read_range(self._source, chunk.start, chunk.end) if chunk.payload is None else chunk.payload
         if chunk.start == 0 and self._text_start:
-            # Spaces keep every offset, and stand before a record without meaning.
+            # In place of the byte order mark: spaces keep every offset, and mean nothing before a record.
             raw = b" " * self._text_start + raw[self._text_start :]
         return self._documents(raw, _parse(raw, self._path))
 
     def _documents(self, raw: bytes, lines: JsonLines) -> Documents:
-        """What was taken, and Python's verdict on every line that was left."""
+        """The texts that the fast parser took, and Python's verdict on every line that it left."""
         rejects: list[Reject] = []
         rows: list[int] = []
         texts: list[bytes] = []
@@ -134,13 +132,13 @@ class JsonLinesReader(TextReader):
             taken[rows] = True
         if taken.all():
             return Documents(data, offsets, lines=len(taken), rejects=rejects)
-        # The other rows are empty, so that each of those that are left ends where the next begins.
+        # All other rows are empty, so each remaining one ends where the next begins.
         records = np.flatnonzero(taken)
         return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
 
 
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The text and offsets of the lines with other texts put into some rows, which have none."""
+    """The text and offsets of the lines, with texts inserted for some rows that have none."""
     pieces: list[bytes | memoryview] = []
     view, done = lines.text.data, 0
     for at, text in zip(lines.offsets[rows].tolist(), texts, strict=True):
@@ -155,6 +153,6 @@ def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArra
 def _parse(raw: bytes, path: tuple[str, ...]) -> JsonLines:
     if core.available():
         return json_lines(raw, path)
-    from shardmill.documents import json_blocks  # with pyarrow, a tenth of a second that the core does without
+    from shardmill.documents import json_blocks  # imports pyarrow, which takes a tenth of a second
 
     return json_blocks.json_lines(raw, path)

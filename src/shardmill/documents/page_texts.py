@@ -1,4 +1,4 @@
-"""The texts of a parquet page: decompressed, found and weighed some rows after the others, and then put together."""
+"""The texts of a parquet page: decompressed, located and measured some rows at a time, then copied out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill import core
-from shardmill.documents.batches import Texts
+from shardmill.documents.columns import Texts
 from shardmill.documents.pages import (
     BYTE_STREAM_SPLIT,
     DATA_V2,
@@ -29,7 +29,7 @@ from shardmill.storage import decompressor
 
 SNAPPY, LZ4 = 1, 5
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
-# Numbers whose bits are taken apart at once; they take 80 bytes each meanwhile.
+# Numbers that are unpacked at once; they take 80 bytes each meanwhile.
 _STEP = 1 << 14
 FEW = 4
 _Places = NDArray[np.int64]
@@ -56,7 +56,7 @@ def dictionary_values(page: Page, raw: Any, leaf: Leaf) -> Values:
 
 
 class PageTexts(Texts):
-    """The rows of a page: each is null, or a stretch of the data, or that behind the beginning of the text before."""
+    """The rows of a page: each is null, or a part of the data, which may follow a prefix of the text before it."""
 
     def __init__(self, page: Page, raw: Any, leaf: Leaf, values: Values | None) -> None:
         """`raw`: the page without its header; `values`: of the dictionary, if it has numbers into one."""
@@ -82,8 +82,7 @@ class PageTexts(Texts):
         else:
             _check_encoding(page.encoding, PLAIN)
 
-    def lengths(self, count: int) -> tuple[_Places, NDArray[np.bool_]]:
-        """Bytes of text in each of the next rows, and which of them are not null."""
+    def measure(self, count: int) -> tuple[_Places, NDArray[np.bool_]]:
         valid = self._levels.read(count) == self._deepest
         self._passed = np.concatenate([[0], np.cumsum(valid)])
         self._starts, self._sizes, self._prefixes = self._next(int(self._passed[-1]))
@@ -92,7 +91,7 @@ class PageTexts(Texts):
         return lengths, valid
 
     def _next(self, count: int) -> tuple[_Places, _Places, _Places | None]:
-        """Where the next texts stand in the data, how long they are, and how much each repeats."""
+        """Where the next texts are in the data, their lengths, and the lengths of the prefixes that they repeat."""
         if self._values is not None:
             found = self._numbers.read(count)
             if count and found.max() >= len(self._values.starts):
@@ -119,16 +118,16 @@ class PageTexts(Texts):
         return out[behind:]
 
     def gather(self, out: _Data, at: int, some: slice = slice(None)) -> int:
-        """Put some of the texts that were weighed into `out` from `at` on. Returns where they end."""
+        """Copy some of the texts that were measured into `out` from `at` on. Returns where they end."""
         prefixes = None if self._prefixes is None else self._prefixes[some]
         end = _gather(self._data, self._starts[some], self._sizes[some], prefixes, out, at)
         if end < 0:
             raise Damaged("a page holds more text than it may")
         return end
 
-    def skip(self, first: int, last: int) -> None:
+    def skip(self, row: int) -> None:
         if self._prefixes is not None:
-            self.text(first, last)
+            self.text(row, row + 1)
 
 
 def _check_encoding(found: int, known: int) -> None:
@@ -137,7 +136,7 @@ def _check_encoding(found: int, known: int) -> None:
 
 
 def _content(page: Page, raw: Any) -> _Data:
-    """What a page holds, but for the levels that stand before it and are not compressed."""
+    """A page decompressed, without the uncompressed levels before it."""
     if page.checksum is not None and zlib.crc32(raw) != page.checksum & 0xFFFFFFFF:
         raise Damaged("a page does not have the checksum (CRC) that its header says")
     ahead = page.repetitions + page.definitions
@@ -157,7 +156,7 @@ def _content(page: Page, raw: Any) -> _Data:
 
 
 def _decompressed(codec: int, stored: _Data, size: int) -> Any:
-    """What is stored, of which `size` bytes are expected; fewer, or one more, where it is damaged."""
+    """The decompressed bytes, of which `size` are expected; fewer, or one more, where the page is damaged."""
     name = CODECS.get(codec, "")
     if name in ("gzip", "zstd"):
         data, rest = b"", cast(Any, stored.data)
@@ -186,7 +185,7 @@ def _decompressed(codec: int, stored: _Data, size: int) -> Any:
 
 
 class _Hybrid:
-    """Numbers of some bits each, in runs: one that is repeated, or groups of eight. They are read in order."""
+    """A reader of the RLE/bit-packing hybrid: numbers of `width` bits in runs of one number, or in groups of eight."""
 
     def __init__(self, raw: Any, width: int) -> None:
         if width > 32:
@@ -236,7 +235,7 @@ def _unpacked(raw: memoryview, bit: int, width: int, count: int) -> NDArray[np.u
 
 
 def _deltas(raw: memoryview, at: int, most: int) -> tuple[_Places, int]:
-    """Numbers that are stored as differences, at the most so many, and where they end."""
+    """Numbers that are stored as differences, at most `most`, and where they end."""
     try:
         block, at = varint(raw, at)
         parts, at = varint(raw, at)
@@ -260,7 +259,7 @@ def _deltas(raw: memoryview, at: int, most: int) -> tuple[_Places, int]:
 
 
 def _listed(data: _Data, page: Page) -> tuple[_Places, _Places, _Places | None]:
-    """Where all texts stand whose lengths are stored before them, these, and how much each repeats."""
+    """Where the texts of a delta encoding are, their lengths, and the lengths of the prefixes that they repeat."""
     prefixes, at = _deltas(data.data, 0, page.values) if page.encoding == DELTA_BYTES else (None, 0)
     lengths, at = _deltas(data.data, at, page.values)
     good = bool(((lengths >= 0) & (lengths <= len(data))).all()) and at + int(lengths.sum()) <= len(data)
@@ -272,11 +271,11 @@ def _listed(data: _Data, page: Page) -> tuple[_Places, _Places, _Places | None]:
     return at + np.cumsum(lengths) - lengths, lengths, prefixes
 
 
-# What the core does, and plain Python where it is not, or where its call takes longer than a few texts.
+# Done by the core; in Python where there is none, or where there are few texts and its call would take longer.
 
 
 def _plain(data: _Data, at: int, count: int, leaf: Leaf) -> tuple[_Places, _Places, int]:
-    """Where the next values stand that are stored one after another, their lengths, and where the last ends."""
+    """Where the next values of a plain encoding are, their lengths, and where the last ends."""
     if leaf.kind == FIXED:
         starts, end = at + leaf.width * np.arange(count), at + leaf.width * count
         lengths = np.full(count, leaf.width)
@@ -295,7 +294,7 @@ def _plain(data: _Data, at: int, count: int, leaf: Leaf) -> tuple[_Places, _Plac
 
 
 def _gather(data: _Data, starts: _Places, lengths: _Places, prefixes: _Places | None, out: _Data, at: int) -> int:
-    """Put texts together in `out` from `at` on, each behind the beginning of the one before; returns where it ends."""
+    """Copy texts into `out` from `at` on, each after a prefix of the one before it; returns where they end."""
     if core.available() and len(starts) > FEW:
         return core.gather(data, starts, lengths, prefixes, out, at)
     raw, made = data.data, list[bytes]()

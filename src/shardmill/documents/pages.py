@@ -1,4 +1,4 @@
-"""What a parquet file says of one column: where its pages are, and what each will take before anything is decoded."""
+"""The footer and page headers of a parquet file: where the pages of a column are, and what they take when decoded."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class RowGroup(NamedTuple):
     rows: int
     codec: int
     start: int
-    """Where in the file its pages begin, and where they end."""
+    """Where its pages begin in the file, and where they end."""
     end: int
     size: int
     """Bytes when decompressed."""
     nulls: int
-    """Rows that are null at the most."""
+    """Upper bound of the rows that are null."""
     first: int = 0
     """The number of its first row."""
 
@@ -53,11 +53,11 @@ class Page(NamedTuple):
     values: int
     """Rows, or entries of a dictionary."""
     nulls: int
-    """Rows that are null at the most."""
+    """Upper bound of the rows that are null."""
     codec: int
     level_encoding: int = RLE
     repetitions: int = 0
-    """Bytes of levels that stand before the rest and are not compressed, and the same of definitions."""
+    """Bytes of repetition levels, and of definition levels, that come first and are not compressed."""
     definitions: int = 0
     compressed: bool = True
     checksum: int | None = None
@@ -73,25 +73,25 @@ class Page(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A column as the pages know it."""
+    """What is needed of a column's schema to decode its pages."""
 
     kind: int
     width: int
-    """Bytes of each value, where they all have the same."""
+    """Bytes of each value, where all have the same length."""
     levels: int
-    """How often something on the way to a value may be null."""
+    """The definition level of a value that is not null."""
     text: bool
-    """It holds texts, and there is nothing odd about it."""
+    """It certainly holds texts."""
 
 
 class Damaged(ValueError):
-    """A header cannot be what it says."""
+    """The file is damaged: a header or a page is not valid."""
 
 
 def pages(read: Callable[[int, int], Any], group: RowGroup, file_size: int) -> Iterator[Page]:
     """The dictionary and the data pages of a column in a row group.
 
-    `read(start, end)` gives bytes of the file. Raises Damaged where headers do not add up.
+    `read(start, end)` returns bytes of the file. Raises Damaged where headers contradict each other.
     """
     found, start = 0, group.start
     while found < group.rows:
@@ -129,7 +129,7 @@ def _page(read: Callable[[int, int], Any], start: int, group: RowGroup, file_siz
 
 
 class Footer:
-    """What the end of a file says of it, read forward block by block: parsed at once, it takes nine times its size."""
+    """The footer of a file, read block by block: parsed as a whole, it takes nine times its size in memory."""
 
     def __init__(self, read: Callable[[int, int], Any], start: int, end: int) -> None:
         self._read, self._end = read, end
@@ -144,10 +144,10 @@ class Footer:
         return MARK + footer + len(footer).to_bytes(4, "little") + MARK
 
     def row_groups(self, path: Sequence[str]) -> list[RowGroup]:
-        """Of each row group the column at this path, which is looked for by its bytes.
+        """The column at this path in each row group, found by searching for the bytes of the path.
 
-        They may stand elsewhere too, within a value's statistics: then there are more of them than row groups, or what
-        follows is nothing that a column has, and all has to be parsed, which takes a hundred times as long.
+        They may occur elsewhere too, within a value's statistics: then there are more matches than row groups, or no
+        column's fields follow, and everything is parsed, which takes a hundred times as long.
         """
         try:
             found = list(self._found(path))
@@ -162,7 +162,7 @@ class Footer:
 
     def _found(self, path: Sequence[str]) -> Iterator[RowGroup]:
         names = [name.encode() for name in path]
-        if len(names) > 14 or max(map(len, names)) > 127:  # their numbers are written in another way
+        if len(names) > 14 or max(map(len, names)) > 127:  # longer ones are written in another way
             return
         wanted = bytes([3 - 2 << 4 | 9, len(names) << 4 | 8]) + b"".join(bytes([len(name)]) + name for name in names)
         for start in range(self._start, self._end, _BLOCK):
@@ -172,7 +172,7 @@ class Footer:
                 at += len(wanted)
                 try:
                     about, _ = parsed(block, at, number=3)
-                except IndexError:  # it goes on behind the block
+                except IndexError:  # it continues after the block
                     about, _ = self._at(start + at, lambda raw: parsed(raw, number=3))
                 yield _row_group(about)
                 at = block.find(wanted, at)
@@ -197,7 +197,7 @@ _ENDS = "the footer ends too soon"
 
 
 def _row_group(about: dict[int, Any]) -> RowGroup:
-    """By what a footer says of a column."""
+    """The row group that a column's metadata describes."""
     try:
         start = min(about.get(11) or about[9], about[9])
         nulls = about.get(12, {}).get(3, about[5])
@@ -210,9 +210,9 @@ def _row_group(about: dict[int, Any]) -> RowGroup:
 
 
 def _columns(schema: list[Any]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
-    """The columns with their paths, in order. A group stands before what is in it."""
+    """The columns with their paths, in order. In the schema a group comes before its members."""
     inside: list[tuple[tuple[str, ...], int, bool]] = [((), 0, True)]
-    still = [0]  # how much of each group is to come
+    still = [0]  # members of each group that are still to come
     for element in schema[1:]:
         while len(inside) > 1 and not still[-1]:
             inside.pop(), still.pop()
@@ -236,7 +236,7 @@ def _columns(schema: list[Any]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
 def _looked(
     read: Callable[[int, int], Any], start: int, limit: int, parse: Callable[[bytes], _Parsed], otherwise: str
 ) -> _Parsed:
-    """What stands at `start`, looked at in more and more bytes until they are enough."""
+    """Parse what is at `start`, with more and more bytes until they are enough."""
     look = _FIRST_LOOK
     while True:
         end = min(start + look, limit)
@@ -249,7 +249,7 @@ def _looked(
 
 
 def _before_groups(raw: bytes) -> tuple[int, int, list[Any], int, int]:
-    """Where the list of row groups begins, and the first of them; the schema; how many row groups and rows."""
+    """Where the list of row groups begins, and the first of them; the schema; the numbers of row groups and rows."""
     fields: dict[int, Any] = {}
     at = number = 0
     while raw[at]:
@@ -266,18 +266,18 @@ def _before_groups(raw: bytes) -> tuple[int, int, list[Any], int, int]:
 
 
 def _list_head(raw: bytes, at: int) -> tuple[int, int]:
-    """How many values a list has, and where they begin."""
+    """The length of a list, and where its values begin."""
     return (raw[at] >> 4, at + 1) if raw[at] >> 4 < 15 else varint(raw, at + 1)
 
 
-# Thrift's compact protocol, as far as parquet uses it: a struct is read as a dictionary by field numbers. Kinds: 1 and
-# 2 true and false, 3 a byte, 4-6 whole numbers, 7 a double, 8 bytes, 9 and 10 lists, 11 a map, 12 a struct.
+# Thrift's compact protocol, as far as parquet uses it: a struct becomes a dictionary by field numbers. Kinds: 1 and 2
+# true and false, 3 a byte, 4-6 integers, 7 a double, 8 bytes, 9 and 10 lists, 11 a map, 12 a struct.
 
 
 def parsed(raw: bytes, at: int = 0, depth: int = 0, number: int = 0) -> tuple[dict[int, Any], int]:
     """The struct at `at`, and where it ends; IndexError where the bytes end before that.
 
-    `number`: of the field before, where a struct is entered in the middle.
+    `number`: the field before `at`, where that is in the middle of a struct.
     """
     fields: dict[int, Any] = {}
     while raw[at]:
@@ -332,6 +332,6 @@ def varint(raw: bytes | memoryview, at: int) -> tuple[int, int]:
 
 
 def zigzag(raw: bytes | memoryview, at: int) -> tuple[int, int]:
-    """The same of one that may be negative."""
+    """The same for a number that may be negative."""
     number, at = (raw[at], at + 1) if raw[at] < 128 else varint(raw, at)
     return (number >> 1) ^ -(number & 1), at

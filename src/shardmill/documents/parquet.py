@@ -1,4 +1,4 @@
-"""Parquet: only the pages of the text column are read, each weighed by its header before it is decoded.
+"""Parquet: only the pages of the text column are read, and a page's header says what it takes before it is decoded.
 
 Pages that hold texts are decoded by workers. Pages that hold numbers into a dictionary may stand for gigabytes, and
 some pages are larger than a chunk: those are decoded by the feeder, in slices whose size is known before they are made.
@@ -15,19 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.batches import (
-    NO_ROWS,
-    NULL_TEXT,
-    ROW_TEXT,
-    Column,
-    RowBatch,
-    RowsReader,
-    after,
-    cut,
-    documents_of_rows,
-    first_line,
-)
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, beside
+from shardmill.documents.columns import BAD_ROW_TEXT, ROW_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.page_texts import PageTexts, Values, dictionary_values, needs_arrow
 from shardmill.documents.pages import DELTA_BYTES, DELTA_LENGTH, DICTIONARY_PAGE, Footer, Leaf, Page, RowGroup, pages
 from shardmill.documents.reading import Reading
@@ -39,8 +28,8 @@ from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged
 PART = 1 << 20
 # A row group with a dictionary is joined with others if a chunk has room for so many.
 TINY = 8
-# Rows that are weighed at once, and bytes of memory for that.
-WEIGHED, WEIGHING = 1 << 15, 4 << 20
+# Rows that are measured at once, and bytes of memory for that.
+MEASURED, MEASURING = 1 << 15, 4 << 20
 # What importing pyarrow takes.
 ARROW = 30 << 20
 
@@ -51,9 +40,9 @@ class StoredPage(NamedTuple):
     page: Page
     body: Bytes
     text: int
-    """Bytes that it is decoded to, at the most."""
+    """Upper bound of the bytes of text in it."""
     weight: int
-    """The same with what its rows take."""
+    """The same and what its rows count."""
     dictionary: Page | None
     entries: Bytes
     """The body of its dictionary."""
@@ -65,6 +54,13 @@ class StoredPages(NamedTuple):
     pages: list[StoredPage]
     skip: int
     """Rows at its beginning that an earlier run has written."""
+
+    def chunk(self, index: int) -> Chunk:
+        """The chunk that carries these pages."""
+        rows, nulls = sum(each.page.values for each in self.pages), sum(each.page.nulls for each in self.pages)
+        stored = sum(len(each.body) + len(each.entries) for each in self.pages)
+        text = sum(each.text for each in self.pages)
+        return Chunk(index, 0, rows - self.skip, text, beside=beside(rows, nulls) + stored, payload=self)
 
 
 class ParquetReader(RowsReader):
@@ -83,7 +79,7 @@ class ParquetReader(RowsReader):
         self._file.expect([(group.start, group.end) for group in groups])
         total = groups[-1].first + groups[-1].rows if groups else 0
         with ExitStack() as held:
-            held.callback(self._file.expect, ())  # nobody will read what was fetched ahead
+            held.callback(self._file.expect, ())  # drops what was fetched ahead
             if "pyarrow" not in sys.modules and any(needs_arrow(group.codec) for group in groups):
                 held.enter_context(self._reading.hold(ARROW, "pyarrow, which its codec needs,", self._source.name))
             for piece in self._pieces(groups, row, max(1, size)):
@@ -100,16 +96,16 @@ class ParquetReader(RowsReader):
             for page, body, _, _, dictionary, entries in chunk.payload.pages:
                 values = None if dictionary is None else dictionary_values(dictionary, entries, self._leaf)
                 texts = PageTexts(page, body, self._leaf, values)
-                weighed = texts.lengths(page.values)
-                lengths.append(weighed[0])
-                valid.append(weighed[1])
+                measured = texts.measure(page.values)
+                lengths.append(measured[0])
+                valid.append(measured[1])
                 at = texts.gather(out, at)
-        rows = Column.of(out[:at], np.concatenate(lengths), np.concatenate(valid)).slice(chunk.payload.skip)
-        return documents_of_rows(RowBatch(rows, chunk.cost, len(rows)), self._field)
+        rows = Column.of(out[:at], np.concatenate(lengths), np.concatenate(valid))
+        return rows.slice(chunk.payload.skip, len(rows)).documents(self._field)
 
     def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[Chunk]:
-        """All rows from row `at` on, in chunks that weigh about `size` and begin with row 0 each."""
-        run = _Run(self._index)
+        """All rows from row `at` on, in chunks that count about `size` and begin with row 0 each."""
+        waiting, weight, skipped = list[StoredPage](), 0, 0
         for group in groups:
             check_unchanged(self._source)
             row = group.first
@@ -124,21 +120,24 @@ class ParquetReader(RowsReader):
                     if row <= at:
                         continue
                     skip = max(0, at - first)
-                    if stored := self._stored(page, dictionary, group, size):
-                        if run.weight + stored.weight > size:
-                            yield from run.taken()
-                        run.add(stored, skip)
+                    stored = self._stored(page, dictionary, group, size)
+                    if waiting and (stored is None or weight + stored.weight > size):
+                        yield StoredPages(waiting, skipped).chunk(self._index)
+                        waiting, weight, skipped = [], 0, 0
+                    if stored is not None:
+                        waiting.append(stored)
+                        weight, skipped = weight + stored.weight, skipped + skip
                         continue
-                    yield from run.taken()
                     if page.numbers and dictionary is not None and values is None:
                         values = self._values(dictionary, first, held)
-                    for part in after(self._decoded(page, values, first, size), skip):
-                        yield self._chunk(0, part, 0)
+                    for column in skip_rows(self._decoded(page, values, first, size), skip):
+                        yield self._chunk(0, column, 0)
             self._file.release(group.start, group.end)
-        yield from run.taken()
+        if waiting:
+            yield StoredPages(waiting, skipped).chunk(self._index)
 
     def _stored(self, page: Page, dictionary: Page | None, group: RowGroup, size: int) -> StoredPage | None:
-        """The page with what decodes it, if a worker may do that together with others; None: it is for the feeder."""
+        """The page with its dictionary, if a worker can decode it together with others; None: the feeder has to."""
         if not page.numbers and page.encoding != DELTA_BYTES:
             dictionary, text, most = None, page.size, 2 * size
         elif page.numbers and dictionary is not None and page.values == group.rows:
@@ -146,7 +145,7 @@ class ParquetReader(RowsReader):
             text, most = page.values * dictionary.size, size // TINY
         else:
             return None
-        weight = text + ROW_TEXT * page.values + NULL_TEXT * page.nulls
+        weight = text + ROW_TEXT * page.values + BAD_ROW_TEXT * page.nulls
         if weight > most:
             return None
         entries = b"" if dictionary is None else self._body(dictionary)
@@ -157,7 +156,7 @@ class ParquetReader(RowsReader):
         return [Part(group.rows, group.size, group.end - group.start) for group in self._groups]
 
     def parts_within(self, part: int) -> Sequence[Part]:
-        found, each = list[Part](), 0.0  # and bytes of an entry of the dictionary
+        found, each = list[Part](), 0.0  # mean bytes of an entry of the dictionary
         for page in self._pages(self._groups[part]) if not self._source.remote else ():
             if page.kind == DICTIONARY_PAGE:
                 each = page.size / max(1, page.values)
@@ -171,23 +170,21 @@ class ParquetReader(RowsReader):
         with self._errors(row):
             return dictionary_values(page, self._body(page), self._leaf)
 
-    def _decoded(self, page: Page, values: Values | None, row: int, size: int) -> Iterator[RowBatch]:
+    def _decoded(self, page: Page, values: Values | None, row: int, size: int) -> Iterator[Column]:
         """The rows of a page that is larger than a chunk, or may be, slice by slice."""
         largest = self._reading.largest
         text = page.size - 4 * page.values
         if page.values == 1 and not page.numbers and text > largest:
-            # It is told by its size: to decode it would take the memory that it is refused for.
-            yield RowBatch(NO_ROWS, text, 1)
+            # Known without decoding it, for which there is no memory.
+            yield Column.too_large(text)
             return
-        # Of one that is larger than `largest` nothing is made: it ends the run.
+        # A row that is larger than `largest` is not decoded: it ends the run.
         slices = 0 if page.numbers else min(page.size, 2 * size + largest)
         if page.encoding in (DELTA_BYTES, DELTA_LENGTH):
             slices += 32 * page.values  # all lengths are decoded first
-        with self._hold(page.stored + page.size + slices + WEIGHING, page, row), self._errors(row):
+        with self._hold(page.stored + page.size + slices + MEASURING, page, row), self._errors(row):
             texts = PageTexts(page, self._body(page), self._leaf, values)
-            for first in range(0, page.values, WEIGHED):
-                lengths, valid = texts.lengths(min(WEIGHED, page.values - first))
-                yield from cut(texts, lengths, valid, size, largest)
+            yield from texts.columns(page.values, MEASURED, size, largest)
 
     def _hold(self, amount: int, page: Page, row: int) -> AbstractContextManager[None]:
         what = "a dictionary" if page.kind == DICTIONARY_PAGE else "a page"
@@ -195,7 +192,7 @@ class ParquetReader(RowsReader):
         return self._reading.hold(amount, f"{what} of {page.size:,} bytes", self._place(row), longest)
 
     def _longest(self, page: Page, row: int) -> int | None:
-        """Bytes of the longest text in a page that takes too much memory to decode; None: not even this can be told."""
+        """Bytes of the longest text in a page that takes too much memory to decode; None: even this is unknown."""
         if page.values == 1:
             return page.size
         try:
@@ -203,9 +200,9 @@ class ParquetReader(RowsReader):
                 if page.kind == DICTIONARY_PAGE:
                     lengths = dictionary_values(page, self._body(page), self._leaf).lengths
                 else:
-                    lengths, _ = PageTexts(page, self._body(page), self._leaf, None).lengths(page.values)
+                    lengths, _ = PageTexts(page, self._body(page), self._leaf, None).measure(page.values)
                 return int(lengths.max(initial=0))
-        except (BudgetError, SourceError):  # the error that is being made says enough
+        except (BudgetError, SourceError):  # the error that is being built says enough
             return None
 
     def _pages(self, group: RowGroup) -> Iterator[Page]:
@@ -246,7 +243,7 @@ class ParquetReader(RowsReader):
             raise SourceError(f"the parquet file is damaged: {first_line(error)}", place=self._source.name) from error
 
     def _row_groups(self, footer: Footer) -> Iterator[RowGroup]:
-        """The row groups as the footer describes them; what cannot be true is an error before anything is allocated."""
+        """The row groups as the footer describes them, checked before anything is allocated."""
         first = 0
         for number, group in enumerate(footer.row_groups(self._find(footer))):
             if group.rows:
@@ -263,7 +260,7 @@ class ParquetReader(RowsReader):
             path = self._odd(footer)
             found = [(path, leaf) for other, leaf in footer.columns if ".".join(other) == ".".join(path)]
         (path, self._leaf), *others = found
-        if others:  # a row group does not tell which of them is which
+        if others:  # a row group names both in the same way
             raise SourceError(
                 f"there are two columns `{'.'.join(path)}`: one of that name, and one in a struct",
                 place=self._source.name,
@@ -272,11 +269,11 @@ class ParquetReader(RowsReader):
         return path
 
     def _odd(self, footer: Footer) -> tuple[str, ...]:
-        """The path of a column of nothing but nulls, or of bytes that mean something; mostly an error that says why."""
+        """The path of a column of another type, such as all nulls; mostly SourceError, which says what it is."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from shardmill.documents.columns import find_column
+        from shardmill.documents.arrow_columns import find_column
 
         with self._errors(0):
             schema = pq.read_schema(pa.BufferReader(footer.as_if_empty()))
@@ -284,7 +281,7 @@ class ParquetReader(RowsReader):
 
     @contextmanager
     def _errors(self, row: int) -> Iterator[None]:
-        """What cannot be decoded is damage of the file; but not that there is no memory for it."""
+        """Turn decoding errors into SourceError; MemoryError goes through."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -295,28 +292,3 @@ class ParquetReader(RowsReader):
 
     def _place(self, row: int) -> str:
         return f"{self._source.name}, {self.place(row, 0)}"
-
-
-class _Run:
-    """Consecutive pages that a worker will decode together."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._pages: list[StoredPage] = []
-        self.weight = self._skip = 0
-
-    def add(self, page: StoredPage, skip: int) -> None:
-        """`skip`: rows of the very first page that are not wanted."""
-        self._pages.append(page)
-        self.weight += page.weight
-        self._skip += skip
-
-    def taken(self) -> Iterator[Chunk]:
-        """What there is, if anything; the run is empty then."""
-        if not self._pages:
-            return
-        rows, nulls = sum(page.page.values for page in self._pages), sum(page.page.nulls for page in self._pages)
-        stored = sum(len(page.body) + len(page.entries) for page in self._pages)
-        text, payload = sum(page.text for page in self._pages), StoredPages(self._pages, self._skip)
-        self._pages, self.weight, self._skip = [], 0, 0
-        yield Chunk(self._index, 0, rows - payload.skip, text, beside=beside(rows, nulls) + stored, payload=payload)

@@ -1,7 +1,8 @@
-"""What reading needs to know of the options, and what a reader does."""
+"""The settings of reading, and the base classes of all readers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ def _unlimited(
 
 @dataclass(frozen=True)
 class Reading:
-    """What reading needs; of this, `gaps`, `largest`, `hold` and `fetcher` must not change a dataset's bytes."""
+    """The settings of reading. `gaps`, `largest`, `hold` and `fetcher` must not change a dataset's bytes."""
 
     text_field: str = "text"
     separator: bytes | None = None
@@ -28,25 +29,25 @@ class Reading:
     """cut(window, at): the first token-safe place at or after `at` inside the window, or -1.
     None: this tokenizer has no known safe cuts."""
     spans: bool = False
-    """Text without a separator is to be dealt in spans."""
+    """Text without a separator is split into spans."""
     gaps: bool = False
-    """Documents may be handed on as they stand, with the separators between them."""
+    """Documents may be left in place, with the separators between them."""
     tail: float | None = None
     """Rows that begin in this last share of a plain text file are flagged."""
     limited: bool = False
-    """Not all of a chunk may be wanted, so none holds several sources."""
+    """The run may end inside a chunk, so no chunk holds several sources."""
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
     hold: Callable[..., AbstractContextManager[None]] = _unlimited
-    """hold(bytes, what, place, longest=…): memory for a step of the feeder that no lease covers, such as a large page
-    that has to be decompressed whole; to be asked for before it is allocated. BudgetError where there is never so much;
-    it names what suffices, also for the longest record that will come out of it. That is asked for only then."""
+    """hold(bytes, what, place, longest=…): reserve memory for a step of the feeder that no lease covers, such as a
+    large page that has to be decompressed whole. BudgetError if there will never be enough; it names an amount that
+    suffices, also for the longest record in that step, which `longest` is called for then."""
     fetcher: Fetcher | None = None
-    """What fetches the bytes of remote sources in a run; None: one that is shared and holds little."""
+    """Fetches the bytes of remote sources in a run; None: a shared one with a small window."""
 
 
 class Memory:
-    """What the feeder holds of a source's data, asked for as one amount whenever a part of it changes."""
+    """The memory that the feeder holds for a source: the sum of several amounts, reserved anew when one changes."""
 
     def __init__(self, reading: Reading, name: str) -> None:
         self._reading, self._name = reading, name
@@ -54,7 +55,7 @@ class Memory:
         self._held = ExitStack()
 
     def need(self, what: str, amount: int) -> None:
-        """So many bytes are needed for this now, and no others."""
+        """From now on so many bytes are needed for this."""
         if amount == self._parts.get(what, 0):
             return
         self._parts[what] = amount
@@ -65,49 +66,49 @@ class Memory:
         self._held.close()
 
 
-class Reader:
-    """Chunks as documents."""
+class Reader(ABC):
+    """Turns chunks into documents."""
 
     unit = "byte"
-    """Or `line`, `row`, `document`: what a place counts."""
+    """What a place counts: `byte`, `line`, `row` or `document`."""
 
+    @abstractmethod
     def read(self, chunk: Chunk) -> Documents:
         """The documents of a chunk; any thread may call it."""
-        raise NotImplementedError
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        """The text of a long chunk, which only text has, in pieces of whole characters and of about `size` bytes.
+        """The text of a long chunk in pieces of whole characters and about `size` bytes.
 
         Returns how many invalid sequences became U+FFFD.
         """
-        raise NotImplementedError
+        raise AssertionError("only text has long chunks")
 
-    def check(self) -> None:
+    def check(self) -> None:  # noqa: B027 - the feeder reads tiny files and text from Python once
         """Raise SourceError when the source changed since it was found."""
 
     def place(self, record: int, byte: int) -> str:
-        """A place in the source, for people."""
+        """A place in the source, for messages."""
         return f"{self.unit} {byte if self.unit == 'byte' else record + 1:,}"
 
 
 class FormatReader(Reader):
-    """A source of one format as chunks, and these as documents."""
+    """Base class of formats: cuts a source into chunks, and turns these into documents."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        """`reopen` opens the bytes anew, from their start; `head` is the beginning of the text."""
+        """`reopen` opens the source again, at its start; `head` is the beginning of the text."""
         self._index, self._source, self._reading = index, source, reading
         self._reopen, self._head = reopen, head
         self._field = reading.text_field
         self._text_start = len(BOM) if head.startswith(BOM) else 0
 
+    @abstractmethod
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        """The chunks from a position on, in order; those of a section, only where the format is `sectioned`."""
-        raise NotImplementedError
+        """The chunks from a position on, in order; with a section only where the format is `sectioned`."""
 
     def parts(self, feed: Feed) -> Sequence[Part]:
-        """The parts that can be entered, for samples, where that is told by rows; mostly there are none."""
+        """The groups of rows at which a sample may begin; none where the format has no such groups."""
         return ()
 
     def parts_within(self, part: int) -> Sequence[Part]:
-        """The parts of one of these, where it has any that can be entered."""
+        """The smaller groups of rows inside one of these."""
         return ()

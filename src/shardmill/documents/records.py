@@ -7,12 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-_NO_VALUE = "not valid JSON: expecting value (column 1)"
 _VALUES = frozenset('{["-0123456789tfnNI')  # what a value begins with: true, false, null, NaN and Infinity too
-DEEP = 500
-"""Levels that are never too many. Python's own limit, about a thousand, depends on who calls it and on its version."""
-
-_SPACE = re.compile(r"[ \t\r\n]*")
+# Levels of nesting that are parsed at once. Python's own limit, about a thousand, depends on version and caller.
+_DEEP = 500
 # A string is one match, so that brackets in it do not count; one that is not closed goes to the end.
 _BRACKETS = re.compile(r'[\[{]|[\]}]|"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 
@@ -23,7 +20,7 @@ class Verdict(NamedTuple):
     text: str | None = None
     reason: str = ""
     fields: tuple[str, ...] | None = None
-    """The names that the record has, when it is an object without the field."""
+    """The fields of a record that is an object without the wanted one."""
 
 
 _KINDS: dict[type, str] = {
@@ -39,7 +36,7 @@ _KINDS: dict[type, str] = {
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, for people."""
+    """The type of a value, for messages."""
     return _KINDS.get(type(value)) or f"a {type(value).__name__}"
 
 
@@ -52,25 +49,27 @@ _DECODER = json.JSONDecoder(parse_int=_number, parse_float=float)
 
 
 def judge(line: bytes, path: Sequence[str]) -> Verdict:
-    """The verdict on one line; of keys that stand twice the last counts. MemoryError where there is no room for it."""
+    """The verdict on one line; of duplicate keys the last counts. MemoryError where there is no room for it."""
     try:
         text = line.decode("utf-8").strip(" \t\r\n")
     except UnicodeDecodeError as error:
         return Verdict(reason=f"invalid UTF-8 (column {error.start + 1})")
     if text[:1] not in _VALUES:  # what `json` would say, in a fifth of its time: whole files are so
-        return Verdict(reason=_NO_VALUE)
-    if is_deep(text):
-        try:
-            text = shallow(text, _DECODER, len(path))
-        except ValueError:
-            return Verdict(reason="not valid JSON, and nested too deeply to say where")
+        return Verdict(reason="not valid JSON: expecting value (column 1)")
     try:
-        value, end = _DECODER.raw_decode(text)
-    except json.JSONDecodeError as error:
-        return Verdict(reason=f"not valid JSON: {_plain(error.msg)} (column {error.pos + 1})")
-    if end < len(text):
-        end = len(text) - len(text[end:].lstrip(" \t\r\n"))
-        return Verdict(reason=f"not valid JSON: more text after the end of the record (column {end + 1})")
+        parsed = _shallow(text, max(_DEEP, len(path)))
+        try:
+            value, end = _DECODER.raw_decode(parsed)
+            if end < len(parsed):
+                end = len(parsed) - len(parsed[end:].lstrip(" \t\r\n"))
+                raise json.JSONDecodeError("more text after the end of the record", parsed, end)
+        except json.JSONDecodeError as error:
+            if parsed is text:
+                message = error.msg[:1].lower() + error.msg[1:]
+                return Verdict(reason=f"not valid JSON: {message} (column {error.pos + 1})")
+            raise
+    except ValueError:
+        return Verdict(reason="not valid JSON, and nested too deeply to say where")
     if not isinstance(value, dict):
         return Verdict(reason=f"not an object but {kind_of(value)}")
     verdict = field_of(value, path)
@@ -81,13 +80,36 @@ def judge(line: bytes, path: Sequence[str]) -> Verdict:
     return verdict
 
 
-def _plain(message: str) -> str:
-    """The library's message as it would stand inside a sentence."""
-    return message[:1].lower() + message[1:]
+def _shallow(text: str, levels: int) -> str:
+    """The same text where it has no more than so many levels; else with every array and object below them emptied.
+
+    What is emptied was parsed by itself. ValueError if it is not JSON, or if the brackets do not match.
+    """
+    if text.count("[") + text.count("{") <= levels:
+        return text
+    depth, done = 0, 0
+    outer: list[list[str]] = []  # the beginnings of the texts around this one
+    kept: list[str] = []  # and of this one
+    for match in _BRACKETS.finditer(text):
+        if match[0] in "[{":
+            depth += 1
+            if depth > levels and depth % levels == 1:
+                outer.append([*kept, text[done : match.end()]])
+                kept, done = [], match.start()
+        elif match[0] in "]}":
+            if depth > levels and depth % levels == 1:
+                inner = "".join([*kept, text[done : match.end()]])
+                if _DECODER.raw_decode(inner)[1] < len(inner):
+                    raise ValueError("more text after the end")
+                kept, done = outer.pop(), match.start()
+            depth -= 1
+    if outer:
+        raise ValueError("a bracket is not closed")
+    return "".join([*kept, text[done:]]) if kept else text
 
 
 def field_of(record: Mapping[str, Any], path: Sequence[str]) -> Verdict:
-    """The verdict on the field at this path; whether its text is valid Unicode is not looked at."""
+    """The verdict on the field at this path; lone surrogates in its text are not looked for."""
     value: Any = record
     for step in path:
         if value is None:
@@ -104,75 +126,3 @@ def field_of(record: Mapping[str, Any], path: Sequence[str]) -> Verdict:
 
 def _text(name: str) -> str:
     return name.encode("utf-8", "replace").decode()
-
-
-# JSON that is nested too deeply for Python's `json`, which calls itself for every level, is made shallow here.
-
-
-def is_deep(text: str) -> bool:
-    """Whether brackets are open more than `DEEP` levels deep; the text need not be JSON."""
-    if text.count("[") + text.count("{") <= DEEP:
-        return False
-    depth = 0
-    for match in _BRACKETS.finditer(text):
-        if match[0] in "[{":
-            depth += 1
-            if depth > DEEP:
-                return True
-        elif match[0] in "]}":
-            depth -= 1
-    return False
-
-
-def shallow(text: str, decoder: json.JSONDecoder, levels: int) -> str:
-    """The same JSON, with arrays and objects emptied that stand below so many levels. ValueError if it is none."""
-    kept: list[str] = []
-    done = 0
-    closers: list[str] = []
-    at = 0
-    while True:  # a value begins here
-        if text[at : at + 1] in ("[", "{"):
-            if len(closers) == levels:
-                kept.append(text[done : at + 1])
-            closers.append("]" if text[at] == "[" else "}")
-            at = _behind_space(text, at + 1)
-            if text[at : at + 1] != closers[-1]:
-                at = _behind_key(text, at, decoder, closers[-1])
-                continue
-        else:
-            _, at = decoder.raw_decode(text, at)
-        while closers:  # behind a value, or in an empty container
-            at = _behind_space(text, at)
-            if text[at : at + 1] == closers[-1]:
-                closers.pop()
-                if len(closers) == levels:
-                    done = at
-                at += 1
-            elif text[at : at + 1] == ",":
-                at = _behind_key(text, _behind_space(text, at + 1), decoder, closers[-1])
-                break
-            else:
-                raise ValueError("neither a comma nor an end")
-        else:
-            if at < len(text):
-                raise ValueError("more text after the end")
-            return "".join([*kept, text[done:]])
-
-
-def _behind_space(text: str, at: int) -> int:
-    match = _SPACE.match(text, at)
-    assert match is not None
-    return match.end()
-
-
-def _behind_key(text: str, at: int, decoder: json.JSONDecoder, closer: str) -> int:
-    """Where the next value begins: in an object after a key and its colon."""
-    if closer == "]":
-        return at
-    if text[at : at + 1] != '"':
-        raise ValueError("no key")
-    _, at = decoder.raw_decode(text, at)
-    at = _behind_space(text, at)
-    if text[at : at + 1] != ":":
-        raise ValueError("no colon")
-    return _behind_space(text, at + 1)

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section
-from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, splits_from, thinned
+from shardmill.byte_search import occurrences
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
+from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, thinned
 from shardmill.documents.reading import SPAN, FormatReader, Reading
-from shardmill.documents.splitting import packed, rows_between, split_documents
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage import CONTEXT, REPLACEMENT, STREAM_BLOCK, Feed, RandomAccess, Source, read_range
+from shardmill.storage import (
+    CONTEXT,
+    REPLACEMENT,
+    STREAM_BLOCK,
+    Feed,
+    RandomAccess,
+    Source,
+    is_valid,
+    read_range,
+    replaced,
+)
 
 
 class TextReader(FormatReader):
     """Text as documents, or as pieces of one document that is larger than a chunk."""
 
     most_rows = NO_LIMIT
-    """In a chunk, about."""
+    """Upper limit of the rows in a chunk, about."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading, reopen, head)
@@ -34,13 +46,19 @@ class TextReader(FormatReader):
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._reading.tail is not None:
-            self._tail_at = self._tail(feed, self._reading.tail)
+            if not isinstance(feed, RandomAccess):
+                raise UsageError(
+                    "the end of the text cannot be told from a stream",
+                    place=self._source.name,
+                    hint="decompress it first",
+                )
+            self._tail_at = math.ceil(feed.size * (1 - self._reading.tail))
         if start.offset == 0 and section.begin:
             start = self._enter(feed, section.begin)
         if section.end is None:
             end = None
         elif self._reading.separator is not None and start.offset >= section.end:
-            return  # a document that began before this section goes on to its end: no need to look for more
+            return  # a document that began before this section continues to its end
         else:
             end = self._enter(feed, section.end)
             if start.offset >= end.offset:
@@ -56,12 +74,19 @@ class TextReader(FormatReader):
             if self._reading.separator is not None:
                 room = thinned(feed.peek, position, size, self._reading.separator, self.most_rows)
             stop = self._stop(feed, position, room, inside)
-            if stop is not None:
-                chunk = self._chunk(feed, position, inside, stop)
-                if room < size:  # many tiny documents weigh more than their text
-                    chunk = chunk._replace(cost=chunk.cost * size // room)
-            else:
+            if stop is None:
                 chunk = self._giant(feed, position, inside, size)
+            else:
+                chunk = Chunk(
+                    source=self._index,
+                    start=position,
+                    end=stop.offset,
+                    cost=(stop.offset - position) * size // room,  # many tiny documents take more than their text
+                    begins=not inside,
+                    ends=stop.ends,
+                    through=feed.stored(stop.offset),
+                    payload=feed.take(self._begin(position), stop.offset),
+                )
             if end is not None and end.inside and chunk.end == end.offset:
                 chunk = chunk._replace(ends=False)
             yield chunk
@@ -70,11 +95,11 @@ class TextReader(FormatReader):
             position, inside = chunk.end, not chunk.ends
 
     def _enter(self, feed: Feed, byte: int) -> Position:
-        """The first place at or after a byte where a section may begin: a document's start, or a safe place."""
+        """The first position at or after a byte where a section may begin: a document's start, or a safe place."""
         separator, size, floor = self._reading.separator, self._source.size or 0, self._text_start
         if byte <= floor:
             return Position()
-        at = -(-byte // SPAN) * SPAN if self._spans else byte
+        at = self._span_at(byte)
         if at >= size or (separator is None and self._reading.cut is None):
             return Position(size)
         assert isinstance(feed, RandomAccess)
@@ -87,38 +112,25 @@ class TextReader(FormatReader):
             assert stop is not None
             # At the border between train and val a document ends.
             return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
-        begin = splits_from(peek, floor, at, separator)
-        if begin == at and peek(at - len(separator), len(separator)) == separator:
+        begin = last_separator(peek, floor, at, separator, near=True)
+        if begin == at:
             return Position(at)
+        begin = max(floor, at - len(separator) + 1) if begin < 0 else begin
         stop = next_stop(peek, start=begin, at=begin, floor=begin, separator=separator, cut=None)
         assert stop is not None
         return Position(stop.offset)
 
-    def _tail(self, feed: Feed, tail: float) -> int:
-        if not isinstance(feed, RandomAccess):
-            raise UsageError(
-                "the end of the text cannot be told from a stream", place=self._source.name, hint="decompress it first"
-            )
-        return math.ceil(feed.size * (1 - tail))
+    def _span_at(self, byte: int) -> int:
+        """The first multiple of SPAN at or after a byte; the byte itself if there are no spans."""
+        return -(-byte // SPAN) * SPAN if self._spans else byte
 
     def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
+        """Where a chunk of about `size` bytes ends; None: more than the memory allows would be in it."""
         floor = max(position, self._text_start)
         limit = max(position + size, floor + 1)
-        separator = self._reading.separator
-        if separator is not None:
-            if inside:
-                found = feed.peek(position, limit - position).find(separator)
-                if found >= 0:
-                    return Stop(position + found + len(separator), ends=True)
-            end = feed.end_by(limit)
-            if end is not None:
-                return Stop(end, ends=True)
-            if not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
-                return Stop(found, ends=True)
-            return self._next(feed.peek, start=position, at=limit, floor=floor, most=self._reading.largest)
-        if self._spans:
-            limit = -(-limit // SPAN) * SPAN
-            floor = self._text_start
+        if self._reading.separator is not None:
+            return self._stop_at_separator(feed, position, limit, inside, self._reading.separator)
+        limit, floor = self._span_at(limit), self._text_start if self._spans else floor
         search = partial(self._next, feed.peek, start=position, floor=floor, most=self._reading.largest)
         end = feed.end_by(limit)
         stop = Stop(end, ends=True) if end is not None else search(at=limit)
@@ -129,15 +141,27 @@ class TextReader(FormatReader):
             stop = Stop(stop.offset, ends=True)
         return self._span_before(feed, position, limit) if stop is None and self._spans else stop
 
+    def _stop_at_separator(self, feed: Feed, position: int, limit: int, inside: bool, separator: bytes) -> Stop | None:
+        """The end of the document that continues here, or of the last one that ends by `limit`."""
+        floor = max(position, self._text_start)
+        if inside and (found := feed.peek(position, limit - position).find(separator)) >= 0:
+            return Stop(position + found + len(separator), ends=True)
+        end = feed.end_by(limit)
+        if end is None and not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
+            end = found
+        if end is not None:
+            return Stop(end, ends=True)
+        return self._next(feed.peek, start=position, at=limit, floor=floor, most=self._reading.largest)
+
     def _ends_head(self, start: int, end: int) -> bool:
-        """Whether a chunk holds the last of what goes to train: there a document ends, and another begins in val.
+        """Whether the text of this chunk that goes to train is the last of its file: there a document ends.
 
         Without an end-of-text token the beginnings of all files would run together in train.
         """
         return self._tail_at is not None and self._reading.separator is None and start < self._tail_at <= end
 
     def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
-        """The last span that begins before a giant stretch, so that the long chunk holds that one span and no other."""
+        """The start of the last span before a stretch without cuts, so that the long chunk holds one span only."""
         for at in range(limit - SPAN, position, -SPAN):
             stop = self._next(feed.peek, start=position, at=at, floor=self._text_start, most=limit - position)
             if stop is not None and stop.offset < limit:
@@ -147,20 +171,8 @@ class TextReader(FormatReader):
     def _next(self, peek: Peek, **where: Any) -> Stop | None:
         return next_stop(peek, separator=self._reading.separator, cut=self._reading.cut, **where)
 
-    def _chunk(self, feed: Feed, position: int, inside: bool, stop: Stop) -> Chunk:
-        return Chunk(
-            source=self._index,
-            start=position,
-            end=stop.offset,
-            cost=stop.offset - position,
-            begins=not inside,
-            ends=stop.ends,
-            through=feed.stored(stop.offset),
-            payload=feed.take(self._begin(position), stop.offset),
-        )
-
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
-        """A stretch that may not be held in memory: read in pieces, or the end where the tokenizer has no cuts."""
+        """A stretch that is too large for the memory: read in pieces, or the run ends if the tokenizer has no cuts."""
         cut, separator, largest = self._reading.cut, self._reading.separator, self._reading.largest
         if cut is not None and self._source.size is None:
             raise SourceError(
@@ -168,8 +180,7 @@ class TextReader(FormatReader):
                 place=f"{self._source.name}, byte {position:,}",
                 hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
             )
-        at = position + max(largest, size)
-        at = -(-at // SPAN) * SPAN if self._spans else at
+        at = self._span_at(position + max(largest, size))
         stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop)
         assert stop is not None
         text_end = stop.offset
@@ -190,21 +201,19 @@ class TextReader(FormatReader):
         )
 
     def _begin(self, start: int) -> int:
-        """Where the bytes that a worker needs begin: spans are found by looking at what stands before them."""
+        """Where the bytes that a worker needs begin: to find spans it looks at the text before them."""
         return max(0, start - CONTEXT) if self._spans else start
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Oversize):
             return chunk.payload.documents(record=-1, lines=0)
         begin = self._begin(chunk.start)
-        raw = chunk.payload
-        if raw is None:
-            raw = read_range(self._source, begin, chunk.end)
-        first = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
+        raw = read_range(self._source, begin, chunk.end) if chunk.payload is None else chunk.payload
+        first = max(chunk.start, self._text_start)
         if self._reading.separator is not None and chunk.ends:
             documents, starts = split_documents(raw[first - begin :], self._reading.separator)
             documents.tail = self._flags(first + starts)
-            return documents if self._reading.gaps else packed(documents)
+            return documents if self._reading.gaps else documents.packed()
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
         bounds = np.array([first, *places, chunk.end], np.int64)
         documents = rows_between(raw, bounds - begin)
@@ -221,26 +230,18 @@ class TextReader(FormatReader):
         def peek(offset: int, n: int) -> bytes:
             return raw[offset - begin : offset - begin + n]
 
+        search = partial(self._next, peek, start=chunk.start, floor=max(self._text_start, begin))
         places: list[int] = []
-        place = chunk.start
-        while True:
-            at = (place // SPAN + 1) * SPAN
-            if at >= chunk.end:
-                return places
-            stop = self._next(peek, start=chunk.start, at=at, floor=max(self._text_start, begin))
-            if stop is None or stop.offset >= chunk.end:
-                return places
-            place = stop.offset
-            places.append(place)
+        at = (chunk.start // SPAN + 1) * SPAN
+        while at < chunk.end and (stop := search(at=at)) is not None and stop.offset < chunk.end:
+            places.append(stop.offset)
+            at = (stop.offset // SPAN + 1) * SPAN
+        return places
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        """The text of a long chunk, in turn; returns how many invalid sequences became U+FFFD."""
-        end: int = chunk.payload
-        feed = self._reopen()
-        try:
-            start = max(chunk.start, self._text_start) if chunk.start == 0 else chunk.start
-            decoder = codecs.getincrementaldecoder("utf-8")("replace")
-            count = 0
+        start, end, count = max(chunk.start, self._text_start), chunk.payload, 0
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        with closing(self._reopen()) as feed:
             feed.drop(start)
             while start < end:
                 # An invalid byte becomes three.
@@ -252,6 +253,55 @@ class TextReader(FormatReader):
                     count += piece.count(REPLACEMENT) - block.count(REPLACEMENT)
                 if piece:
                     yield piece
-        finally:
-            feed.close()
         return count
+
+
+def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np.int64]]:
+    """The documents between separators, and where in `raw` each begins; an empty one at the end does not count.
+
+    They are not copied: the separators stay in the gaps between them.
+    """
+    data = np.frombuffer(raw, np.uint8)
+    offsets = _offsets(data, separator)
+    if is_valid(separator):
+        if is_valid(raw):
+            return Documents(data, offsets, gap=separator), offsets[:-1]
+        if REPLACEMENT not in separator:
+            # A separator of whole characters is found in the replaced text exactly where it stood before.
+            fixed = np.frombuffer(replaced(raw)[0], np.uint8)
+            ends = _offsets(fixed, separator)
+            repairs = _replacements(fixed, ends) - _replacements(data, offsets)
+            return Documents(fixed, ends, repairs=repairs, gap=separator), offsets[:-1]
+    return _fixed(raw.split(separator)[: len(offsets) - 1]), offsets[:-1]
+
+
+def _offsets(data: NDArray[np.uint8], separator: bytes) -> NDArray[np.int64]:
+    """Where the documents begin, and where one after the last would."""
+    starts = np.concatenate([np.zeros(1, np.int64), occurrences(data, separator) + len(separator)])
+    return starts if starts[-1] == len(data) else np.append(starts, len(data) + len(separator))
+
+
+def _replacements(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How often U+FFFD occurs in each row."""
+    rows = np.searchsorted(offsets, occurrences(data, REPLACEMENT), side="right") - 1
+    return np.bincount(rows, minlength=len(offsets) - 1)
+
+
+def rows_between(raw: bytes, bounds: NDArray[np.int64]) -> Documents:
+    """The rows between the bounds. What is invalid is replaced in each row on its own."""
+    data = np.frombuffer(raw, np.uint8)
+    if bounds[0]:
+        data = data[bounds[0] :]
+    offsets = bounds - bounds[0]
+    if rows_are_utf8(data, offsets):
+        return Documents(data, offsets)
+    ends = bounds.tolist()
+    return _fixed(raw[a:b] for a, b in pairwise(ends))
+
+
+def _fixed(pieces: Iterable[bytes]) -> Documents:
+    rows = [replaced(piece) for piece in pieces]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(row) for row, _ in rows], out=offsets[1:])
+    data = np.frombuffer(b"".join(row for row, _ in rows), np.uint8)
+    return Documents(data, offsets, repairs=np.array([count for _, count in rows], np.int64))

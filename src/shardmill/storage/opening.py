@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from shardmill.errors import SourceError
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
-from shardmill.storage.compressed import compression_from, decompressed, window_of
+from shardmill.storage.compressed import MARKS, compression_from, decompressed, window_of
 from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, pipe_blocks
 from shardmill.storage.fetching import Fetcher, RemoteFeed, shared_fetcher
 from shardmill.storage.names import compression_of, format_of
@@ -26,6 +27,12 @@ FOREIGN = (
     (b"\x89PNG\r\n\x1a\n", "a PNG picture", "leave it out"),
     (b"SQLite format 3\0", "an SQLite database", "export its text first"),
     (b"\x93NUMPY", "a NumPy array", "leave it out"),
+)
+_MARKS = (
+    *MARKS,
+    *(codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE),
+    *(mark for mark, _, _ in FOREIGN),
+    *(PARQUET_MARK, ARROW_MARK),
 )
 
 
@@ -74,6 +81,11 @@ def open_source(
     except BaseException:
         feed.close()
         raise
+
+
+def may_be_other_than_text(head: bytes) -> bool:
+    """Whether `open_source` has to look at a file that begins so: compressed, in another encoding, or not text."""
+    return head.startswith(_MARKS) or head[257:262] == b"ustar"
 
 
 def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
