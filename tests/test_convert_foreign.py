@@ -16,7 +16,7 @@ from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageEr
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
 from shardmill.shards import TokenFile, TokenFiles, format_named
-from shardmill.shards.document_index import Ends
+from shardmill.shards.token_files import Ends
 from tests.corpus import write_jsonl
 from tests.datasets import EOT, make_dataset, with_eot
 from tests.foreign import (

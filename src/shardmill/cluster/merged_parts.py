@@ -20,14 +20,13 @@ from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_
 from shardmill.cluster.part_files import RowSettings, StoredPart
 from shardmill.cluster.place import final_files, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, facts_of
-from shardmill.documents import Bounds, Position, chunks_of
+from shardmill.documents import Bounds, Position
 from shardmill.options import Val
 from shardmill.run import (
     Batch,
     Budget,
     Destination,
     EncodedText,
-    Entry,
     Limit,
     Plan,
     Producer,
@@ -218,11 +217,6 @@ class _TextOfPart(EncodedText):
     def __init__(self, part: PartBounds, sources: int, plan: Plan, outputs: list[Output]) -> None:
         super().__init__(plan, outputs)
         self._bounds = Bounds(part.first, part.byte, sources, 0)
-
-    def _entries(self, writer: Writer) -> Iterator[Entry]:
-        state, size = writer.state, self.budget.chunk_bytes
-        chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
-        return (Entry(*chunk) for chunk in chunks)
 
 
 def _tokens_of(described: dict[str, Any]) -> int:

@@ -19,9 +19,9 @@ from shardmill import arguments
 from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
-from shardmill.documents import Bounds, Position, chunks_of
+from shardmill.documents import Bounds, Position
 from shardmill.errors import BusyError, UsageError
-from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, Rows, Run, Worker, Writer
+from shardmill.run import Batch, Destination, EncodedText, Plan, Progress, Rows, Run, Worker, Writer
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
 
@@ -144,13 +144,6 @@ class PartText(EncodedText):
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check nothing: the merge checks the space for all parts."""
-
-    def _entries(self, writer: Writer) -> Iterator[Entry]:
-        state = writer.state
-        chunks = chunks_of(
-            self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes, self._bounds
-        )
-        return itertools.starmap(Entry, chunks)
 
     def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
         return batches

@@ -189,7 +189,7 @@ class StoredPart:
                 mine = rows.val if split == "val" else ~rows.val
                 start, at[name] = at[name], at[name] + int(marked[eot].length[mine].sum())
                 if start < at[name]:
-                    tokens = _PartTokens(self, name, self._dtype, start, at[name], self._dtype)
+                    tokens = _PartTokens(self, name, self._dtype, self._dtype, start, at[name])
                     streams[eot].tokens[split] = cast("NDArray[Any]", tokens)
             spans, was_open = self._settings.spans, at["open"]
             at["rows"], at["open"] = at["rows"] + len(rows), is_open
@@ -266,38 +266,39 @@ class StoredPart:
         return damaged_part(self._number, f"`{name}` is not what was written", self._place.out)
 
 
+@dataclass(frozen=True)
 class _PartTokens(StoredBytes):
     """Tokens of a part that are read when they are written: block by block, each while it is in the CPU's cache.
 
     An output treats them as an array into which it never looks.
     """
 
-    def __init__(
-        self, part: StoredPart, name: str, stored: np.dtype[Any], start: int, end: int, dtype: np.dtype[Any]
-    ) -> None:
-        """`stored`: the type of the tokens in the part; `dtype`: the type to which they are converted when read."""
-        self._part, self._name, self._stored, self._start, self._end = part, name, stored, start, end
-        self.dtype = dtype
+    part: StoredPart
+    name: str
+    stored: np.dtype[Any]
+    """The type of the tokens in the part; `dtype`: the one to which they are converted."""
+    dtype: np.dtype[Any]
+    start: int
+    end: int
 
     def __len__(self) -> int:
-        return self._end - self._start
+        return self.end - self.start
 
     def __getitem__(self, wanted: slice) -> _PartTokens:
         first, last, _ = wanted.indices(len(self))
-        start, end = self._start + first, self._start + max(first, last)
-        return _PartTokens(self._part, self._name, self._stored, start, end, self.dtype)
+        return replace(self, start=self.start + first, end=self.start + max(first, last))
 
     def astype(self, dtype: np.dtype[Any]) -> _PartTokens:
-        return _PartTokens(self._part, self._name, self._stored, self._start, self._end, dtype)
+        return replace(self, dtype=dtype)
 
     @property
     def nbytes(self) -> int:
         return len(self) * self.dtype.itemsize
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        size = self._stored.itemsize
-        for block in self._part.blocks(self._name, self._start * size, self._end * size):
-            yield block if self.dtype == self._stored else block.view(self._stored).astype(self.dtype)
+        size = self.stored.itemsize
+        for block in self.part.blocks(self.name, self.start * size, self.end * size):
+            yield block if self.dtype == self.stored else block.view(self.stored).astype(self.dtype)
 
 
 def _unpacked(table: NDArray[Any]) -> Rows:
