@@ -48,6 +48,8 @@ CONTINUES = b"\xff\xff\xff\xff"
 STEP = 1 << 15
 # A header becomes lists of numbers, which take so many times its bytes.
 HEADER = 16
+# A file begins with its mark, padded to this. No message has a header that is shorter than that of an empty schema.
+FILE_START, SHORTEST = 8, 32
 
 
 class ArrowReader(RowsReader):
@@ -60,7 +62,7 @@ class ArrowReader(RowsReader):
             )
         row = start.offset
         with ExitStack() as stack:
-            batches = _Batches(feed, self._source.name, self._reading, 8 if self._head.startswith(ARROW_MARK) else 0)
+            batches = _Batches(feed, self._source.name, self._reading, self._first())
             stack.callback(batches.memory.close)
             try:
                 for part in batches.rows(row, max(1, size)):
@@ -75,11 +77,15 @@ class ArrowReader(RowsReader):
     def parts(self, feed: Feed) -> Sequence[Part]:
         if not isinstance(feed, FileFeed):
             return []
-        listed = _Batches(feed, self._source.name, Reading(), 8 if self._head.startswith(ARROW_MARK) else 0)
+        listed = _Batches(feed, self._source.name, Reading(), self._first())
         with suppress(ValueError):  # reading from the start will say what is wrong
             found = [message for _, message, _ in listed.messages() if message.kind == RECORD_BATCH]
             return [Part(each.batch.rows, each.body, each.body) for each in found if each.batch]
         return []
+
+    def _first(self) -> int:
+        """Where the first message begins."""
+        return FILE_START if self._head.startswith(ARROW_MARK) else 0
 
     def _check_end(self, feed: Feed, begin: int) -> None:
         """Raise when something else follows than should: a length that was damaged to zero looks like the end.
@@ -116,6 +122,7 @@ class _Batches:
         schema: pa.Schema | None = None
         path: tuple[str, ...] = ()
         dictionary, number = Dictionary(), -1
+        read: set[int] | None = None  # where the parts of the dictionary begin that were read
         for header, message, body in self.messages():
             if message.kind == SCHEMA and schema is None:
                 schema = pa.ipc.read_schema(pa.py_buffer(CONTINUES + len(header).to_bytes(4, "little") + header))
@@ -124,10 +131,16 @@ class _Batches:
             elif schema is None or message.batch is None:
                 raise ValueError("a message of another kind stands where a batch should")
             elif message.kind == DICTIONARY_BATCH and message.dictionary == number:
-                self._add(dictionary, schema, path, message, body)
+                if body not in (read := read or set()):
+                    self._add(dictionary, schema, path, message, body)
             elif message.kind == RECORD_BATCH and message.batch.rows <= skip:
                 skip -= message.batch.rows
             elif message.kind == RECORD_BATCH:
+                if number >= 0 and read is None:
+                    following = self._following(message, body, number)
+                    read = {place for _, place in following}
+                    for each, place in following:
+                        self._add(dictionary, schema, path, each, place)
                 yield from after(self._column_rows(schema, path, message, body, size, dictionary), skip)
                 skip = 0
         if schema is None:
@@ -141,7 +154,10 @@ class _Batches:
             if len(mark) < begin + 4:
                 raise ValueError("it ends too early")
             length = int.from_bytes(mark[begin : begin + 4], "little")
-            self.at += begin + 4
+            if self.at == FILE_START and not begin and 0 < length < SHORTEST:
+                length = self._bare_schema()
+            else:
+                self.at += begin + 4
             if length == 0:
                 return
             self._check_size(self.at + length)
@@ -157,6 +173,22 @@ class _Batches:
             self._feed.drop(body)
             yield header, message, body
             self._pass(end)
+
+    def _bare_schema(self) -> int:
+        """The length of a file's schema that has none before it, as polars 2 writes it.
+
+        Readers that can seek take the schema from the footer. Here it ends where the next message begins: in the
+        header of a schema no number is -1.
+        """
+        looked, seen = b"", 0
+        while len(looked) == seen:
+            seen = 2 * seen or 1 << 12
+            self.memory.need("the header of a batch", HEADER * seen)
+            looked = self._feed.peek(self.at, seen)
+            for place in range(8, len(looked) - 3, 8):
+                if looked[place : place + 4] == CONTINUES:
+                    return place
+        raise ValueError("it ends too early")
 
     def _check_size(self, end: int) -> None:
         if self._size is not None and end > self._size:
@@ -195,6 +227,15 @@ class _Batches:
             if isinstance(self._feed, FileFeed):
                 self.memory.need("a dictionary", dictionary.bytes + 2 * arrow_texts.PIECE + self._later(message, body))
             raise
+
+    def _following(self, message: Message, body: int, number: int) -> list[tuple[Message, int]]:
+        """The parts of a dictionary that stand after this message, as polars 2 writes them, and where each begins."""
+        if not isinstance(self._feed, FileFeed):
+            raise SourceError(
+                "the dictionary of the column stands after its rows", place=self._name, hint="store it as a plain file"
+            )
+        rest = _Batches(self._feed, self._name, Reading(), body + message.body)
+        return [(each, place) for _, each, place in rest.messages() if each.dictionary == number]
 
     def _later(self, message: Message, body: int) -> int:
         """Bytes of memory that this dictionary takes with all that is added to it in the rest of the file."""
