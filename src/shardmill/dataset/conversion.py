@@ -109,7 +109,7 @@ class StoredTokens(Producer):
     def __init__(self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None) -> None:
         """UsageError when documents cannot be marked as an output wants it."""
         for output in outputs:
-            origin.check(output.eot)
+            origin.check(output.eot, output.format)
         self._origin = origin
         # The writer asks it for places and checks, and nothing else.
         self._reader = cast("Reader", self)

@@ -1,7 +1,7 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Part, Position, Reject, Section, TooLarge
-from shardmill.documents.formats import chunks_of, format_reader, load_libraries, reader_for
+from shardmill.documents.formats import check_tails, chunks_of, format_reader, load_libraries, reader_for
 from shardmill.documents.reading import SPAN, FormatReader, Reader, Reading
 from shardmill.documents.splitting import join
 
@@ -19,6 +19,7 @@ __all__ = [
     "Reject",
     "Section",
     "TooLarge",
+    "check_tails",
     "chunks_of",
     "format_reader",
     "join",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section
 from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, splits_from, thinned
-from shardmill.documents.reading import SPAN, FormatReader, Reading
+from shardmill.documents.reading import SPAN, FormatReader, Reading, no_tail
 from shardmill.documents.splitting import packed, rows_between, split_documents
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import CONTEXT, REPLACEMENT, STREAM_BLOCK, Feed, RandomAccess, Source, read_range
@@ -96,9 +96,7 @@ class TextReader(FormatReader):
 
     def _tail(self, feed: Feed, tail: float) -> int:
         if not isinstance(feed, RandomAccess):
-            raise UsageError(
-                "the end of the text cannot be told from a stream", place=self._source.name, hint="decompress it first"
-            )
+            raise no_tail("a stream, what is compressed, or UTF-16", self._source.name)
         return math.ceil(feed.size * (1 - tail))
 
     def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardmill.documents import Reading, chunks_of, load_libraries
+from shardmill.documents import Reading, check_tails, chunks_of, load_libraries
 from shardmill.options import Val
 from shardmill.run.budget import Budget
 from shardmill.run.loop import Producer
@@ -51,6 +51,8 @@ class EncodedText(Producer):
         self.first, self.bad_allowed = val.first, options.bad_allowed
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
         spans = options.separator is None and not (val.nothing and options.limit is None)
+        if val.tail:
+            check_tails(plan.sources)
         engines = [] if engines is None else engines
         self._load(engines)
         self.budget = self._make_budget(room)
