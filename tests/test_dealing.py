@@ -146,6 +146,16 @@ def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(
         assert np.array_equal(np.fromfile(tmp_path / "bare" / f"{split}.bin", np.uint16), np.concatenate(parts))
 
 
+@pytest.mark.parametrize("text", ["", "a", "hello", "a|", "|", "a<|endoftext|>", "a<|endoftext|>b"])
+@pytest.mark.parametrize("separator", ["|", "<|endoftext|>"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_text_may_be_shorter_than_the_separator(tmp_path: Path, text: str, separator: str, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    expected = twin(tmp_path / "a.txt", separator=separator)
+    shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val=0.5, separator=separator)
+    check(tmp_path / "out", expected)
+
+
 @pytest.mark.parametrize("name", ["b.txt.gz", "b.jsonl", "b.parquet", "from Python"])
 @pytest.mark.parametrize("parts", [False, True])
 def test_a_source_without_a_tail_is_refused_before_those_that_have_one_are_read(
