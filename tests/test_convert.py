@@ -15,6 +15,7 @@ from shardmill.dataset import conversion
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
+from shardmill.shards import format_named
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.streams import StreamOutput
 from shardmill.storage import PartialFile
@@ -66,6 +67,21 @@ def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(
             assert result.manifest["splits"][split][key] == wanted["splits"][split][key]
     data = shardmill.open(tmp_path / "out")
     assert np.array_equal(data["train"][:], shardmill.open(expected)["train"][:])
+
+
+@pytest.mark.parametrize("to", FORMATS)
+@pytest.mark.parametrize("start", FORMATS)
+def test_without_end_of_text_tokens_documents_come_from_an_index_or_are_not_claimed(
+    start: str, to: str, prepared: Callable[..., Path], tmp_path: Path
+) -> None:
+    call: dict[str, Any] = {"format": to, "eot": "none", "shard_tokens": 500, "name": "web"}
+    if format_named(to).indexed and not format_named(start).indexed:
+        with pytest.raises(UsageError, match="nothing says where documents end"):
+            shardmill.convert(prepared(start, "none"), tmp_path / "out", **call)
+        return
+    result = shardmill.convert(prepared(start, "none"), tmp_path / "out", **call)
+    assert files(tmp_path / "out") == files(prepared(to, "none"))
+    assert result.manifest["documents"] == sum(map(len, DOCUMENTS.values()))
 
 
 def test_several_formats_at_once_and_the_way_back(tmp_path: Path) -> None:

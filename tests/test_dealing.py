@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import shardmill
+from shardmill.cluster.planning import plan_parts
+from shardmill.errors import UsageError
 from shardmill.run.budget import Budget
 from tests.corpus import documents, write_jsonl
 from tests.reference import Twin, check, dealt, gpt2, twin
@@ -142,6 +144,32 @@ def test_with_a_tail_each_file_is_a_document_of_train_and_one_of_val(
     shardmill.prepare(folder, tmp_path / "bare", val="tail:0.25", eot="none")
     for split, parts in (("train", heads), ("val", tails)):
         assert np.array_equal(np.fromfile(tmp_path / "bare" / f"{split}.bin", np.uint16), np.concatenate(parts))
+
+
+@pytest.mark.parametrize("text", ["", "a", "hello", "a|", "|", "a<|endoftext|>", "a<|endoftext|>b"])
+@pytest.mark.parametrize("separator", ["|", "<|endoftext|>"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_text_may_be_shorter_than_the_separator(tmp_path: Path, text: str, separator: str, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    expected = twin(tmp_path / "a.txt", separator=separator)
+    shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val=0.5, separator=separator)
+    check(tmp_path / "out", expected)
+
+
+@pytest.mark.parametrize("name", ["b.txt.gz", "b.jsonl", "b.parquet", "from Python"])
+@pytest.mark.parametrize("parts", [False, True])
+def test_a_source_without_a_tail_is_refused_before_those_that_have_one_are_read(
+    tmp_path: Path, name: str, parts: bool
+) -> None:
+    for each in ("a.txt", name):
+        (tmp_path / each).write_bytes(b"some text")
+    given: Any = [{"text": "a"}] if name == "from Python" else tmp_path / name
+    if parts and isinstance(given, list):
+        pytest.skip("parts are of files")
+    begin: Any = plan_parts if parts else shardmill.prepare
+    with pytest.raises(UsageError, match="only for plain text") as error:
+        begin([tmp_path / "a.txt", given], tmp_path / "out", val="tail:0.1")
+    assert error.value.kept is None and not list(tmp_path.glob("out/*.partial"))
 
 
 def test_a_stretch_without_a_cut_goes_where_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

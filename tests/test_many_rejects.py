@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardmill
+from shardmill.run import as_text
 from shardmill.run.writer import reject_line
 from shardmill.storage.files import PartialFile
 
@@ -39,3 +40,12 @@ def test_a_line_is_what_json_would_write(text: str, number: int, byte: int) -> N
     record |= {"reason": f"why {text}", "excerpt": text}
     written = json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
     assert reject_line(text, "row", number, byte, f"why {text}", text) == written
+
+
+@pytest.mark.parametrize("lines", [b"{\n  1\n}\n", b'{"text": 3}\n' * 60])
+def test_a_summary_says_that_nothing_but_rejects_was_found(tmp_path: Path, lines: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(lines)
+    summary = as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out"))
+    assert "every document was rejected" in summary and "too little text" not in summary
+    (tmp_path / "a.jsonl").write_bytes(lines + b'{"text": "a"}\n')
+    assert "every document" not in as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", overwrite=True))

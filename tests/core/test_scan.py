@@ -86,8 +86,23 @@ def test_the_hash_is_that_of_numpy(simd: bool) -> None:
         offsets = np.cumsum([5, *(size + gap for size in sizes)]).astype(np.int64)
         data = chance.integers(0, 256, int(offsets[-1]), np.uint8)
         for seed in (0, 1, 2**64 - 1, -5, 2**70 + 3):
+            # After the last row there need be no gap.
+            bare = reading.content_hash(data[: len(data) - gap], offsets, seed, gap)
+            assert bare.tolist() == numpy_hash(data, offsets, seed, gap).tolist()
             found = reading.content_hash(data, offsets, seed, gap)
             assert found.tolist() == numpy_hash(data, offsets, seed, gap).tolist()
+
+
+@pytest.mark.parametrize("rows", [[], [0], [1], [12], [13], [0, 5]])
+def test_a_gap_may_be_longer_than_all_rows(rows: list[int], simd: bool) -> None:
+    gap = 13
+    offsets = np.cumsum([0, *(size + gap for size in rows)]).astype(np.int64)
+    data = np.arange(max(0, int(offsets[-1]) - gap), dtype=np.uint8)
+    found = reading.content_hash(data, offsets, 0, gap)
+    alone = [
+        reading.content_hash(data[o : o + n], np.array([0, n]), 0, 0)[0] for o, n in zip(offsets, rows, strict=False)
+    ]
+    assert found.tolist() == alone
 
 
 def test_offsets_that_lead_outside_are_refused(simd: bool) -> None:

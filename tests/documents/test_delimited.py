@@ -145,6 +145,16 @@ def test_a_csv_is_read_by_no_other_thread(tmp_path: Path, monkeypatch: pytest.Mo
     assert threads == {threading.get_ident()}
 
 
+@pytest.mark.parametrize("names", [1, 1_500, 6_000, 20_000])
+def test_a_row_after_the_header_may_be_longer_than_pythons_limit_for_a_field(tmp_path: Path, names: int) -> None:
+    columns = [*(f"number {n}" for n in range(names)), "text"]
+    rows = [["", *[""] * (names - 1), text] for text in ("long " * 60_000, "a\0b", "short")]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join(",".join(row) for row in (columns, *rows)))
+    got = read_path(path)
+    assert got.documents == [row[-1].encode() for row in rows] and not got.rejects
+
+
 def test_a_csv_without_a_header_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"")

@@ -236,6 +236,17 @@ def test_a_field_that_no_record_has_is_an_error_that_names_the_fields(tmp_path: 
     assert caught.value.hint and "`id`, `content`, `raw`" in caught.value.hint
 
 
+@pytest.mark.parametrize("kind", ['"x"', "3", "[]", "true"])
+def test_a_nested_field_inside_what_holds_none_is_one_that_no_record_has(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": {kind}, "id": 1}}\n' * 60)
+    with pytest.raises(SourceError, match=r"no record has the field `text\.body`") as caught:
+        read_path(path, 100, Reading(text_field="text.body"))
+    assert caught.value.hint and "`text`, `id`" in caught.value.hint
+    path.write_text(path.read_text() + '{"text": null}\n')
+    assert len(read_path(path, 100, Reading(text_field="text.body")).rejects) == 61
+
+
 @pytest.mark.parametrize("size", [1, 1 << 22])
 def test_one_record_with_the_field_is_enough(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.jsonl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import pyarrow as pa
@@ -264,3 +265,37 @@ def test_two_parquet_columns_of_one_dotted_name_are_not_mistaken_for_each_other(
             read_path(path, 100, Reading(text_field="a.b"))
     pq.write_table(pa.table({"a": [{"c": "y"}], "a.b": ["x"]}), path)
     assert read_path(path, 100, Reading(text_field="a.b")).documents == [b"x"]
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+def test_two_columns_of_one_name_are_an_error_that_says_so(tmp_path: Path, ending: str) -> None:
+    twice = pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["text", "text"])
+    path = tmp_path / f"a{ending}"
+    if ending == ".parquet":
+        pq.write_table(twice, path)
+    else:
+        path.write_bytes(arrow_bytes(twice))
+    with pytest.raises(SourceError, match="two columns `text`"):
+        read_path(path)
+
+
+@pytest.mark.parametrize("footer", ["plain", "encrypted"])
+def test_encrypted_parquet_is_not_called_damaged(tmp_path: Path, footer: str) -> None:
+    encryption = pytest.importorskip("pyarrow.parquet.encryption")
+
+    class Keys(encryption.KmsClient):  # type: ignore[name-defined]
+        def wrap_key(self, key: bytes, master: str) -> bytes:
+            return base64.b64encode(key)
+
+    rows = pa.table({"text": ["x"] * 100, "other": ["y"] * 100})
+    settings = encryption.EncryptionConfiguration(
+        footer_key="f", column_keys={"c": ["text"]}, plaintext_footer=footer == "plain"
+    )
+    keys = encryption.CryptoFactory(lambda _: Keys())
+    made = keys.file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+    with pq.ParquetWriter(tmp_path / "a.parquet", rows.schema, encryption_properties=made) as writer:
+        writer.write_table(rows)
+    with pytest.raises(SourceError, match="is encrypted"):
+        read_path(tmp_path / "a.parquet")
+    if footer == "plain":
+        assert read_path(tmp_path / "a.parquet", 100, Reading(text_field="other")).documents == [b"y"] * 100

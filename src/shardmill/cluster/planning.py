@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from shardmill import __version__, arguments
 from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
-from shardmill.documents import Bounds
+from shardmill.documents import Bounds, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
@@ -199,6 +199,8 @@ def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
     found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
+    if Val.parse(chosen.val).tail:
+        check_tails(found)
     return Plan(found, _tokenizer(chosen), chosen), given
 
 

@@ -104,7 +104,7 @@ class StoredTokens(Producer):
     def __init__(self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None) -> None:
         """UsageError when documents cannot be marked as an output needs it."""
         for output in outputs:
-            origin.check(output.eot)
+            origin.check(output.eot, output.format)
         self._origin = origin
         # The writer calls only `check` and `place` of a reader, and this class has both.
         self._reader = cast("Reader", self)

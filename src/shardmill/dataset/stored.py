@@ -130,17 +130,19 @@ class Origin:
     def bytes(self) -> int:
         return sum(len(split.tokens) for split in self.splits.values()) * self.width
 
-    def check(self, eot: str) -> None:
-        """Raise UsageError when documents cannot be marked as `eot` says."""
-        for split in self.splits.values():
+    def check(self, eot: str, format: str) -> None:
+        """Raise UsageError when documents cannot be marked as `eot` says, or listed as the format needs it."""
+        for name, split in self.splits.items():
             if split.mark is None and eot != "none":
                 raise UsageError(
                     f"the tokenizer `{self.tokenizer['name']}` has no end-of-text token", hint="add `--eot none`"
                 )
-            if split.eot == "none" and split.index is None and eot != "none":
-                raise UsageError(
-                    "nothing says where documents end: there are no end-of-text tokens", hint="add `--eot none`"
-                )
+            if split.eot == "none" and split.index is None:
+                what = "nothing says where documents end: there are no end-of-text tokens"
+                if eot != "none":
+                    raise UsageError(what, hint="add `--eot none`")
+                if format_named(format).indexed and self.counts.get(name, 0) > 1:
+                    raise UsageError(what, hint=f"make `{format}` with `prepare`; its index is a list of documents")
 
     def amounts(self, name: str, start: int, block: NDArray[Any]) -> tuple[int, int]:
         """Documents that end in a block of a split, and bytes of text; all blocks together have those of the split.

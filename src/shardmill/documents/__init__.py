@@ -12,10 +12,10 @@ from shardmill.documents.chunks import (
     TooLarge,
     join,
 )
-from shardmill.documents.formats import SourceReader, chunks_of, format_reader, load_libraries
+from shardmill.documents.formats import SourceReader, check_tails, chunks_of, format_reader, load_libraries
 from shardmill.documents.reading import SPAN, FormatReader, Reader, Reading
 
 __all__ = [
     "SPAN", "WHOLE", "Bounds", "Chunk", "Documents", "FormatReader", "Part", "Position", "Reader", "Reading", "Reject",
-    "Section", "SourceReader", "TooLarge", "chunks_of", "format_reader", "join", "load_libraries",
+    "Section", "SourceReader", "TooLarge", "check_tails", "chunks_of", "format_reader", "join", "load_libraries",
 ]  # fmt: skip

@@ -24,6 +24,8 @@ def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
     path: tuple[str, ...] = (field,) if field in schema.names else tuple(field.split("."))
     kind: pa.DataType = pa.struct(list(schema))
     for step in path:
+        if pt.is_struct(kind) and len(kind.get_all_field_indices(step)) > 1:
+            raise SourceError(f"there are two columns `{field}`", place=name, hint="rename one of them")
         if not pt.is_struct(kind) or kind.get_field_index(step) < 0:
             columns = ", ".join(f"`{column}`" for column in schema.names[:20]) or "none"
             raise SourceError(

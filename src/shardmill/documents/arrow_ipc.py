@@ -38,6 +38,8 @@ PADDING = 64
 STEP = 1 << 15
 # A header becomes lists of numbers, which take so many times its bytes.
 HEADER = 16
+# A file begins with its mark, padded to this. No message has a header that is shorter than that of an empty schema.
+FILE_START, SHORTEST = 8, 32
 
 
 class ArrowReader(RowsReader):
@@ -70,7 +72,7 @@ class ArrowReader(RowsReader):
         return []
 
     def _stream(self, feed: Feed, reading: Reading) -> _Stream:
-        return _Stream(feed, self._source.name, reading, 8 if self._head.startswith(ARROW_MARK) else 0)
+        return _Stream(feed, self._source.name, reading, FILE_START if self._head.startswith(ARROW_MARK) else 0)
 
     def _check_end(self, feed: Feed, begin: int) -> None:
         """Raise when the wrong bytes follow the last message: a length that was damaged to zero looks like the end.
@@ -107,6 +109,7 @@ class _Stream:
         schema: pa.Schema | None = None
         path: tuple[str, ...] = ()
         dictionary, number = Dictionary(), -1
+        read: set[int] | None = None  # where the parts of the dictionary begin that were read
         for message in self.messages():
             if message.kind == SCHEMA and schema is None:
                 length = len(message.header).to_bytes(4, "little")
@@ -116,11 +119,16 @@ class _Stream:
             elif schema is None or message.batch is None:
                 raise ValueError("a message of another kind stands where a batch should")
             elif message.kind == DICTIONARY_BATCH:
-                if message.dictionary == number:
+                if message.dictionary == number and message.begin not in (read := read or set()):
                     self._add(dictionary, kind_at(schema, path).value_type, message)
             elif message.batch.rows <= skip:
                 skip -= message.batch.rows
             else:
+                if number >= 0 and read is None:
+                    following = self._following(message, number)
+                    read = {each.begin for each in following}
+                    for each in following:
+                        self._add(dictionary, kind_at(schema, path).value_type, each)
                 columns = self._batch(schema, path, message, size, self._reading.largest, dictionary)
                 yield from skip_rows(columns, skip)
                 skip = 0
@@ -135,7 +143,10 @@ class _Stream:
             if len(mark) < begin + 4:
                 raise ValueError("it ends too early")
             length = int.from_bytes(mark[begin : begin + 4], "little")
-            self.at += begin + 4
+            if self.at == FILE_START and not begin and 0 < length < SHORTEST:
+                length = self._bare_schema()
+            else:
+                self.at += begin + 4
             if length == 0:
                 return
             self._check_size(self.at + length)
@@ -149,6 +160,22 @@ class _Stream:
             self._feed.drop(self.at)
             yield message
             self._pass(message.begin + message.size)
+
+    def _bare_schema(self) -> int:
+        """The length of a file's schema without a length before it, as polars 2 writes it.
+
+        Readers that can seek take the schema from the footer. Here it ends where the next message begins: no number in
+        the header of a schema is -1.
+        """
+        looked, seen = b"", 0
+        while len(looked) == seen:
+            seen = 2 * seen or 1 << 12
+            self.memory.need("the header of a batch", HEADER * seen)
+            looked = self._feed.peek(self.at, seen)
+            for place in range(8, len(looked) - 3, 8):
+                if looked[place : place + 4] == CONTINUES:
+                    return place
+        raise ValueError("it ends too early")
 
     def _check_size(self, end: int) -> None:
         if self._size is not None and end > self._size:
@@ -183,6 +210,15 @@ class _Stream:
             if isinstance(self._feed, FileFeed):
                 self.memory.need("a dictionary", dictionary.bytes + 2 * arrow_texts.PIECE + self._later(message))
             raise
+
+    def _following(self, message: Message, number: int) -> list[Message]:
+        """The parts of a dictionary that follow this message, as polars 2 writes them."""
+        if not isinstance(self._feed, FileFeed):
+            raise SourceError(
+                "the dictionary of the column stands after its rows", place=self._name, hint="store it as a plain file"
+            )
+        rest = _Stream(self._feed, self._name, Reading(), message.begin + message.size)
+        return [each for each in rest.messages() if each.dictionary == number]
 
     def _later(self, message: Message) -> int:
         """Bytes of memory that this dictionary takes with all that is added to it in the rest of the file."""

@@ -82,7 +82,10 @@ class CsvReader(RowsReader):
                 raise SourceError("the file has no header line", place=self._source.name)
             return header
         # A line that ends where the window ends may continue after it.
-        return header if header and next(rows, None) is not None else []
+        try:
+            return header if header and next(rows, None) is not None else []
+        except csv.Error:  # what it dislikes in the line after the header, such as its length, is no concern of ours
+            return header
 
 
 class TsvReader(CsvReader):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from shardmill import core
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
-from shardmill.documents.reading import FormatReader, Reader, Reading
+from shardmill.documents.reading import FormatReader, Reader, Reading, no_tail
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
@@ -21,6 +21,7 @@ from shardmill.storage import (
     Source,
     Sources,
     check_unchanged,
+    compression_of,
     format_of,
     open_source,
 )
@@ -61,6 +62,17 @@ def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader |
     from shardmill.documents.from_python import PythonReader
 
     return PythonReader(index, source, reading, sources.given[source.path])
+
+
+def check_tails(sources: Sources) -> None:
+    """UsageError where a name says that the end of a source cannot be told, before hours are spent on those before."""
+    for source in sources:
+        told = source.input_format
+        format = (format_of(source.path) or "text") if told == "auto" else told
+        if source.path in sources.given or format != "text":
+            raise no_tail("text from Python" if source.path in sources.given else format, source.name)
+        if source.size is None or compression_of(source.path):
+            raise no_tail("a stream" if source.size is None else "what is compressed", source.name)
 
 
 def load_libraries(sources: Sources) -> None:
@@ -116,11 +128,7 @@ class SourceReader(Reader):
             held.callback(opened.feed.close)
             self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
             if self._reading.tail is not None and opened.format != "text":
-                raise UsageError(
-                    f"the end of a source can be set aside only for text, not for {opened.format}",
-                    place=self._source.name,
-                    hint="give `--val` a fraction or `first:N`",
-                )
+                raise no_tail(opened.format, self._source.name)
             self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
             self.unit = self._reader.unit
             if not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):

@@ -147,7 +147,7 @@ class _Values:
                 encoded = str.encode(text)
             except UnicodeEncodeError:
                 reason = f"lone surrogate in {'the text' if isinstance(item, str) else f'field `{self._field}`'}"
-        if self._fields is not None and not reason.endswith("is missing"):
+        if self._fields is not None and " is missing" not in reason:
             self._fields = None
         if reason:
             shown = text or (item if isinstance(item, (bytes, bool, int, float)) else "")

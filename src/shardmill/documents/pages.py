@@ -16,6 +16,7 @@ ENCODINGS = {
 PLAIN, PLAIN_DICTIONARY, RLE, _, _, DELTA_LENGTH, DELTA_BYTES, NUMBERS, BYTE_STREAM_SPLIT = ENCODINGS
 BYTE_ARRAY, FIXED = 6, 7
 _REPEATED, _DECIMAL = 2, 5
+_CRYPTO_METADATA = 8
 # A header is short, but may hold the page's smallest and largest text.
 _FIRST_LOOK, _LONGEST_HEADER = 1 << 10, 16 << 20
 _DEEPEST = 16
@@ -86,6 +87,10 @@ class Leaf(NamedTuple):
 
 class Damaged(ValueError):
     """The file is damaged: a header or a page is not valid."""
+
+
+class Encrypted(Exception):
+    """The column cannot be read without a key."""
 
 
 def pages(read: Callable[[int, int], Any], group: RowGroup, file_size: int) -> Iterator[Page]:
@@ -171,10 +176,10 @@ class Footer:
             while at >= 0:
                 at += len(wanted)
                 try:
-                    about, _ = parsed(block, at, number=3)
+                    about, beside = _column_chunk(block, at)
                 except IndexError:  # it continues after the block
-                    about, _ = self._at(start + at, lambda raw: parsed(raw, number=3))
-                yield _row_group(about)
+                    about, beside = self._at(start + at, _column_chunk)
+                yield _row_group(about, beside)
                 at = block.find(wanted, at)
 
     def _parsed(self, path: Sequence[str]) -> Iterator[RowGroup]:
@@ -187,7 +192,7 @@ class Footer:
             for column in columns if isinstance(columns, list) else ():
                 about = column.get(3) if isinstance(column, dict) else None
                 if isinstance(about, dict) and about.get(3) == names:
-                    yield _row_group(about)
+                    yield _row_group(about, column)
 
     def _at(self, start: int, parse: Callable[[bytes], _Parsed]) -> _Parsed:
         return _looked(self._read, start, self._end, parse, _ENDS)
@@ -196,8 +201,16 @@ class Footer:
 _ENDS = "the footer ends too soon"
 
 
-def _row_group(about: dict[int, Any]) -> RowGroup:
-    """The row group that a column's metadata describes."""
+def _column_chunk(raw: bytes, at: int = 0) -> tuple[dict[int, Any], dict[int, Any]]:
+    """A column's metadata in a row group, read from after its path, and the fields that follow the metadata."""
+    about, end = parsed(raw, at, number=3)
+    return about, parsed(raw, end, number=3)[0]
+
+
+def _row_group(about: dict[int, Any], beside: dict[int, Any]) -> RowGroup:
+    """The row group that a column's metadata describes. Raise Encrypted if `beside` says so."""
+    if _CRYPTO_METADATA in beside:
+        raise Encrypted
     try:
         start = min(about.get(11) or about[9], about[9])
         nulls = about.get(12, {}).get(3, about[5])

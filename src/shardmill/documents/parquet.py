@@ -18,7 +18,17 @@ from numpy.typing import NDArray
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, beside
 from shardmill.documents.columns import BAD_ROW_TEXT, ROW_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.page_texts import PageTexts, Values, dictionary_values, needs_arrow
-from shardmill.documents.pages import DELTA_BYTES, DELTA_LENGTH, DICTIONARY_PAGE, Footer, Leaf, Page, RowGroup, pages
+from shardmill.documents.pages import (
+    DELTA_BYTES,
+    DELTA_LENGTH,
+    DICTIONARY_PAGE,
+    Encrypted,
+    Footer,
+    Leaf,
+    Page,
+    RowGroup,
+    pages,
+)
 from shardmill.documents.reading import Reading
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import PARQUET_MARK
@@ -30,6 +40,8 @@ PART = 1 << 20
 TINY = 8
 # Rows that are measured at once, and bytes of memory for that.
 MEASURED, MEASURING = 1 << 15, 4 << 20
+# The mark of a file whose footer is encrypted too.
+ENCRYPTED_MARK = b"PARE"
 # What importing pyarrow takes.
 ARROW = 30 << 20
 
@@ -231,6 +243,8 @@ class ParquetReader(RowsReader):
             )
         self._file = feed
         end = self._look(max(0, feed.size - 8), feed.size)
+        if end[4:] == ENCRYPTED_MARK:
+            raise self._encrypted("the parquet file")
         if feed.size < 12 or feed.peek(0, 4) != PARQUET_MARK or end[4:] != PARQUET_MARK:
             whole = "the file is not parquet, or was cut short"
             raise SourceError(whole, place=self._source.name, hint="is the download complete?")
@@ -239,8 +253,13 @@ class ParquetReader(RowsReader):
             raise self._damaged("the footer is larger than the file", 0)
         try:
             return list(self._row_groups(Footer(self._look, feed.size - 8 - footer, feed.size - 8)))
+        except Encrypted:
+            raise self._encrypted(f"the column `{self._field}`") from None
         except ValueError as error:
             raise SourceError(f"the parquet file is damaged: {first_line(error)}", place=self._source.name) from error
+
+    def _encrypted(self, what: str) -> SourceError:
+        return SourceError(f"{what} is encrypted", place=self._source.name, hint="write it again without encryption")
 
     def _row_groups(self, footer: Footer) -> Iterator[RowGroup]:
         """The row groups as the footer describes them, checked before anything is allocated."""

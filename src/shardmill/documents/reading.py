@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section
+from shardmill.errors import UsageError
 from shardmill.storage import BOM, Feed, Fetcher, Source
 
 SPAN = 65536
@@ -64,6 +65,12 @@ class Memory:
 
     def close(self) -> None:
         self._held.close()
+
+
+def no_tail(kind: str, name: str) -> UsageError:
+    """The error of a source whose end cannot be set aside."""
+    what = f"the end of a source can be set aside only for plain text, not for {kind}"
+    return UsageError(what, place=name, hint="give `--val` a fraction or `first:N`")
 
 
 class Reader(ABC):

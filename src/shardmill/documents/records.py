@@ -115,14 +115,15 @@ def field_of(record: Mapping[str, Any], path: Sequence[str]) -> Verdict:
         if value is None:
             return Verdict(reason="{field} is null")
         if not isinstance(value, Mapping):
-            return Verdict(reason=f"{{field}} is missing: what should hold it is {kind_of(value)}")
+            held = f"{{field}} is missing: what should hold it is {kind_of(value)}"
+            return Verdict(reason=held, fields=_names(record))
         if step not in value:
-            return Verdict(reason="{field} is missing", fields=tuple(_text(str(name)) for name in record))
+            return Verdict(reason="{field} is missing", fields=_names(record))
         value = value[step]
     if isinstance(value, str):
         return Verdict(text=value)
     return Verdict(reason="{field} is " + ("null" if value is None else f"{kind_of(value)}, not a string"))
 
 
-def _text(name: str) -> str:
-    return name.encode("utf-8", "replace").decode()
+def _names(record: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(str(name).encode("utf-8", "replace").decode() for name in record)

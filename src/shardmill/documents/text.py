@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from shardmill.byte_search import occurrences
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
 from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, thinned
-from shardmill.documents.reading import SPAN, FormatReader, Reading
+from shardmill.documents.reading import SPAN, FormatReader, Reading, no_tail
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
     CONTEXT,
@@ -47,11 +47,7 @@ class TextReader(FormatReader):
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._reading.tail is not None:
             if not isinstance(feed, RandomAccess):
-                raise UsageError(
-                    "the end of the text cannot be told from a stream",
-                    place=self._source.name,
-                    hint="decompress it first",
-                )
+                raise no_tail("a stream, what is compressed, or UTF-16", self._source.name)
             self._tail_at = math.ceil(feed.size * (1 - self._reading.tail))
         if start.offset == 0 and section.begin:
             start = self._enter(feed, section.begin)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardmill.documents import Bounds, Reading, chunks_of, load_libraries
+from shardmill.documents import Bounds, Reading, check_tails, chunks_of, load_libraries
 from shardmill.options import Val
 from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import Budget
@@ -52,6 +52,8 @@ class EncodedText(Producer):
         options = plan.options
         self.plan, self.facts, self.sources = plan, plan.facts(), plan.sources
         self.val = val = Val.parse(options.val)
+        if val.tail:
+            check_tails(plan.sources)
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.eots = tuple(dict.fromkeys(output.eot for output in outputs))

@@ -104,7 +104,9 @@ def as_text(result: Result) -> str:
         lines.append(f"{result.fallbacks:,} documents were encoded by the tokenizer's own library")
     if result.retries:
         lines.append(f"{result.retries:,} requests were retried")
-    if not data["splits"].get("val", {"tokens": 1})["tokens"]:
+    if data["rejected"] and not tokens:
+        lines.append("warning: the dataset is empty: every document was rejected")
+    elif not data["splits"].get("val", {"tokens": 1})["tokens"]:
         lines.append("val is empty: too little text for its share; see `--val`")
     lines += [f"warning: {warning}" for warning in result.warnings]
     speed = f", {show_bytes(text / result.seconds)}/s" if result.seconds else ""
