@@ -75,13 +75,15 @@ class Fetcher:
         self.stopped = threading.Event()
         self.changed = threading.Condition()
         """Guards the state of this module; re-entrant; notified when a fetch is done or bytes are free."""
-        self._spare = window // 4  # for the first bytes of sources
-        self.free = window - self._spare
+        self.spare = window // 4
+        """Bytes that are free for the first bytes of sources, and for footers."""
+        self.free = window - self.spare
+        """Bytes of the window that are free for pieces."""
         self.piece = max(_SMALLEST_PIECE, min(_LARGEST_PIECE, self.free // CONNECTIONS))
         self.advance: list[Callable[[], None]] = []
         """Called, with the lock held, when bytes became free: each may ask for more."""
         self._sources, self._next = sources, 0
-        self._heads: dict[str, tuple[Fetch[Bytes], Fetch[Bytes] | None]] = {}
+        self._opened: dict[str, RemoteFeed] = {}  # ahead of their turn
         self._buckets: dict[str, Bucket] = {}
         self._connecting = threading.Lock()
         self._waiting: deque[Fetch[Any]] = deque()
@@ -95,7 +97,7 @@ class Fetcher:
         self.stopped.set()
         with self.changed:
             self._waiting.clear()
-            self._heads.clear()
+            self._opened.clear()
             self.changed.notify_all()
 
     @cached_property
@@ -158,28 +160,17 @@ class Fetcher:
             raise fetch.error
         return cast(T, fetch.got)
 
-    def head(self, source: Source) -> Bytes:
-        """Return the first bytes of a source, or all if it is small, and begin to fetch those of the next sources."""
+    def open(self, source: Source) -> RemoteFeed:
+        """Return the feed of a source, and open the next ones ahead while there is room for their first bytes."""
         with self.changed:
-            head, _ = self._open(source)
+            feed = self._opened.pop(source.path, None) or RemoteFeed(self, source)
             for number, following in enumerate(self.following(source, _OPEN_AHEAD if self.cache is None else 0)):
                 # The footers of large parquet files are megabytes, so fewer of these.
-                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
+                if self.spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
                     break
-                if following.remote and following.size is not None:
-                    self._open(following)
-        return self.wait(head)
-
-    def tail(self, source: Source) -> Bytes:
-        """Return the end of a source: a parquet file's footer, whole."""
-        with self.changed:
-            footer = self._heads[source.path][1] if source.path in self._heads else None
-        return self.wait(footer or self.begin(lambda: self._footer(source), FOOTER, urgent=True))
-
-    def close(self, source: Source) -> None:
-        """Forget the first bytes of a source."""
-        with self.changed:
-            self._spare += sum(fetch.size for fetch in self._heads.pop(source.path, ()) if fetch is not None)
+                if following.remote and following.size is not None and following.path not in self._opened:
+                    self._opened[following.path] = RemoteFeed(self, following)
+        return feed
 
     def following(self, source: Source, count: int) -> Sequence[Source]:
         """Return the sources that will be opened after this one."""
@@ -195,17 +186,6 @@ class Fetcher:
             for advance in list(self.advance):
                 advance()
             self.changed.notify_all()
-
-    def _open(self, source: Source) -> tuple[Fetch[Bytes], Fetch[Bytes] | None]:
-        if source.path not in self._heads:
-            size = source.size or 0
-            end = size if size <= WHOLE else SMALL
-            head, footer = self.begin_range(source, 0, end), None
-            if end < size and _is_parquet(source):
-                footer = self.begin(lambda: self._footer(source), FOOTER)
-            self._heads[source.path] = head, footer
-            self._spare -= sum(fetch.size for fetch in (head, footer) if fetch is not None)
-        return self._heads[source.path]
 
     def _work(self) -> None:
         while True:
@@ -238,8 +218,8 @@ class Fetcher:
 
         return self.patiently(fetch, place)
 
-    def _footer(self, source: Source) -> Bytes:
-        """The last bytes; all of the footer, if its length, which stands eight bytes before the end, is larger."""
+    def footer(self, source: Source) -> Bytes:
+        """Return the last bytes of a parquet file: all of its footer, whose length is eight bytes before the end."""
         size = source.size or 0
         last = self._range(source, max(0, size - FOOTER), size)
         length = int.from_bytes(last[-8:-4], "little") + 8
@@ -355,21 +335,34 @@ class ReadAhead:
 
 
 class RemoteFeed(RandomAccess):
-    """A remote source of known size, read forward from any offset through the window, or by ranges."""
+    """A remote source of known size, read forward from any offset through the window, or by ranges.
+
+    Its first bytes, all of it if it is small, and the footer of a parquet file are fetched from the beginning.
+    """
 
     def __init__(self, fetcher: Fetcher, source: Source) -> None:
         self._fetcher, self._source = fetcher, source
-        self.size = self._whole_size = source.size or 0
+        self.size = self._whole_size = size = source.size or 0
         self._ahead: ReadAhead | None = None
         self._forward = StreamFeed(source.name, self._blocks(0))
+        end = size if size <= WHOLE else SMALL
+        self._first = fetcher.begin_range(source, 0, end)
+        self._last = None
+        if end < size and _is_parquet(source):
+            self._last = fetcher.begin(lambda: fetcher.footer(source), FOOTER)
+        self._held = self._first.size + (self._last.size if self._last else 0)
+        with fetcher.changed:
+            fetcher.spare -= self._held
 
     @cached_property
     def _head(self) -> Bytes:
-        return self._fetcher.head(self._source)
+        return self._fetcher.wait(self._first)
 
     @cached_property
     def _tail(self) -> Bytes:
-        return self._fetcher.tail(self._source)
+        fetcher = self._fetcher
+        last = self._last or fetcher.begin(lambda: fetcher.footer(self._source), FOOTER, urgent=True)
+        return fetcher.wait(last)
 
     def peek(self, offset: int, n: int) -> bytes:
         return self._forward.peek(offset, max(0, min(n, self.size - offset)))
@@ -383,7 +376,9 @@ class RemoteFeed(RandomAccess):
 
     def close(self) -> None:
         self.expect(())
-        self._fetcher.close(self._source)
+        with self._fetcher.changed:
+            self._fetcher.spare += self._held
+            self._held = 0
 
     def expect(self, spans: Sequence[tuple[int, int]]) -> None:
         if self._ahead is not None:

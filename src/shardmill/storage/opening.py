@@ -10,7 +10,7 @@ from shardmill.errors import SourceError
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage.compressed import compression_from, decompressed, window_of
 from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, pipe_blocks
-from shardmill.storage.fetching import Fetcher, RemoteFeed
+from shardmill.storage.fetching import Fetcher
 from shardmill.storage.names import compression_of, format_of
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.unicode import BOM, transcoded, wide_encoding
@@ -80,7 +80,7 @@ def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
         return StreamFeed(source.name, pipe_blocks(source, fetcher.stopped if fetcher else None))
     if source.remote:
         assert fetcher is not None
-        return RemoteFeed(fetcher, source)
+        return fetcher.open(source)
     return FileFeed(source, fetcher.stopped if fetcher else None)
 
 

@@ -307,10 +307,7 @@ _HUB_SAYS = {
     "EntryNotFound": ("the dataset has no such file", "see https://huggingface.co/datasets/{repo}/tree/main"),
     "RepoNotFound": _NO_DATASET,
     "401": _NO_DATASET,
-    "403": (
-        "the hub does not allow it (403)",
-        "the token must allow to read {repo}: `hf auth login` or set HF_TOKEN",
-    ),
+    "403": ("the hub does not allow it (403)", "the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"),
 }
 _DOWNLOAD = "add `--cache DIR`: then the file is fetched whole, and read from there"
 
