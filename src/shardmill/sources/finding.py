@@ -26,6 +26,7 @@ from shardmill.storage import (
 )
 
 _FOLDER, _STREAM = -1, -2  # in place of a size
+_HINT = "name a file, a folder, a glob, or `-` for standard input"
 Owned = Callable[[str], Iterable[str]]
 """The names of the files of the dataset in a folder, from there on; they are no sources."""
 
@@ -74,9 +75,6 @@ def find_sources(
         raise UsageError("standard input can be read only once", hint="give `-` once")
     local.warn()
     return found
-
-
-_HINT = "name a file, a folder, a glob, or `-` for standard input"
 
 
 class _LocalFiles:

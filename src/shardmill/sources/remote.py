@@ -228,21 +228,21 @@ def _parted(path: str) -> tuple[str, str]:
 
 def _matcher(pattern: str) -> Callable[[str], object]:
     """Whether a path matches a pattern as Python's glob reads it: `**` is any number of folders."""
-    made = ""
+    regex = ""
     *folders, last = pattern.split("/")
     for segment in (*(f"{folder}/" for folder in folders), last):
         if segment.rstrip("/") == "**":
-            made += r"(?:[^/.][^/]*/)*" + (r"[^/.][^/]*" if segment == "**" else "")
+            regex += r"(?:[^/.][^/]*/)*" + (r"[^/.][^/]*" if segment == "**" else "")
             continue
-        made += "(?!\\.)" if segment[:1] in "*?[" else ""
+        regex += "(?!\\.)" if segment[:1] in "*?[" else ""
         for token in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|.", segment, re.DOTALL):
             if token[0] == "*":
-                made += "[^/]*"
+                regex += "[^/]*"
             elif token == "?":
-                made += "[^/]"
+                regex += "[^/]"
             elif token[0] == "[" and len(token) > 1:
                 inside = token[1:-1].replace("\\", "\\\\")
-                made += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
+                regex += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
             else:
-                made += re.escape(token)
-    return re.compile(made).fullmatch
+                regex += re.escape(token)
+    return re.compile(regex).fullmatch

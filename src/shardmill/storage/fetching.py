@@ -175,9 +175,11 @@ class Fetcher:
     def following(self, source: Source, count: int) -> Sequence[Source]:
         """Return the sources that will be opened after this one."""
         with self.changed:
-            while self._next < len(self._sources) and self._sources[self._next] != source:
-                self._next += 1
-            return self._sources[self._next + 1 : self._next + 1 + count]
+            index = next((i for i in range(self._next, len(self._sources)) if self._sources[i] == source), None)
+            if index is None:  # it is read a second time
+                return ()
+            self._next = index
+            return self._sources[index + 1 : index + 1 + count]
 
     def give_back(self, size: int) -> None:
         """Add bytes to the window that are free again."""

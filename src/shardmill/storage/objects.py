@@ -43,6 +43,8 @@ _SETTINGS = {
     "azure": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) and container",
 }
 
+_Refusal = type[SourceError] | type[OutputError]
+
 
 class Conflict(Exception):
     """The object is not in the state that was asked for."""
@@ -51,7 +53,7 @@ class Conflict(Exception):
 class Objects:
     """The objects below one URL of a bucket, by their names from there on. Any thread may use it."""
 
-    def __init__(self, url: str, patience: Patience, error: type[SourceError] | type[OutputError]) -> None:
+    def __init__(self, url: str, patience: Patience, error: _Refusal = SourceError) -> None:
         """`url`: a bucket, or a folder in one, checked by `check_address`. `error`: raised for what the store refuses.
 
         Raise UsageError when a library is missing, `error` when there are no credentials.
@@ -111,8 +113,8 @@ class Objects:
         errors = self._library.exceptions
         try:
             yield
-        except (errors.PreconditionError, errors.AlreadyExistsError) as why:
-            raise Conflict(_code(str(why))) from None
+        except (errors.PreconditionError, errors.AlreadyExistsError):
+            raise Conflict from None
         except (errors.BaseError, OSError, ValueError) as why:
             # An empty answer to a HEAD does not say whether it is the bucket that is missing.
             if isinstance(why, FileNotFoundError) and _code(str(why)) not in _NO_BUCKET:
@@ -132,9 +134,6 @@ class ListedObject(NamedTuple):
 
 class Bucket(Objects):
     """Sources in a bucket; each answer is checked to be of the object that was found."""
-
-    def __init__(self, url: str, patience: Patience) -> None:
-        super().__init__(url, patience, SourceError)
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
@@ -210,9 +209,7 @@ def check_address(url: str) -> None:
         raise UsageError("the address names no bucket", place=url, hint=f"write `{scheme_of(url)}://BUCKET/PATH`")
 
 
-def failure(
-    said: str, url: str, error: type[SourceError] | type[OutputError], timeout: float
-) -> Transient | SourceError | OutputError:
+def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient | SourceError | OutputError:
     """Return what to raise for a message of the library, which is not repeated since it may hold keys."""
     scheme, writing = scheme_of(url), error is OutputError
     by = "" if writing else f" from {scheme}"
