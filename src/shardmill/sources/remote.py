@@ -6,8 +6,9 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -157,12 +158,12 @@ def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
 
 def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
     """The files below a folder on the web that may be meant, from its URL on: every index page is read, or an error."""
-    levels = [_matcher(segment) for segment in pattern.split("/")]
+    levels = pattern.split("/")
 
     def is_entered(folder: list[str]) -> bool:
         if "**" in pattern or not pattern:
             return folder[-1][0] not in ("." if pattern else "._")
-        return len(folder) < len(levels) and bool(levels[len(folder) - 1](folder[-1]))
+        return len(folder) < len(levels) and _matches(folder, levels[: len(folder)])
 
     waiting = [""]
     while waiting:
@@ -190,7 +191,10 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Sourc
     else:
         # A list of everything below is a request for each thousand objects; folder by folder it is one for each.
         deep = not pattern or "/" in pattern
-        wanted = _matcher(path) if pattern else lambda _: True
+
+        def wanted(name: str) -> bool:
+            return not pattern or _matches(name.split("/"), path.split("/"))
+
         found = fetcher.ask(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
         found = _chosen(found, path, spec, input_format)
     for one in found:
@@ -201,8 +205,7 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Sourc
 def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) -> list[ListedObject]:
     """Those of the files that a pattern or folder names, by the rules for files of this machine, in their order."""
     if _WILDCARD.search(path):
-        matches = _matcher(path)
-        chosen = sorted(one for one in found if matches(one.path))
+        chosen = sorted(one for one in found if _matches(one.path.split("/"), path.split("/")))
         if not chosen:
             raise UsageError("nothing matches the pattern", place=shown(spec))
         return chosen
@@ -226,23 +229,12 @@ def _parted(path: str) -> tuple[str, str]:
     return path.rstrip("/"), ""
 
 
-def _matcher(pattern: str) -> Callable[[str], object]:
-    """Whether a path matches a pattern as Python's glob reads it: `**` is any number of folders."""
-    regex = ""
-    *folders, last = pattern.split("/")
-    for segment in (*(f"{folder}/" for folder in folders), last):
-        if segment.rstrip("/") == "**":
-            regex += r"(?:[^/.][^/]*/)*" + (r"[^/.][^/]*" if segment == "**" else "")
-            continue
-        regex += "(?!\\.)" if segment[:1] in "*?[" else ""
-        for token in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|.", segment, re.DOTALL):
-            if token[0] == "*":
-                regex += "[^/]*"
-            elif token == "?":
-                regex += "[^/]"
-            elif token[0] == "[" and len(token) > 1:
-                inside = token[1:-1].replace("\\", "\\\\")
-                regex += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
-            else:
-                regex += re.escape(token)
-    return re.compile(regex).fullmatch
+def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the segments of a path match a pattern, as Python's glob reads it: `**` is any number of folders."""
+    if not path or not pattern:
+        return not path and not pattern
+    first, rest = pattern[0], pattern[1:]
+    visible = not path[0].startswith(".")
+    if first == "**":
+        return _matches(path, rest or ["*"]) or (visible and _matches(path[1:], pattern))
+    return (visible or first.startswith(".")) and fnmatchcase(path[0], first) and _matches(path[1:], rest)

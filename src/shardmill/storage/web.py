@@ -52,7 +52,7 @@ class WebStore:
     def find(self, url: str) -> tuple[int, str]:
         """Return size and version of a web file; by a GET of one byte, since a signed URL allows no HEAD."""
         source = Source(shown(url), url, None, "")
-        with self._get(source, {"Range": "bytes=0-0"}, url) as answer:
+        with self._get(source, {"Range": "bytes=0-0"}) as answer:
             if answer.status_code in (206, 416):
                 size = answer.headers.get("content-range", "").rpartition("/")[2]
             else:
@@ -64,7 +64,7 @@ class WebStore:
     def links(self, url: str) -> list[str]:
         """Return what the index page of a folder links to below it, from its URL on; a folder ends with a slash."""
         source = Source(shown(url), url, None, "")
-        with self._get(source, {}, url) as answer:
+        with self._get(source, {}) as answer:
             page = self._body(source, answer, _LARGEST_PAGE).decode("utf-8", "replace")
             # Where a redirect led elsewhere, links may be of there.
             roots = [shown(url), shown(str(answer.url))]
