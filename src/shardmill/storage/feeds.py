@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 
 from shardmill.errors import SourceError
-from shardmill.storage.retrying import STOP_CHECK
+from shardmill.storage.retrying import STOP_CHECK, check_running
 from shardmill.storage.source import SMALL, STDIN, Source, changed
 
 FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -188,8 +188,7 @@ class FileFeed(RandomAccess):
     def peek(self, offset: int, n: int) -> bytes:
         if self._whole is not None:
             return self._whole[offset : min(offset + n, self.size)]
-        if self._stopped is not None and self._stopped.is_set():
-            raise SourceError("the run has ended")
+        check_running(self._stopped)
         n = min(n, self.size - offset)
         return _read_at(self._source, self._descriptor, offset, n) if n > 0 else b""
 
@@ -314,5 +313,4 @@ def _wait_for(descriptor: int, stopped: threading.Event | None) -> None:
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not poll.poll(STOP_CHECK * 1000):
-        if stopped is not None and stopped.is_set():
-            raise SourceError("the run has ended")
+        check_running(stopped)

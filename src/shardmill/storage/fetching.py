@@ -22,7 +22,7 @@ from shardmill.errors import SourceError
 from shardmill.storage.feeds import CONTEXT, STREAM_BLOCK, RandomAccess, StreamFeed
 from shardmill.storage.names import BUCKETS, format_of, host_of, scheme_of
 from shardmill.storage.objects import Bucket
-from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, patiently
+from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, check_running, patiently
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.web import WebStore
 
@@ -151,8 +151,7 @@ class Fetcher:
         until = time.monotonic() + seconds
         with self.changed:
             while not fetch.done:
-                if self.stopped.is_set():
-                    raise SourceError("the run has ended")
+                check_running(self.stopped)
                 if time.monotonic() > until:
                     raise SourceError(f"no answer for {seconds:,.0f} s", place=place)
                 self.changed.wait(STOP_CHECK)
@@ -305,8 +304,7 @@ class ReadAhead:
             while first not in self._pieces:
                 if first < self._reached or keep or self._closed:
                     return None
-                if self._fetcher.stopped.is_set():
-                    raise SourceError("the run has ended")
+                check_running(self._fetcher.stopped)
                 if any(not fetch.done for fetch in self._pieces.values()):
                     waited = time.monotonic()
                 elif time.monotonic() - waited > _PATIENCE:

@@ -36,8 +36,10 @@ class Unreachable(SourceError):
     """A server could not be reached, after all retries."""
 
 
-class Stopped(Exception):
-    """The run has ended, so that nobody waits for the answer."""
+def check_running(stopped: threading.Event | None) -> None:
+    """Raise SourceError when the run has ended, so that nobody waits for an answer."""
+    if stopped is not None and stopped.is_set():
+        raise SourceError("the run has ended")
 
 
 @dataclass(frozen=True)
@@ -91,25 +93,34 @@ class Retries:
         return f"retrying in {left:.0f} s: {words}" if left >= 1 else f"retrying: {words}"
 
 
+def _unreachable(trouble: Transient, tries: int, place: str) -> Exception:
+    asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
+    counted = f"{tries} {'try' if tries == 1 else 'tries'}{asked}"
+    return Unreachable(
+        f"the source cannot be read: {trouble.reason} ({counted})",
+        place=place,
+        hint="try again when the server answers; SHARDMILL_TRIES sets how often a request is tried",
+    )
+
+
 def patiently(
     call: Callable[[float], T],
     place: str,
     patience: Patience,
     retries: Retries,
     stopped: threading.Event,
-    failed: Callable[[Transient, int, str], Exception] | None = None,
+    failed: Callable[[Transient, int, str], Exception] = _unreachable,
 ) -> T:
     """Return what `call(deadline)` returns, retried while it raises Transient.
 
-    After the last try raise what `failed` makes of it, the number of tries and the place, by default Unreachable. Raise
-    Stopped when the run has ended meanwhile.
+    After the last try raise what `failed` makes of it, the number of tries and the place. Raise SourceError when the
+    run has ended meanwhile.
     """
     deadline = time.monotonic() + patience.retry_seconds
     number = 1
     try:
         while True:
-            if stopped.is_set():
-                raise Stopped
+            check_running(stopped)
             try:
                 return call(deadline)
             except Transient as trouble:
@@ -119,18 +130,9 @@ def patiently(
                 left = deadline - time.monotonic()
                 tries = min(patience.tries, trouble.tries or patience.tries)
                 if number >= tries or wait > left:
-                    raise (trouble.error or (failed or _unread)(trouble, number, place)) from None
+                    raise (trouble.error or failed(trouble, number, place)) from None
                 number += 1
                 retries.begin(f"{trouble.reason}, try {number} of {tries}", wait)
             stopped.wait(wait)
     finally:
         retries.end()
-
-
-_HINT = "try again when the server answers; SHARDMILL_TRIES sets how often a request is tried"
-
-
-def _unread(trouble: Transient, tries: int, place: str) -> Unreachable:
-    asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
-    counted = f"{tries} {'try' if tries == 1 else 'tries'}{asked}"
-    return Unreachable(f"the source cannot be read: {trouble.reason} ({counted})", place=place, hint=_HINT)
