@@ -209,13 +209,12 @@ def _in_parts(source: str, out: str, parts: int, **options: Any) -> None:
 
 def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool) -> None:
     """Make every write, sync and rename a step, and every removal too if that is asked; a write may die half-way."""
-    append, fsync, sync_data = files.PartialFile.append, os.fsync, files._sync_data
+    append, fsync, sync_data = files.PartialFile._append, os.fsync, files._sync_data
 
-    def counted_append(self: Any, data: Any) -> None:
-        view = memoryview(data).cast("B")
-        append(self, bytes(view[: len(view) // 2]))
+    def counted_append(self: Any, block: memoryview) -> None:
+        append(self, block[: len(block) // 2])
         count()
-        append(self, bytes(view[len(view) // 2 :]))
+        append(self, block[len(block) // 2 :])
         count()
 
     def counted_rename(rename: Any) -> Any:
@@ -244,7 +243,7 @@ def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool)
 
         return synced_then
 
-    files.PartialFile.append = counted_append
+    files.PartialFile._append = counted_append
     os.replace, os.rename = counted_rename(os.replace), counted_rename(os.rename)
     if removing:
         os.unlink = counted_unlink(os.unlink)

@@ -39,8 +39,7 @@ HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokeni
 
 STARTS_THREADS = {
     "cluster/ray_executor.py",
-    "cluster/stored_part.py",
-    "cluster/thread_executor.py",
+    "cluster/merging.py",
     "run/pipeline.py",
     "run/checkpoints.py",
     "run/process_limit.py",
@@ -51,8 +50,8 @@ STARTS_THREADS = {
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
-progress; what ends a command on a signal; what asks servers, and what samples before a run; what reads parts that are
-merged, writes the final files, and tells how far one is; and what ends a process that nobody needs."""
+progress; what ends a command on a signal; what asks servers, and what samples before a run; what writes the final
+files from parts, tells how far one is, and ends a process that nobody needs."""
 
 
 def named(path: Path) -> str:

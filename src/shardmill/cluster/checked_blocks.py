@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,13 @@ class CheckedReader:
             if crc32(data[i * _BLOCK : (i + 1) * _BLOCK]) != stored_sum:
                 raise DamageError("it is not what was written")
         return data[start - begin : end - begin]
+
+    def blocks(self, start: int, end: int, size: int) -> Iterator[NDArray[np.uint8]]:
+        """The same in blocks of `size` bytes, a multiple of what a checksum covers."""
+        while start < end:
+            stop = min(end, (start // size + 1) * size)
+            yield self.read(start, stop)
+            start = stop
 
     def _whole(self, start: int, end: int) -> NDArray[np.uint8]:
         data = self._section(start, end)

@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any
 
 from shardmill.cluster.executors import Executor, PartReport, make_executor
-from shardmill.cluster.layout import Layout, piece_name
+from shardmill.cluster.layout import Layout
 from shardmill.cluster.merging import merge_by
-from shardmill.cluster.place import part_name, place_of
+from shardmill.cluster.pieces import UnusedParts, missing_pieces
+from shardmill.cluster.place import place_of
 from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
@@ -119,32 +120,13 @@ def prepare_in_parts(
 
 
 def make_pieces(executor: Executor, plan: PartPlan, layout: Layout, progress: Progress) -> None:
-    """Have an executor make all pieces of the final files; parts go as soon as no piece needs them."""
-    place, names = plan.place, {piece_name(number): number for number in range(len(layout.pieces))}
-
-    def missing() -> list[int]:
-        there = place.published()
-        return [number for name, number in names.items() if name not in there]
-
-    needed = collections.Counter(
-        part
-        for number in missing()
-        for part in range(layout.pieces[number].parts[0], layout.pieces[number].parts[1] + 1)
-    )
-    removed: set[int] = set()
-
-    def remove_parts(number: int) -> None:
-        first, last = layout.pieces[number].parts
-        needed.subtract(range(first, last + 1))
-        for part in plan.parts:
-            if needed[part.number] <= 0 and part.number not in removed:
-                place.remove(part_name(part.number))
-                removed.add(part.number)
-
-    progress.end()  # what was laid out; the driver begins anew
+    """Have an executor make all pieces of the final files that are missing."""
+    missing = partial(missing_pieces, plan.place, layout)
+    parts = UnusedParts(plan, layout, missing())
+    progress.end()  # that of the layout
     executor.kind = "piece"
     try:
-        Driver(layout.sizes(), missing, executor, progress, finished=remove_parts).run()
+        Driver(layout.sizes(), missing, executor, progress, finished=parts.remove).run()
     finally:
         executor.close()
 

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from shardmill.cluster.place import Place
 from shardmill.cluster.stored_part import RowSettings
 from shardmill.errors import OutputError
@@ -35,8 +37,10 @@ class FilePiece:
     """The first and the last part of which something is in them."""
     tokens: int
     """Of the split before the piece, and in the end those in it."""
-    state: dict[str, Any]
-    """Of a writer at a place shortly before the first file begins."""
+    behind: dict[str, int]
+    """How far the merge had come in the first part, at a batch shortly before the first file begins."""
+    val_before: int
+    """Tokens of val before that batch, which count for `--val first:N`."""
     position: list[int]
     """Of the output there."""
 
@@ -46,14 +50,16 @@ class Layout:
     """All pieces, and what has to be known to write them."""
 
     settings: RowSettings
-    tokenizer: dict[str, Any]
+    fingerprint: str
+    """Of the plan."""
     orders: list[dict[str, Any]]
     """What `open_output` is asked for, for each output."""
     pieces: list[FilePiece]
 
     def sizes(self) -> dict[int, int]:
         """Bytes of tokens in each piece, by its number."""
-        return {number: 2 * piece.tokens for number, piece in enumerate(self.pieces)}
+        width = np.dtype(self.orders[0]["dtype"]).itemsize
+        return {number: width * piece.tokens for number, piece in enumerate(self.pieces)}
 
     def json(self) -> str:
         return json.dumps(asdict(self))
@@ -86,24 +92,20 @@ class Pieces:
 
     def before(self, writer: Writer) -> None:
         """A batch is about to be written."""
-        state = writer.state
-        counts = [{split: dict(count) for split, count in counts.items()} for counts in state.counts]
-        self._state: dict[str, Any] = {
-            "split": state.split, "carried": state.carried, "counts": counts, "merge": dict(state.merge)
-        }  # fmt: skip
+        self._behind = dict(writer.state.merge)
+        self._tokens = [{split: count["tokens"] for split, count in counts.items()} for counts in writer.state.counts]
         self._positions = [output.position() for output in self._outputs]
 
     def after(self, writer: Writer) -> None:
         """It was written."""
-        part = self._state["merge"].get("part", 0)
         for i, output in enumerate(self._outputs):
             for split, (index, *_) in output.position().items():
                 tokens = writer.state.counts[i][split]["tokens"]
-                if tokens == self._state["counts"][i][split]["tokens"]:
+                if tokens == self._tokens[i][split]:
                     continue
                 before = self._positions[i][split][0]
                 piece = self._open.get((i, split)) or self._begin(i, split, before)
-                piece.parts[1] = part
+                piece.parts[1] = self._behind.get("part", 0)
                 if index > before and (tokens - piece.tokens) * output.dtype.itemsize >= self._size:
                     self._end(piece, index, tokens)
                     self._begin(i, split, index)
@@ -122,10 +124,11 @@ class Pieces:
         return sorted(self._done, key=lambda piece: (piece.split != "val", piece.parts, piece.output, piece.first))
 
     def _begin(self, output: int, split: str, first: int) -> FilePiece:
-        part, tokens = self._state["merge"].get("part", 0), self._state["counts"][output][split]["tokens"]
-        state = {**self._state, "counts": [self._state["counts"][output]]}
+        part, tokens = self._behind.get("part", 0), self._tokens[output]
         position = self._positions[output][split]
-        piece = FilePiece(output, split, first, _END, [part, part], tokens, state, position)
+        piece = FilePiece(
+            output, split, first, _END, [part, part], tokens[split], self._behind, tokens["val"], position
+        )  # fmt: skip
         self._open[output, split] = piece
         return piece
 

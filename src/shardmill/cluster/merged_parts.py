@@ -178,7 +178,7 @@ class MergedParts(Producer):
         pieces = Pieces(self._outputs, self._piece_bytes())
         for part in self._whole.parts:
             stored = self._stored(part)
-            for batch in stored.measured(dict(writer.state.merge), self._eots):
+            for batch in stored.batches(dict(writer.state.merge), self._eots):
                 batch.final = False
                 pieces.before(writer)
                 yield batch
@@ -186,7 +186,7 @@ class MergedParts(Producer):
             end = partial(_end_part, part, self._manifests[part.number], stored)
             yield Batch([], [], {}, final=False, after=end)
         orders = [{**order, "dtype": order["dtype"].name} for order in output_orders(self._plan)]
-        layout = Layout(self._settings, self.facts["tokenizer"], orders, pieces.found(writer))
+        layout = Layout(self._settings, self._whole.fingerprint, orders, pieces.found(writer))
         with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
             written = Path(folder) / PIECES
             written.write_text(layout.json())

@@ -3,20 +3,38 @@
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
 
 from shardmill import arguments
 from shardmill.cluster.layout import Layout
 from shardmill.cluster.merged_parts import MergedParts
+from shardmill.cluster.pieces import UnusedParts, make_piece, missing_pieces
 from shardmill.cluster.place import part_manifest, place_of
 from shardmill.cluster.planning import PartPlan, find_part_plan, missing_parts, read_part_plan
-from shardmill.errors import MismatchError, UsageError
-from shardmill.run import Progress, Result, Run, open_destination, open_outputs, settle_allocator
+from shardmill.errors import Interrupted, MismatchError, ShardmillError, StuckError, UsageError
+from shardmill.run import (
+    Budget,
+    Done,
+    Progress,
+    Result,
+    Run,
+    open_destination,
+    open_outputs,
+    settle_allocator,
+    usable_cpus,
+)
+from shardmill.units import parse_bytes
 
 MakePieces = Callable[[PartPlan, Layout, Progress], None]
-"""Makes all pieces that are missing, and removes parts that were used up."""
+"""Makes all pieces that are missing, and removes parts that no piece needs any more."""
+_PROCESS, _PIECE = 150_000_000, 60_000_000  # bytes of memory that a merge takes, and each piece that is being written
+_AT_ONCE = 4  # pieces that are written together, where nobody says: a disk is busy with fewer
+_PATIENCE = 600.0  # seconds without a byte written after which the disk has failed
 
 
 def merge(
@@ -32,9 +50,6 @@ def merge(
     Parts are removed as they are used up. `workers`: files that are written at a time. `keep_parts`: UsageError unless
     the plan was made so.
     """
-    from shardmill.cluster.driver import make_pieces
-    from shardmill.cluster.thread_executor import ThreadExecutor
-
     arguments.instance("progress", progress, Progress)
     out = arguments.path("out", out)
     whole = find_part_plan(out)
@@ -44,8 +59,62 @@ def merge(
             place=out,
             hint="merge them without it, or use another folder, and `shardmill plan --keep-parts`",
         )
-    threads = ThreadExecutor(out, memory, workers)
-    return merge_by(partial(make_pieces, threads), threads.room(), out, memory, progress or Progress())
+    by_memory = _AT_ONCE if memory is None else max(1, (parse_bytes(memory) - _PROCESS) // _PIECE)
+    # More than CPUs: while one piece is synced to the disk, another can be hashed.
+    threads = workers or min(_AT_ONCE, 2 * usable_cpus(), by_memory)
+    return merge_by(partial(_make_in_threads, threads), threads, out, memory, progress or Progress())
+
+
+def _make_in_threads(threads: int, plan: PartPlan, layout: Layout, progress: Progress) -> None:
+    """Copying and hashing release the interpreter, so threads of this process suffice."""
+    missing, sizes = missing_pieces(plan.place, layout), layout.sizes()
+    parts, stopped, copied = UnusedParts(plan, layout, missing), threading.Event(), Copied(sizes, missing, progress)
+    pool, stuck = ThreadPoolExecutor(threads, "shardmill-piece"), False
+    running: dict[Future[bool], int] = {
+        pool.submit(make_piece, plan.out, number, progress=copied.of(number), stopped=stopped): number
+        for number in missing
+    }
+    try:
+        while running:
+            done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
+            for piece in done:
+                piece.result()
+                parts.remove(running.pop(piece))
+            if stuck := time.monotonic() - copied.last > _PATIENCE:
+                raise StuckError(f"nothing was written for {_PATIENCE:.0f} seconds", place=plan.out)
+    except (ShardmillError, Interrupted) as why:
+        there = len(layout.pieces) - len(running)
+        why.kept = (
+            why.kept or f"{there:,} of {len(layout.pieces):,} pieces are done; the same command goes on from there"
+        )
+        raise
+    finally:
+        stopped.set()  # ends each within a batch, unless the disk is stuck
+        pool.shutdown(wait=not stuck, cancel_futures=True)
+        progress.end()
+
+
+class Copied:
+    """What all pieces together have copied, for the progress display."""
+
+    def __init__(self, sizes: dict[int, int], missing: list[int], progress: Progress) -> None:
+        self._bytes = {number: 0 if number in set(missing) else size for number, size in sizes.items()}
+        self._progress, self.last = progress, time.monotonic()
+        progress.end()  # that of the layout
+        progress.begin(sum(sizes.values()), self._sum(), Budget(None, 1))
+
+    def of(self, number: int) -> Progress:
+        """Return what the piece of this number reports to."""
+        piece = Progress()
+        piece.update = partial(self._update, number)  # type: ignore[method-assign]
+        return piece
+
+    def _update(self, number: int, done: Done) -> None:
+        self._bytes[number], self.last = done.bytes, time.monotonic()
+        self._progress.update(self._sum())
+
+    def _sum(self) -> Done:
+        return Done(bytes=sum(self._bytes.values()))
 
 
 def merge_by(make: MakePieces, at_once: int, out: str, memory: int | str | None, progress: Progress) -> Result:

@@ -1,25 +1,28 @@
-"""One piece of the final files, written from the parts by whoever has its number; only the first copy counts."""
+"""One piece of the final files, copied from the parts. Several processes may copy the same piece; the first counts."""
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import shutil
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from shardmill.cluster.layout import FilePiece, Layout, piece_name, read_layout
-from shardmill.cluster.place import Place, part_manifest, place_of
+from shardmill.cluster.place import Place, part_manifest, part_name, place_of
+from shardmill.cluster.planning import PartPlan
 from shardmill.cluster.stored_part import StoredPart
 from shardmill.errors import BusyError, Interrupted, ShardmillError
-from shardmill.run import Batch, Budget, Destination, Producer, Progress, Run, Writer
+from shardmill.run import MANIFEST, Batch, Done, Journal, Progress, append_batch, manifest_json
 from shardmill.shards import Output, open_output
-from shardmill.storage import Sources
+from shardmill.storage import Written, write_whole
+
+_FULL = 16  # files that are closed together: each holds two handles until then
 
 
 def make_piece(
@@ -29,84 +32,110 @@ def make_piece(
     progress: Progress | None = None,
     stopped: threading.Event | None = None,
 ) -> bool:
-    """Write the files of a piece, unless they are there. The same call goes on from where one ended on this machine.
+    """Write the files of a piece, unless they are there. One that was interrupted is begun anew: it is a shard or so.
 
-    False: they were there already, or another was faster.
+    Return False if they were there already, or another process was faster.
     """
-    place = place_of(out)
+    place, name = place_of(out), piece_name(number)
     layout = read_layout(place)
-    if layout is None or place.read(f"{piece_name(number)}/manifest.json") is not None:
+    if layout is None or place.read(f"{name}/{MANIFEST}") is not None:
         return False
     piece = layout.pieces[number]
-    for attempt in itertools.count():
-        folder = place.work(piece_name(number), attempt)
-        output = _open(layout, piece, folder)
-        rows = PieceRows(place, layout, number, output, stopped or threading.Event())
+    folder, lock = _lock_folder(place, name)
+    with closing(lock):
         try:
-            result = Run(rows, Destination(folder), [output], progress or Progress()).go()
-        except BusyError:  # that process may be frozen
-            continue
+            files = _write(place, layout, piece, folder, progress or Progress(), stopped or threading.Event())
         except ShardmillError:
-            if place.manifest(piece_name(number)) is None:
+            if place.manifest(name) is None:
                 raise
-            return False  # the parts are gone, since another was faster
-        shutil.rmtree(folder / ".shardmill", ignore_errors=True)
-        return place.publish(piece_name(number), folder, result.manifest, final=True)
+            return False  # the parts are gone, since another process was faster
+        splits = {piece.split: {"files": [written.entry() for written in files]}}
+        manifest = {"fingerprint": layout.fingerprint, "splits": splits, "sources": []}
+        write_whole(folder / MANIFEST, manifest_json(manifest))
+        return place.publish(name, folder, manifest, final=True)
+
+
+def missing_pieces(place: Place, layout: Layout) -> list[int]:
+    """The numbers of the pieces that are still to be made."""
+    there = place.published()
+    return [number for number in range(len(layout.pieces)) if piece_name(number) not in there]
+
+
+class UnusedParts:
+    """Removes each part as soon as no piece needs it any more."""
+
+    def __init__(self, plan: PartPlan, layout: Layout, missing: list[int]) -> None:
+        self._place, self._layout = plan.place, layout
+        self._needed = collections.Counter(part for number in missing for part in self._parts_of(number))
+        self._unused = [part.number for part in plan.parts if not self._needed[part.number]]
+
+    def _parts_of(self, piece: int) -> range:
+        first, last = self._layout.pieces[piece].parts
+        return range(first, last + 1)
+
+    def remove(self, piece: int) -> None:
+        """This piece is made."""
+        self._needed.subtract(self._parts_of(piece))
+        self._unused += [part for part in self._parts_of(piece) if not self._needed[part]]
+        while self._unused:
+            self._place.remove(part_name(self._unused.pop()))
+
+
+def _lock_folder(place: Place, name: str) -> tuple[Path, Journal]:
+    """Return an empty folder to work in. One that another process holds is left alone: that one may be frozen."""
+    for attempt in itertools.count():
+        folder = place.work(name, attempt)
+        try:
+            lock = Journal(folder)
+        except BusyError:
+            continue
+        for path in folder.iterdir():
+            if path != lock.folder:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        return folder, lock
     raise AssertionError
 
 
-def _open(layout: Layout, piece: FilePiece, folder: Path) -> Output:
+def _write(
+    place: Place, layout: Layout, piece: FilePiece, folder: Path, progress: Progress, stopped: threading.Event
+) -> list[Written]:
     order = dict(layout.orders[piece.output])
     output = open_output(order.pop("format"), folder, **{**order, "dtype": np.dtype(order["dtype"])})
     output.only = {piece.split: range(piece.first, piece.stop)}
-    return output
+    output.restore({piece.split: piece.position}, ())
+    files: list[Written] = []
+    val, copied = piece.val_before, 0
+    with closing(output):
+        for batch in _batches(place, layout, piece, output):
+            if stopped.is_set():
+                raise Interrupted
+            first = max(0, layout.settings.first - val)
+            for share in append_batch(output, batch, batch.streams[output.eot], first=first):
+                val += len(share.tokens) if share.split == "val" else 0
+                copied += share.tokens.nbytes
+            if output.full >= _FULL:
+                files += _settled(output)
+            progress.update(Done(bytes=copied))
+            if output.position()[piece.split][0] >= piece.stop:
+                break
+        output.finish((piece.split,))
+        return files + _settled(output)
 
 
-class PieceRows(Producer):
-    """The rows of the parts from where a piece begins."""
-
-    def __init__(self, place: Place, layout: Layout, number: int, output: Output, stopped: threading.Event) -> None:
-        self._place, self._layout, self._output, self._stopped = place, layout, output, stopped
-        self._piece = piece = layout.pieces[number]
-        self.facts: dict[str, Any] = {
-            "sources": [],
-            "tokenizer": layout.tokenizer,
-            "options": {"piece": [number, piece.first, piece.stop]},
-        }
-        self.sources = Sources([])
-        self.splits, self.first = (piece.split,), layout.settings.first
-        self.budget = Budget(None, 1)
-
-    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
-        """The merge says what all takes."""
-
-    @contextmanager
-    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        with closing(self._batches(writer)) as batches:
-            yield batches
-
-    def _batches(self, writer: Writer) -> Generator[Batch, None, None]:
-        piece, state = self._piece, writer.state
-        if "piece" not in state.merge:
-            start = {**piece.state, "merge": {"part": piece.parts[0], **piece.state["merge"], "piece": 1}}
-            for name, value in start.items():
-                setattr(state, name, value)
-            self._output.restore({piece.split: piece.position}, ())
-        for number in range(state.merge["part"], piece.parts[1] + 1):
-            manifest = part_manifest(self._place, number)
-            assert manifest is not None
-            part = StoredPart(self._place, number, manifest, self._layout.settings)
-            behind = dict(state.merge)
-            for batch in part.batches(behind, (self._output.eot,), piece.split):
-                if self._stopped.is_set():
-                    raise Interrupted
-                yield batch
-                writer.pass_bytes(sum(tokens.nbytes for tokens in batch.streams[self._output.eot].tokens.values()))
-                if self._output.position()[piece.split][0] >= piece.stop:
-                    return
-            yield Batch([], [], {}, after=_next_part)
+def _settled(output: Output) -> list[Written]:
+    files = [written for _, written in output.settling()()]
+    output.recorded()
+    return files
 
 
-def _next_part(writer: Writer) -> None:
-    merge = writer.state.merge
-    writer.state.merge = {"part": merge["part"] + 1, "piece": 1, "open": merge.get("open", 0)}
+def _batches(place: Place, layout: Layout, piece: FilePiece, output: Output) -> Iterator[Batch]:
+    """The rows of the parts, from the place that was noted for the piece."""
+    behind = dict(piece.behind)
+    for number in range(piece.parts[0], piece.parts[1] + 1):
+        manifest = part_manifest(place, number)
+        assert manifest is not None
+        part = StoredPart(place, number, manifest, layout.settings)
+        for batch in part.batches(behind, (output.eot,), piece.split):
+            yield batch
+            behind["open"] = int(not batch.ends)
+        behind = {"open": behind.get("open", 0)}

@@ -45,6 +45,8 @@ class Place(ABC):
 
     out: str
     """The folder or the URL of the dataset."""
+    block: int
+    """Bytes that are read at once where much is read."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
@@ -122,6 +124,8 @@ def damaged_part(number: int, what: str, out: str) -> OutputError:
 class FolderPlace(Place):
     """Parts in a folder that all machines see."""
 
+    block = 1 << 20  # stays in the CPU's cache while it is checked, hashed and written
+
     def __init__(self, out: Path) -> None:
         self.out = str(out)
         self._out, self._folder = out, out / FOLDER
@@ -194,6 +198,8 @@ class FolderPlace(Place):
 
 class StorePlace(Place):
     """Parts in an object store. They are made on the machine's own disk, and read again by ranges."""
+
+    block = 1 << 22
 
     def __init__(self, url: str) -> None:
         self._store = ObjectStore(url)

@@ -33,6 +33,7 @@ _PROBE = 60.0  # seconds for every node to start a process and look into the fol
 _EVERY = 1.5  # seconds between two reports of a part: those of a thousand parts must not keep the driver busy
 _IDLE = 5.0  # seconds for which a process is kept for the next part
 _NEWS = 5.0  # seconds for which the list of nodes is good
+_SUBMITTED = 2  # tasks for each that can run: Ray starts the next one at once, and does not wait for the driver
 
 
 class _Spare:
@@ -233,7 +234,7 @@ class RayExecutor(Executor):
         if time.monotonic() > self._looked + _NEWS:
             self._slots = sum(map(self._fitting, self._nodes()))
             self._looked = time.monotonic()
-        return self._slots - len(self._tasks)
+        return _SUBMITTED * self._slots - len(self._tasks)
 
     def start(self, copy: int, number: int) -> None:
         self._tasks[copy] = self._task.remote(self._mark, self.kind, number, self._memory, self._workers, os.getcwd())

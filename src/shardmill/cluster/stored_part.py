@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -17,15 +16,15 @@ from shardmill.cluster.rows_output import ROW, ROWS, marked, tokens_name, unpack
 from shardmill.errors import DamageError
 from shardmill.run import REJECTS, Batch, Rows, Stream
 from shardmill.shards import SPLITS
+from shardmill.storage import StoredBytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.run import Writer
 
-# Rows, and bytes of their tokens, that are moved at once. The system's allocator uses memory below 5 MB again
-# (run/machine.py); larger arrays would have all their pages cleared, which takes longer than to copy them.
-_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 16, 4 << 20
+# Rows of a batch, and bytes of their tokens: after each batch a merge can be interrupted, and tells its progress.
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 16, 16 << 20
 _BLOCK = 1 << 20
 
 
@@ -40,6 +39,30 @@ class RowSettings:
     """Tokens that val takes before train gets any."""
 
 
+class PartTokens(StoredBytes):
+    """Tokens of a part that are read when they are written: block by block, each while it is in the CPU's cache.
+
+    An output treats them as an array that it never looks into.
+    """
+
+    def __init__(self, part: StoredPart, name: str, dtype: np.dtype[Any], start: int, end: int) -> None:
+        self._part, self._name, self.dtype, self._start, self._end = part, name, dtype, start, end
+
+    def __len__(self) -> int:
+        return self._end - self._start
+
+    def __getitem__(self, wanted: slice) -> PartTokens:
+        first, last, _ = wanted.indices(len(self))
+        return PartTokens(self._part, self._name, self.dtype, self._start + first, self._start + max(first, last))
+
+    @property
+    def nbytes(self) -> int:
+        return len(self) * self.dtype.itemsize
+
+    def blocks(self) -> Iterator[NDArray[np.uint8]]:
+        return self._part.blocks(self._name, self._start * self.dtype.itemsize, self._end * self.dtype.itemsize)
+
+
 class StoredPart:
     """The files of one part; OutputError where they are damaged."""
 
@@ -49,19 +72,35 @@ class StoredPart:
         self._sizes = {file["name"]: file["bytes"] for file in files_of(manifest)}
         self._readers: dict[str, CheckedReader] = {}
         self._rejects = manifest.get("rejects")
-        self._dtype = np.dtype(settings.dtype)
+        self._dtype = np.dtype(settings.dtype).newbyteorder("<")
 
     def batches(self, behind: dict[str, int], eots: tuple[str, ...], split: str | None = None) -> Iterator[Batch]:
-        """From where a merge stands in this part on. A document that is cut across batches is alone in them.
+        """Yield batches from where a merge stands in this part. A document cut across batches is alone in them.
 
-        `split`: the tokens of that one only.
+        Tokens are read when they are written. `split`: only the tokens of that split.
         """
         splits = SPLITS if split is None or self._settings.first else (split,)
-        return _ahead(self._batches(behind, eots, splits, self._tokens))
+        names = [(eot, split, tokens_name(split, eot)) for eot in eots for split in splits]
+        at = {name: behind.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
+        for rows, is_open in self._rows(at["rows"], at["open"]):
+            streams = {eot: Stream(marked(rows, eot), {}) for eot in eots}
+            for eot, split, name in names:
+                mine = rows.val if split == "val" else ~rows.val
+                start, at[name] = at[name], at[name] + int(streams[eot].rows.length[mine].sum())
+                if start < at[name]:
+                    tokens = PartTokens(self, name, self._dtype, start, at[name])
+                    streams[eot].tokens[split] = cast("NDArray[Any]", tokens)
+            spans, was_open = self._settings.spans, at["open"]
+            at["rows"], at["open"] = at["rows"] + len(rows), is_open
+            after = partial(_note, dict(at))
+            yield Batch([], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=after)
 
-    def measured(self, behind: dict[str, int], eots: tuple[str, ...]) -> Iterator[Batch]:
-        """The same without the tokens: as many of them as there are, and all the same."""
-        return _ahead(self._batches(behind, eots, SPLITS, self._nothing))
+    def blocks(self, name: str, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
+        """Yield some bytes of a file block by block. Raise OutputError where they are damaged."""
+        try:
+            yield from self._reader(name).blocks(start, end, self._place.block)
+        except DamageError as why:
+            raise damaged_part(self._number, f"`{name}`: {why.message}", self._place.out) from None
 
     def rejects(self) -> Iterator[list[bytes]]:
         """The lines of its rejects, some at a time; OutputError at the end if they are not what was written."""
@@ -76,32 +115,13 @@ class StoredPart:
         if rest or found.hexdigest() != self._rejects["sha256"]:
             raise damaged_part(self._number, f"`{REJECTS}` is not what was written", self._place.out)
 
-    def _batches(
-        self,
-        behind: dict[str, int],
-        eots: tuple[str, ...],
-        splits: tuple[str, ...],
-        tokens: Callable[[str, int, int], NDArray[Any]],
-    ) -> Iterator[Batch]:
-        names = [(eot, split, tokens_name(split, eot)) for eot in eots for split in splits]
-        at = {name: behind.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
-        for rows, is_open in self._rows(at["rows"], at["open"]):
-            streams = {eot: Stream(marked(rows, eot), {}) for eot in eots}
-            for eot, split, name in names:
-                mine = rows.val if split == "val" else ~rows.val
-                start, at[name] = at[name], at[name] + int(streams[eot].rows.length[mine].sum())
-                if start < at[name]:
-                    streams[eot].tokens[split] = tokens(name, start, at[name])
-            spans, was_open = self._settings.spans, at["open"]
-            at["rows"], at["open"] = at["rows"] + len(rows), is_open
-            after = partial(_note, dict(at))
-            yield Batch([], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=after)
-
     def _rows(self, row: int, is_open: int) -> Iterator[tuple[Rows, int]]:
         """The rows of each batch from a row on, and whether a document is open after them."""
         count = self._reader(ROWS).size // ROW.itemsize
         for first in range(row, count, _ROWS_AT_ONCE):
-            table = unpacked(self._values(ROWS, ROW, first, min(first + _ROWS_AT_ONCE, count)))
+            last = min(first + _ROWS_AT_ONCE, count)
+            blocks = list(self.blocks(ROWS, first * ROW.itemsize, last * ROW.itemsize))
+            table = unpacked(np.concatenate(blocks).view(ROW))
             stops = np.cumsum((table.length + 1) * self._dtype.itemsize)
             begin = 0
             while begin < len(table):
@@ -113,18 +133,6 @@ class StoredPart:
                 filled = np.flatnonzero(rows.length)
                 is_open = int(not rows.closes[filled[-1]]) if len(filled) else is_open
                 yield rows, is_open
-
-    def _tokens(self, name: str, start: int, end: int) -> NDArray[Any]:
-        return self._values(name, self._dtype.newbyteorder("<"), start, end).astype(self._dtype, copy=False)
-
-    def _nothing(self, name: str, start: int, end: int) -> NDArray[Any]:
-        return np.broadcast_to(np.zeros((), self._dtype), end - start)
-
-    def _values(self, name: str, dtype: np.dtype[Any], start: int, end: int) -> NDArray[Any]:
-        try:
-            return self._reader(name).read(start * dtype.itemsize, end * dtype.itemsize).view(dtype)
-        except DamageError as why:
-            raise damaged_part(self._number, f"`{name}`: {why.message}", self._place.out) from None
 
     def _reader(self, name: str) -> CheckedReader:
         if name not in self._readers:
@@ -140,12 +148,3 @@ class StoredPart:
 
 def _note(behind: dict[str, int], writer: Writer) -> None:
     writer.state.merge |= behind
-
-
-def _ahead(batches: Iterator[Batch]) -> Iterator[Batch]:
-    """The same batches, of which the next is read in another thread while one is written."""
-    with ThreadPoolExecutor(1, "shardmill-parts") as reader:
-        coming = reader.submit(next, batches, None)
-        while batch := coming.result():
-            coming = reader.submit(next, batches, None)
-            yield batch

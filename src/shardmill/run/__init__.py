@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText
+    from shardmill.run.journal import Journal
     from shardmill.run.loop import Producer, Result, Run
     from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
     from shardmill.run.summary import as_data, as_text, splits_html
     from shardmill.run.worker import Amounts, Batch, Entry, Worker
-    from shardmill.run.writer import Writer
+    from shardmill.run.writer import Writer, append_batch
 
 # Whoever opens a dataset reads a manifest, and does not wait for what makes one.
 __all__, __getattr__ = lazily(
@@ -41,6 +42,7 @@ __all__, __getattr__ = lazily(
         "budget": "Budget default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
+        "journal": "Journal",
         "loop": "Producer Result Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
@@ -54,7 +56,7 @@ __all__, __getattr__ = lazily(
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "as_data as_text splits_html",
         "worker": "Amounts Batch Entry Worker",
-        "writer": "Writer",
+        "writer": "Writer append_batch",
     },
 )
 __all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, fields, replace
 from json.encoder import encode_basestring as _quoted
@@ -16,7 +17,7 @@ from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.rows import Counted, Stream
-from shardmill.run.splits import shares
+from shardmill.run.splits import Share, shares
 from shardmill.run.worker import Batch, Entry
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, PartialFile
@@ -113,12 +114,9 @@ class Writer:
         streams = self._with_carried(batch) if batch.piece else batch.streams
         for i, output in enumerate(self._outputs if streams else ()):
             count = self.state.counts[i]
-            if streams[output.eot].ends_before:
-                output.end_document()
             first = max(0, self._producer.first - count["val"]["tokens"]) if self._producer.first else 0
             split = self.state.split if batch.piece else None
-            for share in shares(streams[output.eot], spans=batch.spans, first=first, split=split):
-                output.append(share.split, share.tokens, share.ends)
+            for share in append_batch(output, batch, streams[output.eot], first=first, split=split):
                 count[share.split]["tokens"] += len(share.tokens)
                 if batch.known is None:
                     count[share.split]["documents"] += share.documents
@@ -126,8 +124,6 @@ class Writer:
             if batch.known is not None:
                 count[batch.known.split]["documents"] += batch.known.documents
                 count[batch.known.split]["bytes"] += batch.known.bytes
-            if batch.spans and batch.ends:
-                output.end_document()
         self.state.totals["fallbacks"] += batch.fallbacks
         counted = iter(batch.counted)
         for entry in batch.entries if batch.final else ():
@@ -303,6 +299,22 @@ class Writer:
         self._before, self._through = self._before + (source.size or self._through), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
         self.state.source, self.state.position = index + 1, Position()
+
+
+def append_batch(
+    output: Output, batch: Batch, stream: Stream, *, first: int, split: str | None = None
+) -> Iterator[Share]:
+    """Append one stream of a batch to an output, and yield what each split has got.
+
+    Val takes the next `first` tokens, whatever the rows say. `split`: that of a document that began before the batch.
+    """
+    if stream.ends_before:
+        output.end_document()
+    for share in shares(stream, spans=batch.spans, first=first, split=split):
+        output.append(share.split, share.tokens, share.ends)
+        yield share
+    if batch.spans and batch.ends:
+        output.end_document()
 
 
 def reject_line(source: str, unit: str, number: int, byte: int, reason: str, excerpt: str) -> bytes:

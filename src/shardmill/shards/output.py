@@ -103,7 +103,7 @@ class FileOutput(Output, ABC):
     def open_file(self, split: str, index: int, path: Path, keep: int = 0, name: str | None = None) -> PartialFile:
         """A file of a split, new or with its first `keep` bytes."""
         mine = self.only is None or index in self.only.get(split, ())
-        return (PartialFile if mine else UnwrittenFile)(path, keep, name=name)
+        return (PartialFile if mine else UnwrittenFile)(path, keep, name=name, hash_now=self.only is not None)
 
     @abstractmethod
     def owns(self) -> re.Pattern[str]:

@@ -18,6 +18,7 @@ from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
+    StoredBytes,
     UnwrittenFile,
     Written,
     as_file,
@@ -54,7 +55,7 @@ __all__ = [
     "LARGEST_OBJECT", "MARKS", "PACKED", "PARTIAL", "REPLACEMENT", "ROOM", "SMALL", "STDIN",
     "STREAM_BLOCK", "WEB", "Bytes", "Cache", "Feed", "Fetcher", "FileFeed",
     "HubAddress", "InBlocks", "ListedObject", "NamedSource", "ObjectStore", "Opened", "PartialFile", "Patience",
-    "RandomAccess", "Retries", "Source", "Sources", "StreamFeed", "Unreachable", "UnwrittenFile",
+    "RandomAccess", "Retries", "Source", "Sources", "StoredBytes", "StreamFeed", "Unreachable", "UnwrittenFile",
     "Version", "Written", "as_file", "check_address", "check_size", "check_unchanged", "compression_of",
     "decompressor", "endings", "format_of", "given_sources", "host_of", "in_order", "is_arrow", "is_as_found",
     "is_url", "is_valid", "open_source", "path_in", "path_in_bucket", "read_range", "refuse_second_reading", "replaced",
