@@ -62,7 +62,8 @@ class Objects:
         scheme = scheme_of(url)
         self._kind = BUCKETS[scheme]
         who = f"writing to {scheme}://" if error is OutputError else f"{scheme}:// sources"
-        self._library = needs("obstore", self._kind, who)
+        self._stores = needs("obstore.store", self._kind, who)
+        self._errors = needs("obstore.exceptions", self._kind, who)
         self._account = S3Account(url, error, who) if self._kind == "s3" else None
         self._settings = self._account.settings() if self._account else {}
         self._clients: dict[tuple[bool, bool], Any] = {}
@@ -90,9 +91,9 @@ class Objects:
                 },
             }
             try:
-                from_url = self._library.store.from_url
+                from_url = self._stores.from_url
                 self._clients[key] = from_url(self.url, client_options=options, retry_config=retry, **self._settings)
-            except (self._library.exceptions.BaseError, ValueError):
+            except (self._errors.BaseError, ValueError):
                 # Nothing was asked yet: it is a setting, and the library's message may repeat it.
                 hint = f"check {_SETTINGS[self._kind]}"
                 raise self._error("the settings for the store do not suffice", place=self.url, hint=hint) from None
@@ -110,7 +111,7 @@ class Objects:
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
         """Turn the library's errors, in calls for an object or folder, into those that the module names."""
-        errors = self._library.exceptions
+        errors = self._errors
         try:
             yield
         except (errors.PreconditionError, errors.AlreadyExistsError):
