@@ -337,7 +337,7 @@ class ReadAhead:
 class RemoteFeed(RandomAccess):
     """A remote source of known size, read forward from any offset through the window, or by ranges.
 
-    Its first bytes, all of it if it is small, and the footer of a parquet file are fetched from the beginning.
+    Its first bytes (all, if it is small) and the footer of a parquet file are requested when it is opened.
     """
 
     def __init__(self, fetcher: Fetcher, source: Source) -> None:
