@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from shardmill.cluster.calls import part_words as part_words
     from shardmill.cluster.calls import plan_data as plan_data
     from shardmill.cluster.calls import plan_words as plan_words
-    from shardmill.cluster.dividing import PartBounds as PartBounds
     from shardmill.cluster.driver import prepare_in_parts as prepare_in_parts
     from shardmill.cluster.merging import merge as merge
     from shardmill.cluster.part import PartResult as PartResult
     from shardmill.cluster.part import make_part as make_part
+    from shardmill.cluster.planning import PartBounds as PartBounds
     from shardmill.cluster.planning import PartPlan as PartPlan
     from shardmill.cluster.planning import missing_parts as missing_parts
     from shardmill.cluster.planning import plan_parts as plan_parts
@@ -27,7 +27,6 @@ __all__, __getattr__ = lazily(
         "driver": "prepare_in_parts",
         "merging": "merge",
         "part": "PartResult make_part",
-        "dividing": "PartBounds",
-        "planning": "PartPlan missing_parts plan_parts read_part_plan",
+        "planning": "PartBounds PartPlan missing_parts plan_parts read_part_plan",
     },
 )

@@ -1,4 +1,4 @@
-"""What the command line asks of parts, checked and put into words."""
+"""The command line's view of parts: checks calls, and formats plans and results."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardmill.cluster.part import PartResult, make_part
+from shardmill.cluster.part_files import ROW
 from shardmill.cluster.planning import PartPlan
-from shardmill.cluster.rows_output import ROW
 from shardmill.errors import UsageError
 from shardmill.inspection import Inspection
 from shardmill.run import Progress
@@ -22,7 +22,7 @@ _OF_A_PART = ("memory", "workers", "cache")
 def make_called_part(
     planned: str, part: int | None, also: object, options: Mapping[str, Any], progress: Progress
 ) -> PartResult:
-    """Make a part of a plan, by default that of this task. What shapes the dataset was said when it was planned."""
+    """Make a part of a plan, by default that of this batch task. Raise UsageError for options of the plan."""
     others = [name for name, value in options.items() if value is not False and name not in _OF_A_PART]
     if also or others:
         what = f"`--{others[0].replace('_', '-')}`" if others else "SOURCE, `--out` or `--executor`"
@@ -37,13 +37,13 @@ def make_called_part(
 
 
 def part_words(result: PartResult) -> str:
-    """What was made, for people."""
+    """Describe what was made."""
     done = f"made in {result.seconds:.1f} s" if result.made else "was there already"
     return f"part {result.number:,}: {result.documents:,} documents, {result.tokens:,} tokens, {done}"
 
 
 def plan_words(plan: PartPlan, report: Inspection) -> str:
-    """How the work was cut, what each part takes, and what to do next, for people."""
+    """Describe the parts, what each takes, and what to do next."""
     last = len(plan.parts) - 1
     lines = [f"{last + 1:,} parts (0 to {last:,}) of {plan.sources:,} sources, {show_bytes(plan.bytes)}", ""]
     lines.append(f"  {'part':>6}  {'sources':>10}  {'tokens':>10}  {'disk':>10}  {'time':>8}")
@@ -66,13 +66,13 @@ def plan_words(plan: PartPlan, report: Inspection) -> str:
 
 
 def plan_data(plan: PartPlan, report: Inspection) -> dict[str, Any]:
-    """The same as JSON-able data."""
+    """Return the same as data for JSON."""
     parts = [{"number": number, **part} for number, part in enumerate(_estimates(plan, report))]
     return {"out": plan.out, "parts": parts, "undivided": plan.undivided, "workers": report.workers}
 
 
 def _estimates(plan: PartPlan, report: Inspection) -> Iterator[dict[str, Any]]:
-    """What each part holds and takes: its share of the whole, by its bytes, and a second to start."""
+    """Yield what each part takes: its share of the whole by bytes, and a second to start."""
     tokens, documents = report.tokens.value, report.documents.value
     disk = (tokens + documents) * report.token_bytes + documents * ROW.itemsize
     for part in plan.parts:

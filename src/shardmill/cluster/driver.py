@@ -1,6 +1,6 @@
-"""All parts of a plan, made by an executor: what is missing is started, what is lost is started again.
+"""Makes all parts of a plan with an executor: starts what is missing, and restarts what is lost.
 
-The driver holds nothing that matters: what is published counts, so it may be killed at any moment and started again.
+The driver holds no state that matters: only published parts count, so it can be killed and restarted at any moment.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from shardmill.run import Done, Progress, Result, open_destination
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
 
-# A copy that says nothing for so long is taken for dead: it says something every second or two.
+# Seconds of silence after which a copy is taken for dead; it reports every second or two.
 _SILENT = 60.0
-# A part is late when it takes so many times as long as the others of its size did, and so many seconds more. Then a
-# second copy of it is started, where there is room. benchmarks/scale.py shows what other values cost.
+# A part is late when it takes this many times as long as others of its size, plus this many seconds. Then a second
+# copy is started, where there is room. benchmarks/scale.py shows what other values cost.
 _LATE, _GRACE = 1.5, 10.0
-# How many parts must be done before one can be late, and how many are remembered.
+# How many parts must be done before one can be late, and how many recent ones are compared.
 _MEASURED, _REMEMBERED = 3, 100
-# How often a part may fail with the same error, and how often it may be started at all.
+# How often a part may fail with the same error, and how often it may be started in all.
 _SAME, _STARTS = 3, 10
-# Nothing was heard from anywhere: no node has room, or the network is gone.
+# Seconds without any report: no node has room, or the network is down.
 _STALLED = 1800.0
 _TICK = 1.0
 
 
 @dataclass
 class _Copy:
-    """A part on its way."""
+    """A part that is being made."""
 
     number: int
     started: float | None = None
@@ -52,7 +52,7 @@ class _Copy:
 
 
 class Gathered:
-    """What all copies together have done and hold, for the progress display."""
+    """The memory of all running copies, for the progress display."""
 
     def __init__(self, copies: dict[int, _Copy]) -> None:
         self._copies = copies
@@ -65,12 +65,12 @@ class Gathered:
         return nodes
 
     def sample(self) -> int:
-        """Bytes of memory that parts hold on the fullest node."""
+        """Bytes that the parts on the fullest node hold."""
         return max(self._nodes().values(), default=(0, 0))[0]
 
     @property
     def memory(self) -> int:
-        """Bytes that they may hold there."""
+        """Bytes that the parts on the fullest node may hold."""
         return max(self._nodes().values(), default=(0, 0))[1]
 
 
@@ -86,7 +86,7 @@ def prepare_in_parts(
     progress: Progress | None = None,
     **options: Any,
 ) -> Result:
-    """What `prepare` does, in parts: cut, made by an executor, and merged. The same call goes on where one ended.
+    """Do what `prepare` does in parts: plan, make them with an executor, merge. The same call resumes an earlier one.
 
     `parallel` is for the executor `local`, `ray_address` for `ray`. `memory` and `workers` are those of one part.
     `keep_parts`: the shards of the parts are those of the dataset, and nothing is merged.
@@ -97,14 +97,14 @@ def prepare_in_parts(
     settings = {"parallel": parallel, "ray_address": ray_address}
     given = {name: value for name, value in settings.items() if value is not None}
     memory = None if chosen.get("memory") is None else parse_bytes(chosen["memory"])
-    # Absolute, since other nodes have to find it.
+    # Absolute, since other nodes must find it.
     out = os.fspath(out) if is_url(out) else os.path.abspath(out)
     runs = make_executor(executor, out, memory=memory, workers=chosen.get("workers"), **given)
     planned, complete = find_part_plan(out) is not None, open_destination(out).manifest() is not None
     if chosen.get("overwrite") and (planned or complete):
         raise UsageError("`--overwrite` cannot be used with `--executor`", place=out, hint="delete what is there first")
     if complete and not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
-        place_of(out).clear()  # what a kill in the last step has left
+        place_of(out).clear()  # leftovers of a kill in the last step
         return Result(open_destination(out).shown, manifest, already=True)
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
     sizes = {part.number: part.bytes for part in plan.parts}
@@ -132,7 +132,7 @@ def make_pieces(executor: Executor, plan: PartPlan, layout: Layout, progress: Pr
 
 
 class Driver:
-    """One call of `run`."""
+    """Makes numbered parts or pieces: `run` is called once."""
 
     def __init__(
         self,
@@ -144,9 +144,9 @@ class Driver:
         *,
         finished: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`sizes`: bytes of each part by its number. `missing`: those that are not published yet.
+        """`sizes`: bytes of each part by its number. `missing`: lists those that are not published yet.
 
-        `finished` is called with each that is.
+        `finished` is called with the number of each part that gets published.
         """
         self._what, self._finished = executor.kind, finished
         self._bytes, self._missing = sizes, missing
@@ -161,10 +161,10 @@ class Driver:
         self._again = 0
         self._sum = self._shown = Done()
         self.peak_memory = 0
-        """The most that one part's process held."""
+        """The most memory that one part's process held."""
 
     def run(self) -> None:
-        """Make all that is missing; raises the error of a part that cannot be made."""
+        """Make all parts that are missing. Raise the error of a part that cannot be made."""
         missing = self._missing()
         published = sum(self._bytes.values()) - sum(self._bytes[number] for number in missing)
         self._made, self._sum = len(self._bytes) - len(missing), Done(bytes=published)
@@ -173,7 +173,7 @@ class Driver:
         try:
             self._executor.open()
             self._progress.begin(sum(self._bytes.values()), self._sum, Gathered(self._copies))
-            # Again: somebody may have removed one that was there.
+            # In a loop: somebody may have removed a part meanwhile.
             while missing := self._missing():
                 self._waiting.extend(missing)
                 self._run_waiting()
@@ -181,7 +181,7 @@ class Driver:
             error.kept = error.kept or self._kept()
             raise
         except KeyboardInterrupt as why:
-            # Where Ray notices the signal, it raises its own.
+            # Ray raises an exception of its own when it notices the signal.
             interrupted = why if isinstance(why, Interrupted) else Interrupted()
             interrupted.kept = self._kept()
             raise interrupted from None
@@ -206,7 +206,7 @@ class Driver:
                 )
 
     def _start_copies(self) -> None:
-        """As many as there is room for: parts that nobody makes yet, then those that are late."""
+        """Start as many copies as there is room for: first of parts that nobody makes, then of late ones."""
         for _ in range(self._executor.room()):
             number = self._waiting.popleft() if self._waiting else self._latest(self._clock())
             if number is None:
@@ -217,7 +217,7 @@ class Driver:
             self._executor.start(name, number)
 
     def _latest(self, now: float) -> int | None:
-        """The part that is most overdue and has one copy only; None if none is."""
+        """Return the most overdue part that has only one copy, or None."""
         if len(self._pace) < _MEASURED:
             return None
         alone = collections.Counter(copy.number for copy in self._copies.values())
@@ -234,9 +234,9 @@ class Driver:
         return latest
 
     def _take(self, name: int, report: PartReport, now: float) -> None:
-        """What a copy says."""
+        """Process a report."""
         if name not in self._copies:
-            return  # it was stopped meanwhile
+            return  # stopped meanwhile
         copy = self._copies[name]
         copy.report, copy.heard = report, now
         copy.started = copy.started or now
@@ -254,7 +254,7 @@ class Driver:
             self._start_again(copy, report.why)
 
     def _finish(self, copy: _Copy) -> None:
-        """A part is published. Other copies of it are of no use any more."""
+        """Count a part that is published, and stop other copies of it."""
         self._made += 1
         self._finished(copy.number)
         done = copy.report.done
@@ -270,7 +270,7 @@ class Driver:
             self._executor.stop(name)
 
     def _count_failure(self, number: int, report: PartReport, error: ShardmillError) -> None:
-        """Raise the error if it cannot go away, or did not."""
+        """Raise the error if retrying cannot help, or did not."""
         self._failures[number, error.message] += 1
         if isinstance(error, (UsageError, SourceError)) or self._failures[number, error.message] >= _SAME:
             where = f"{self._what} {number}" + (f", on {report.node}" if report.node else "")
@@ -290,7 +290,7 @@ class Driver:
         self._waiting.appendleft(copy.number)
 
     def _drop_silent(self, now: float) -> None:
-        """Give up copies that should have said something by now, unless they have published their part before."""
+        """Give up copies that have been silent for too long, unless they have published their part."""
         silent = [
             name for name, copy in self._copies.items() if copy.started is not None and now - copy.heard > _SILENT
         ]
@@ -299,7 +299,7 @@ class Driver:
         missing = set(self._missing())
         for name in silent:
             if name not in self._copies:
-                continue  # ended as the other copy of one that has published
+                continue  # stopped as the second copy of a part that is published
             copy = self._copies.pop(name)
             self._executor.stop(name)
             if copy.number in missing:
@@ -308,7 +308,7 @@ class Driver:
                 self._finish(copy)
 
     def _done(self) -> Done:
-        """Of all parts together."""
+        """Return the progress of all parts together."""
         furthest: dict[int, Done] = {}
         for copy in self._copies.values():
             done = copy.report.done

@@ -1,7 +1,7 @@
-"""What an executor is: it runs parts somewhere, and says what becomes of them.
+"""The interface of an executor: it runs parts somewhere, and reports on them.
 
-An executor never sees tokens, so it cannot change them. It need not be right about what it believes dead: a part is
-published under its name only if nothing stands there yet, so a second copy of one changes nothing.
+An executor never sees tokens, so it cannot change them. It may take a part for dead by mistake: a part is published
+only if it is not there yet, so a second copy changes nothing.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from shardmill.run import Done
 
 @dataclass(frozen=True)
 class PartReport:
-    """What is known of a copy of a part."""
+    """The state of one copy of a part."""
 
     kind: str
-    """`running` as soon as it does, and every second or two; then `done`, `failed` (with an error) or `lost`."""
+    """`running` at its start and every second or two, then `done`, `failed` (with an error) or `lost`."""
     node: str = ""
     done: Done = Done()
     memory: int = 0
-    """Bytes that its process holds; at the end, the most that it ever held."""
+    """Bytes that its process holds; in the last report, the most that it ever held."""
     limit: int = 0
-    """Bytes that its process may hold; 0 while that is not known."""
+    """Bytes that its process may hold; 0 if unknown."""
     error: ShardmillError | None = None
     """Why it failed."""
     why: str = ""
-    """Why it is lost, for people."""
+    """Why it is lost, as a message for the user."""
 
     @property
     def last(self) -> bool:
         return self.kind != "running"
 
     def line(self) -> str:
-        """One line of JSON, without its newline."""
+        """Return the report as a line of JSON, without the newline."""
         error = self.error and {"kind": type(self.error).__name__, **_said(self.error)}
         return json.dumps({**self.__dict__, "done": asdict(self.done), "error": error})
 
     @classmethod
     def read(cls, line: str | bytes) -> PartReport:
-        """The report that `line` gave."""
+        """Parse what `line` has returned."""
         data: dict[str, Any] = json.loads(line)
         error = data["error"]
         if error is not None:
@@ -61,38 +61,38 @@ def _said(error: ShardmillError) -> dict[str, str | None]:
 
 
 class Executor(ABC):
-    """Runs copies of parts, each in a process of its own. One thread calls, and no call waits for a copy."""
+    """Runs copies of parts, each in a process of its own. One thread calls it, and no call waits for a copy."""
 
     kind: str = "part"
-    """What is made: parts, or pieces of the final files."""
+    """What `start` makes: a `part`, or a `piece` of the final files."""
 
     def __init__(self, out: str, memory: int | None, workers: int | None) -> None:
-        """`memory` and `workers` are those of one part; None: what its node gives."""
+        """`memory` and `workers`: of one part; None: chosen by its node."""
         self._out, self._memory, self._workers = out, memory, workers
 
     @abstractmethod
     def open(self) -> None:
-        """Make ready, if it is not; UsageError where that cannot be."""
+        """Get ready, unless it is. Raise UsageError if that is impossible."""
 
     @abstractmethod
     def room(self) -> int:
-        """How many more copies can run just now; it may change at any time, and may be negative."""
+        """Return how many more copies can be started now. It changes with the cluster, and may be negative."""
 
     @abstractmethod
     def start(self, copy: int, number: int) -> None:
-        """Begin to make the part or piece `number`, under a name for this copy that is used once."""
+        """Start to make the part or piece `number`. `copy` identifies this attempt and is used once."""
 
     @abstractmethod
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
-        """What copies have said, after a wait of at most so many seconds; of each a last one, unless it was stopped."""
+        """Yield new reports, after waiting at most `seconds`. Each copy that is not stopped gives a last report."""
 
     @abstractmethod
     def stop(self, copy: int) -> None:
-        """This copy is not needed any more. It may be frozen, or its node out of reach: that must not hold us up."""
+        """Stop a copy that is not needed any more, without waiting: it may be frozen, or its node unreachable."""
 
     @abstractmethod
     def close(self) -> None:
-        """End all copies and processes, in less than a second. What they have recorded stays."""
+        """End all copies and processes in less than a second. What they have recorded is kept."""
 
 
 EXECUTORS = {
@@ -102,7 +102,7 @@ EXECUTORS = {
 
 
 def make_executor(name: str, out: str, **settings: Any) -> Executor:
-    """The executor of that name; UsageError if there is none, or if it has no such setting."""
+    """Return the executor of that name. Raise UsageError if there is none, or if it has no such setting."""
     if name not in EXECUTORS:
         raise UsageError(f"there is no executor `{name}`", hint=f"there are: {', '.join(EXECUTORS)}")
     module, kind = EXECUTORS[name]

@@ -1,7 +1,7 @@
-"""Which of the final files are written together: pieces, each of which any machine can write by itself.
+"""Divides the final files into pieces that any machine can write by itself.
 
-A merge goes through the rows of all parts without their tokens, and notes how things stand where a file begins. A
-piece goes on from there as the merge would, and writes its files only.
+A merge first goes through the rows of all parts without their tokens, and notes its position where a file begins. A
+piece continues from such a position as the merge would, and writes only its own files.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from typing import Any
 
 import numpy as np
 
+from shardmill.cluster.part_files import RowSettings
 from shardmill.cluster.place import Place
-from shardmill.cluster.stored_part import RowSettings
 from shardmill.errors import OutputError
 from shardmill.run import Writer
 from shardmill.shards import Output
 
 PIECES = "pieces.json"
 PIECE_BYTES = 1 << 27
-"""Of tokens in a piece, at least, unless there would be too many: one shard of the usual size."""
+"""The least bytes of tokens in a piece: one shard of the usual size. More if there would be too many pieces."""
 _END = 1 << 62
 
 
 @dataclass
 class FilePiece:
-    """Some files of one split of an output, by their index: from `first` up to `stop`."""
+    """Files of one split of an output: those with an index from `first` up to `stop`."""
 
     output: int
     split: str
     first: int
     stop: int
     parts: list[int]
-    """The first and the last part of which something is in them."""
+    """The first and the last part that they hold something of."""
     tokens: int
-    """Of the split before the piece, and in the end those in it."""
+    """Tokens in the piece; while it is open, those of the split before it."""
     behind: dict[str, int]
-    """How far the merge had come in the first part, at a batch shortly before the first file begins."""
+    """The position of the merge in the first part, at the batch in which the first file begins."""
     val_before: int
-    """Tokens of val before that batch, which count for `--val first:N`."""
+    """Tokens of val before that batch, for `--val first:N`."""
     position: list[int]
-    """Of the output there."""
+    """The output's position there."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """All pieces, and what has to be known to write them."""
+    """All pieces, and what a process needs to write them."""
 
     settings: RowSettings
     fingerprint: str
-    """Of the plan."""
+    """That of the plan."""
     orders: list[dict[str, Any]]
-    """What `open_output` is asked for, for each output."""
+    """The arguments of `open_output`, for each output."""
     pieces: list[FilePiece]
 
     def sizes(self) -> dict[int, int]:
-        """Bytes of tokens in each piece, by its number."""
+        """Return the bytes of tokens in each piece, by its number."""
         width = np.dtype(self.orders[0]["dtype"]).itemsize
         return {number: width * piece.tokens for number, piece in enumerate(self.pieces)}
 
@@ -70,7 +70,7 @@ def piece_name(number: int) -> str:
 
 
 def read_layout(place: Place) -> Layout | None:
-    """None: there is none yet."""
+    """Return the layout that a merge has written, or None."""
     data = place.read(PIECES)
     if data is None:
         return None
@@ -83,7 +83,7 @@ def read_layout(place: Place) -> Layout | None:
 
 
 class Pieces:
-    """Finds the pieces while a merge goes by that writes nothing."""
+    """Finds the pieces during a merge that writes nothing."""
 
     def __init__(self, outputs: Sequence[Output], size: int) -> None:
         self._outputs, self._size = outputs, size
@@ -91,13 +91,13 @@ class Pieces:
         self._open: dict[tuple[int, str], FilePiece] = {}
 
     def before(self, writer: Writer) -> None:
-        """A batch is about to be written."""
+        """Note the position: a batch is about to be written."""
         self._behind = dict(writer.state.merge)
         self._tokens = [{split: count["tokens"] for split, count in counts.items()} for counts in writer.state.counts]
         self._positions = [output.position() for output in self._outputs]
 
     def after(self, writer: Writer) -> None:
-        """It was written."""
+        """Begin and end pieces: the batch was written."""
         for i, output in enumerate(self._outputs):
             for split, (index, *_) in output.position().items():
                 tokens = writer.state.counts[i][split]["tokens"]
@@ -111,14 +111,14 @@ class Pieces:
                     self._begin(i, split, index)
 
     def found(self, writer: Writer) -> list[FilePiece]:
-        """All of them, when the last batch was written; those of val, which keep every part waiting, come first."""
+        """Return all pieces, after the last batch. Those of val come first, because they need every part."""
         for (i, split), piece in list(self._open.items()):
             tokens = writer.state.counts[i][split]["tokens"]
             full = self._outputs[i].position()[split][0] > piece.first
             before = [one for one in self._done if (one.output, one.split) == (i, split)]
             if full or not before:
                 self._end(piece, _END, tokens)
-            else:  # a last file that is not full goes with those before it: `--tail` may join them
+            else:  # a last file that is not full belongs to the piece before: `--tail` may join them
                 before[-1].stop, before[-1].parts[1] = _END, piece.parts[1]
                 before[-1].tokens += tokens - piece.tokens
         return sorted(self._done, key=lambda piece: (piece.split != "val", piece.parts, piece.output, piece.first))

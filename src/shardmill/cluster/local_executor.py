@@ -1,4 +1,4 @@
-"""Parts in processes of this machine: one after another, or several at a time."""
+"""Runs parts in processes of this machine, one after another or several at a time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardmill.run import usable_cpus
 
 
 class LocalExecutor(Executor):
-    """`parallel` processes at a time; the CPUs are divided among them."""
+    """Runs `parallel` processes at a time, and divides the CPUs among them."""
 
     def __init__(self, out: str, memory: int | None = None, workers: int | None = None, parallel: int = 1) -> None:
         if parallel < 1:
@@ -39,7 +39,7 @@ class LocalExecutor(Executor):
         process.make(self.kind, number)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
-        while self._new:  # at once: it may be frozen before its first word, and silence counts from here on
+        while self._new:  # at once: a process that freezes before its first report must count as silent
             yield self._new.pop(), PartReport("running", self._node)
         if not self._running:
             time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""A mark that the driver leaves in the output folder, so that a node can say whether it sees the same one."""
+"""A mark that the driver leaves in the output folder, so that a node can check that it sees the same folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = ".parts/driver"
 
 @dataclass(frozen=True)
 class Mark:
-    """What the driver has left, to be handed to a node."""
+    """The mark, as it is sent to a node."""
 
     out: str
     value: str
@@ -23,7 +23,7 @@ class Mark:
 
     @classmethod
     def leave(cls, out: str) -> Mark:
-        """OutputError or OSError where nothing can be written there."""
+        """Write a new mark. Raise OutputError or OSError if that fails."""
         mark = cls(out, secrets.token_hex(8), __version__)
         if is_url(out):
             ObjectStore(out).put(_NAME, mark.value.encode())
@@ -33,7 +33,7 @@ class Mark:
         return mark
 
     def trouble(self) -> str:
-        """What keeps this machine from making parts, in words; empty if nothing does."""
+        """Return what keeps this machine from making parts, or an empty string."""
         if self.version != __version__:
             return f"it has shardmill {__version__}, and the driver has {self.version}"
         try:

@@ -1,7 +1,7 @@
-"""The rows of all parts in order, for the same loop and the same writer as any run's.
+"""The rows of all parts in order, for the same loop and writer as in any other run.
 
-Files of a format with shards are written in pieces, several at a time (layout.py). A format with one file a split is
-written in one go, and so is a dataset with `--limit`. With `--keep-parts` nothing is written but the manifest.
+The files of a format with shards are written in pieces, several at a time (layout.py). A format with one file a split
+is written by one process, and so is a dataset with `--limit`. With `--keep-parts` only the manifest is written.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from shardmill.cluster.dividing import PartBounds
 from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
+from shardmill.cluster.part_files import RowSettings, StoredPart
 from shardmill.cluster.place import final_files, part_name
-from shardmill.cluster.planning import PartPlan, facts_of
-from shardmill.cluster.stored_part import RowSettings, StoredPart
+from shardmill.cluster.planning import PartBounds, PartPlan, facts_of
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.options import Val
 from shardmill.run import (
@@ -41,12 +40,12 @@ from shardmill.storage import Written, writing_temporary_files
 from shardmill.units import show_bytes
 
 _log = logging.getLogger(__name__)
-_MOST_PIECES = 10_000  # about, since whoever makes one reads the list of them
-_USED = 1 << 30  # bytes of parts that were used up, and are removed together
+_MOST_PIECES = 10_000  # about: every process that makes a piece reads the list of them
+_USED = 1 << 30  # bytes of used parts that are removed together
 
 
 class MergedParts(Producer):
-    """The rows of all parts in order."""
+    """Produces the rows of all parts in order."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class MergedParts(Producer):
         make: Callable[[Layout], None],
         at_once: int,
     ) -> None:
-        """`manifests`: of all parts. `make`: makes all pieces that are missing, `at_once` of them at a time."""
+        """`manifests`: those of all parts. `make`: makes the missing pieces, `at_once` of them at a time."""
         val, options = Val.parse(plan.options.val), plan.options
         self._whole, self._plan, self._outputs, self._make, self._pieces_at_once = whole, plan, outputs, make, at_once
         self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
@@ -78,7 +77,7 @@ class MergedParts(Producer):
             output.only = {}
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
-        """Parts are removed as they are used up; those that files are just being written from are still there."""
+        """Check the disk. Parts are removed once used, but those that files are being written from are still there."""
         if self._whole.keep:
             return
         tokens: collections.Counter[str] = collections.Counter()
@@ -101,13 +100,13 @@ class MergedParts(Producer):
             yield batches
 
     def _kept(self, writer: Writer) -> Generator[Batch, None, None]:
-        """No rows: the files of the parts are counted, and get their names."""
+        """Yield no rows: count the files of the parts, and give them their names."""
         for part in self._whole.parts[writer.state.merge.get("part", 0) :]:
             yield Batch([], [], {}, after=partial(self._take_files, part))
         for i, output in enumerate(self._outputs):
             files, position = [file for file in writer.checkpoints.files if file[0] == i], output.position()
             for split in {split for _, split, _ in files}:
-                position[split][0] = position[split][0] or 1  # it has files already
+                position[split][0] = position[split][0] or 1  # the split has files already
             output.restore(position, [written for _, _, written in files])
         writer.checkpoints.keep(now=True)
         self._whole.place.adopt({part_name(n): final_files(one) for n, one in enumerate(self._manifests)})
@@ -115,7 +114,7 @@ class MergedParts(Producer):
             output.only = None
 
     def _take_files(self, part: PartBounds, writer: Writer) -> None:
-        """The files of a part are the dataset's."""
+        """Take the files of a part over into the dataset."""
         manifest = self._manifests[part.number]
         for i, described in enumerate((manifest, *manifest.get("also", ()))):
             for name, split in described["splits"].items():
@@ -125,7 +124,7 @@ class MergedParts(Producer):
         _end_part(part, manifest, self._stored(part), writer)
 
     def _at_once(self, writer: Writer) -> Generator[Batch, None, None]:
-        """All rows; where `--limit` is reached inside of a part, that one is read from its text, as on one machine."""
+        """Yield all rows. A part inside which `--limit` is reached is read from its text, as on one machine."""
         state, place = writer.state, self._whole.place
         parts = self._whole.parts[state.merge.get("part", 0) :]
         writer.pass_bytes(self._whole.bytes - sum(part.bytes for part in parts))
@@ -149,7 +148,7 @@ class MergedParts(Producer):
                 used.clear()
 
     def _laid_out(self, writer: Writer) -> Generator[Batch, None, None]:
-        """The rows without their tokens, to find the pieces; then these are made, and their files are ours."""
+        """Yield the rows without writing tokens, to find the pieces; then have these made, and take their files."""
         state = writer.state
         writer.pass_bytes(self._whole.bytes if state.merge else 0)
         if not state.merge:
@@ -174,7 +173,7 @@ class MergedParts(Producer):
             output.only = None
 
     def _lay_out(self, writer: Writer) -> Iterator[Batch]:
-        """Not to be recorded before all of it is done: it takes a hundredth of the time that writing takes."""
+        """Find the pieces. Nothing is recorded before the end: it takes a hundredth of the time of writing."""
         pieces = Pieces(self._outputs, self._piece_bytes())
         for part in self._whole.parts:
             stored = self._stored(part)
@@ -214,7 +213,7 @@ class MergedParts(Producer):
 
 
 class _TextOfPart(EncodedText):
-    """The text from where a part begins, up to `--limit`."""
+    """Encodes the text from the beginning of a part up to `--limit`."""
 
     def __init__(self, part: PartBounds, sources: int, plan: Plan, outputs: list[Output]) -> None:
         super().__init__(plan, outputs)
@@ -235,19 +234,19 @@ def _set_stage(stage: str, writer: Writer) -> None:
 
 
 def _enter_text(part: PartBounds, writer: Writer) -> None:
-    """From here on this part's text is read. So many records of its first source lie behind as the parts before had."""
+    """Go on with the text of this part. Records of its first source are counted from those of earlier parts."""
     state = writer.state
     state.source, state.position = part.first, Position(records=state.merge.get("records", 0))
     state.merge = {"part": part.number, "text": 1}
 
 
 def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, writer: Writer) -> None:
-    """Count what was found in a part, and go on to the next."""
+    """Count what a part found, and go on to the next."""
     state, opened = writer.state, manifest["part"]["open"]
     for name in state.totals:
         state.totals[name] += manifest["part"]["fallbacks"] if name == "fallbacks" else manifest[name]
     behind = state.merge.get("records", 0)
-    # Of the first source, earlier parts may have some; of the last, later ones.
+    # Earlier parts may hold some of the first source, and later parts some of the last.
     first = next(iter(manifest["sources"]), None)
     for number, block in enumerate(manifest["sources"].blocks() if first else ()):
         if number == 0 and first:
@@ -268,6 +267,6 @@ def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, wr
 
 
 def _renumbered(line: bytes, behind: int) -> bytes:
-    """A reject with so many records more before it."""
+    """Return the line of a reject with its number raised by `behind`."""
     record = json.loads(line)
     return json_line({key: value + behind if key in ("line", "row") else value for key, value in record.items()})

@@ -1,4 +1,4 @@
-"""The last of the three steps: the dataset from its parts, which must all be there."""
+"""The last of the three steps: makes the dataset from its parts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from shardmill.units import parse_bytes
 MakePieces = Callable[[PartPlan, Layout, Progress], None]
 """Makes all pieces that are missing, and removes parts that no piece needs any more."""
 _PROCESS, _PIECE = 150_000_000, 60_000_000  # bytes of memory that a merge takes, and each piece that is being written
-_AT_ONCE = 4  # pieces that are written together, where nobody says: a disk is busy with fewer
+_AT_ONCE = 4  # pieces that are written together by default: fewer keep a disk busy
 _PATIENCE = 600.0  # seconds without a byte written after which the disk has failed
 
 
@@ -45,7 +45,7 @@ def merge(
     keep_parts: bool = False,
     progress: Progress | None = None,
 ) -> Result:
-    """Write the dataset of a plan from its parts, which must all be there. The same call goes on from where one ended.
+    """Write the dataset of a plan from its parts, which must all be there. The same call resumes an earlier one.
 
     Parts are removed as they are used up. `workers`: files that are written at a time. `keep_parts`: UsageError unless
     the plan was made so.
@@ -66,7 +66,7 @@ def merge(
 
 
 def _make_in_threads(threads: int, plan: PartPlan, layout: Layout, progress: Progress) -> None:
-    """Copying and hashing release the interpreter, so threads of this process suffice."""
+    """Make the missing pieces in threads: copying and hashing release the GIL."""
     missing, sizes = missing_pieces(plan.place, layout), layout.sizes()
     parts, stopped, copied = UnusedParts(plan, layout, missing), threading.Event(), Copied(sizes, missing, progress)
     pool, stuck = ThreadPoolExecutor(threads, "shardmill-piece"), False
@@ -89,13 +89,13 @@ def _make_in_threads(threads: int, plan: PartPlan, layout: Layout, progress: Pro
         )
         raise
     finally:
-        stopped.set()  # ends each within a batch, unless the disk is stuck
+        stopped.set()  # each thread ends within a batch, unless the disk is stuck
         pool.shutdown(wait=not stuck, cancel_futures=True)
         progress.end()
 
 
 class Copied:
-    """What all pieces together have copied, for the progress display."""
+    """Adds up what all pieces have copied, for the progress display."""
 
     def __init__(self, sizes: dict[int, int], missing: list[int], progress: Progress) -> None:
         self._bytes = {number: 0 if number in set(missing) else size for number, size in sizes.items()}
@@ -104,7 +104,7 @@ class Copied:
         progress.begin(sum(sizes.values()), self._sum(), Budget(None, 1))
 
     def of(self, number: int) -> Progress:
-        """Return what the piece of this number reports to."""
+        """Return the object to which the piece of this number reports."""
         piece = Progress()
         piece.update = partial(self._update, number)  # type: ignore[method-assign]
         return piece
@@ -118,13 +118,13 @@ class Copied:
 
 
 def merge_by(make: MakePieces, at_once: int, out: str, memory: int | str | None, progress: Progress) -> Result:
-    """The same, with pieces that are made in another way, so many at a time."""
+    """Merge with pieces that `make` makes, `at_once` of them at a time."""
     settle_allocator()
     destination = open_destination(out)
     whole = find_part_plan(out)
     if whole is None:
         if manifest := destination.manifest():
-            place_of(out).clear()  # what a kill in the last step has left
+            place_of(out).clear()  # leftovers of a kill in the last step
             return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
     plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
@@ -137,7 +137,7 @@ def merge_by(make: MakePieces, at_once: int, out: str, memory: int | str | None,
 
 
 def _all_parts(whole: PartPlan) -> Iterator[dict[str, Any]]:
-    """The manifests of all parts."""
+    """Yield the manifests of all parts. Raise an error that names a missing or foreign part."""
     if missing := missing_parts(whole):
         listed = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
         raise UsageError(

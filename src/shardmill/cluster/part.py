@@ -1,4 +1,4 @@
-"""One part of a plan, made by whoever has its number; made twice, it is the same, and only one is kept."""
+"""Makes one part of a plan. Any process can, given its number; made twice, it is the same, and one copy is kept."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from shardmill import arguments
-from shardmill.cluster.dividing import PartBounds
+from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import part_manifest, part_name
-from shardmill.cluster.planning import PartPlan, read_part_plan
-from shardmill.cluster.rows_output import RowsOutput
+from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
 from shardmill.documents import Bounds, Position, chunks_of
 from shardmill.errors import BusyError, UsageError
 from shardmill.run import Batch, Destination, EncodedText, Entry, Plan, Progress, Rows, Run, Worker, Writer
@@ -29,11 +28,11 @@ from shardmill.tokens import Engine, Tokenizer
 
 @dataclass(frozen=True)
 class PartResult:
-    """What `make_part` has done."""
+    """The result of `make_part`."""
 
     number: int
     made: bool
-    """False: it was there already, or another was faster."""
+    """False: it was there already, or another process was faster."""
     bytes: int
     documents: int
     tokens: int
@@ -43,7 +42,7 @@ class PartResult:
 
 @dataclass
 class LoadedTokenizer:
-    """That of a plan, and an engine that has learnt from the parts before: for all parts that a process makes."""
+    """The tokenizer of a plan, and engines with warm caches, kept for all parts that a process makes."""
 
     tokenizer: Tokenizer | None = None
     engines: list[Engine] = field(default_factory=list)
@@ -59,7 +58,7 @@ def make_part(
     progress: Progress | None = None,
     loaded: LoadedTokenizer | None = None,
 ) -> PartResult:
-    """Make one part of the plan at `out`. The same call goes on from where one ended on this machine."""
+    """Make one part of the plan at `out`. The same call resumes an earlier one of this machine."""
     arguments.instance("progress", progress, Progress)
     whole = read_part_plan(out)
     number = arguments.number("number", number, least=0)
@@ -82,7 +81,7 @@ def make_part(
 def _make(
     whole: PartPlan, part: PartBounds, settings: dict[str, Any], progress: Progress, loaded: LoadedTokenizer
 ) -> tuple[Path, dict[str, Any], int]:
-    """Where the part was made, its manifest, and the memory that it took.
+    """Return the folder in which the part was made, its manifest, and the memory that it took.
 
     Another process that is at work on it may be frozen, so it is left alone.
     """
@@ -102,7 +101,7 @@ def _make(
 
 
 class PartText(EncodedText):
-    """The text within a part's bounds. What counts across parts is settled when they are merged."""
+    """Encodes the text within a part's bounds. The merge settles what counts across parts."""
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class PartText(EncodedText):
 
     @property
     def remarks(self) -> dict[str, Any]:  # type: ignore[override]
-        """What the merge needs to know besides: who encoded, and how far the last source was read."""
+        """What else the merge needs: the engine, and how far the last source was read."""
         assert self._writer is not None
         state = self._writer.state
         opened = {} if state.position == Position() else {"records": state.position.records, **state.here}
@@ -137,14 +136,14 @@ class PartText(EncodedText):
             yield map(self._with_rows, batches)
 
     def _with_rows(self, batch: Batch) -> Batch:
-        """The table of rows is written with the first output, which knows only tokens otherwise."""
+        """Have the table of rows written with the first output, which gets only tokens otherwise."""
         output = self._outputs[0]
         if isinstance(output, RowsOutput) and batch.streams:
             batch.after = partial(_write_rows, output, batch.streams[output.eot].rows, batch.piece)
         return batch
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
-        """The merge says what all takes; a part is small beside it."""
+        """Check nothing: the merge checks the space for all parts."""
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         state = writer.state
@@ -158,7 +157,7 @@ class PartText(EncodedText):
 
 
 def _write_rows(output: RowsOutput, rows: Rows, piece: bool, writer: Writer) -> None:
-    """Keep rows as they are, but for the split of a piece, which the beginning of its document has decided."""
+    """Write rows. The split of a piece is that of the beginning of its document."""
     if piece:
         rows = replace(rows, val=np.full(len(rows), writer.state.split == "val"))
     output.append_rows(rows)

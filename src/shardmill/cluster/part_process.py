@@ -1,8 +1,8 @@
-"""A process that makes parts, one after another, and says every second how far it is. Executors run these.
+"""A process that makes parts one after another, and reports its progress every second. Executors run these.
 
-A process of its own has the memory limit to itself, can be ended by its id, and dies alone. Whoever starts it holds
-the other end of its standard input, and says there what is to be made: when that end closes, for whatever reason, the
-process ends as on a signal. To start one takes half a second, which is why it is kept for the next part.
+A process of its own has the memory limit to itself, can be killed by its id, and dies alone. It reads from standard
+input which part to make. When the other end of that pipe closes, for whatever reason, the process ends as on a signal.
+Starting one takes half a second, so it is kept for the next part.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from shardmill.errors import ShardmillError
 from shardmill.run import Done, MemoryUse, Progress, most_resident, own_process, resident
 
 _EVERY = 1.0  # seconds between two reports
-_ORDERLY = 0.6  # seconds to record what is done: less than the two that a command has to end
-_TAIL = 2000  # bytes of what a process said before it died
+_ORDERLY = 0.6  # seconds to record what is done; a command has two seconds to end
+_TAIL = 2000  # bytes of a process's last words on stderr
 
 
 class PartProcess:
-    """The process, for whoever started it."""
+    """The handle of such a process."""
 
     def __init__(self, out: str, memory: int | None, workers: int | None, node: str, folder: str = ".") -> None:
-        """`folder`: where relative paths begin; left as it is where this machine has no such folder."""
+        """`folder`: the working directory, unless this machine has no such folder."""
         self._node = node
         self._rest = b""
         self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         command = [sys.executable, "-m", __name__, out, str(memory or 0), str(workers or 0), node]
-        # A session of its own: Ctrl-C at the terminal is for the driver, which then ends all in order.
+        # A session of its own: Ctrl-C at the terminal must reach the driver only, which ends all in order.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -48,26 +48,26 @@ class PartProcess:
         )
 
     def make(self, kind: str, number: int) -> None:
-        """Begin to make a part or a piece. It must be idle; if it has died meanwhile, what is read next says so."""
+        """Start to make a part or a piece; the process must be idle. If it has died, `read` reports that."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{kind} {number}\n".encode())
             self._process.stdin.flush()
 
     def fileno(self) -> int:
-        """What `select` waits for."""
+        """Return the file descriptor for `select`."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
     def read(self) -> list[PartReport]:
-        """What it has said since, when `fileno` is ready. The last report is the last thing to read."""
+        """Return new reports, when `fileno` is ready."""
         data = os.read(self.fileno(), 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
         reports = [PartReport.read(line) for line in lines]
         return reports if data else [*reports, self._died()]
 
     def _died(self) -> PartReport:
-        """It has ended without a word."""
+        """Return the report of a process that ended without one."""
         code = self._process.wait()
         if code < 0:
             return PartReport("lost", self._node, why=f"its process was ended by {signal.Signals(-code).name}")
@@ -79,13 +79,13 @@ class PartProcess:
         return PartReport("failed", self._node, error=error)
 
     def ask(self) -> None:
-        """Ask it to end; what it has done so far is recorded."""
+        """Ask it to end; it records what is done."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
     def end(self) -> None:
-        """End it, and wait until it is gone: a moment, also where it is frozen."""
+        """End it and wait until it is gone, which takes a moment even if it is frozen."""
         self.ask()
         try:
             self._process.wait(_ORDERLY)
@@ -98,7 +98,7 @@ class PartProcess:
 
 
 class _Reports(Progress):
-    """In the process: the state of what it makes, told every second, also when nothing is new."""
+    """Inside the process: reports progress every second, even if nothing is new."""
 
     def __init__(self, node: str, limit: int, stream: IO[bytes]) -> None:
         self._node, self._limit, self._stream = node, limit, stream
@@ -114,7 +114,7 @@ class _Reports(Progress):
         self._done = done
 
     def tell(self, kind: str, error: ShardmillError | None = None, *, still: bool = False) -> None:
-        """`still`: only if it was at work until now."""
+        """Send a report. `still`: only while something is being made."""
         memory = resident() if kind == "running" else most_resident()
         with self._telling:
             if still and not self._busy:
@@ -132,7 +132,7 @@ class _Reports(Progress):
 
 
 def _listen(tasks: queue.SimpleQueue[tuple[str, int]]) -> None:
-    """Take what is to be made from standard input; when that closes, end as on a signal."""
+    """Read orders from standard input; when it closes, end as on a signal."""
     for line in sys.stdin:
         kind, number = line.split()
         tasks.put((kind, int(number)))
@@ -140,9 +140,9 @@ def _listen(tasks: queue.SimpleQueue[tuple[str, int]]) -> None:
 
 
 def main() -> None:
-    """Make what standard input says."""
+    """Make the parts and pieces that standard input names."""
     out, memory, workers, node = sys.argv[1:]
-    # Reports have standard output to themselves, whatever a library prints.
+    # Standard output is for reports only, whatever a library prints.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     interrupts.listen()
@@ -150,7 +150,7 @@ def main() -> None:
     threading.Thread(target=_listen, args=(tasks,), name="shardmill-starter", daemon=True).start()
     reports = _Reports(node, int(memory), stream)
     own_process()
-    gc.disable()  # modules make many objects and no garbage
+    gc.disable()  # imports make many objects and no garbage
     from shardmill.cluster.part import LoadedTokenizer, make_part
     from shardmill.cluster.pieces import make_piece
 

@@ -1,4 +1,4 @@
-"""One piece of the final files, copied from the parts. Several processes may copy the same piece; the first counts."""
+"""Writes one piece of the final files from the parts. Several processes may write the same piece; the first counts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from shardmill.cluster.layout import FilePiece, Layout, piece_name, read_layout
+from shardmill.cluster.part_files import StoredPart
 from shardmill.cluster.place import Place, part_manifest, part_name, place_of
 from shardmill.cluster.planning import PartPlan
-from shardmill.cluster.stored_part import StoredPart
 from shardmill.errors import BusyError, Interrupted, ShardmillError
 from shardmill.run import MANIFEST, Batch, Done, Journal, Progress, append_batch, manifest_json
 from shardmill.shards import Output, open_output
@@ -32,7 +32,7 @@ def make_piece(
     progress: Progress | None = None,
     stopped: threading.Event | None = None,
 ) -> bool:
-    """Write the files of a piece, unless they are there. One that was interrupted is begun anew: it is a shard or so.
+    """Write the files of a piece, unless they are there. An interrupted piece is begun anew: it is about one shard.
 
     Return False if they were there already, or another process was faster.
     """
@@ -56,7 +56,7 @@ def make_piece(
 
 
 def missing_pieces(place: Place, layout: Layout) -> list[int]:
-    """The numbers of the pieces that are still to be made."""
+    """Return the numbers of the pieces that are still to be made."""
     there = place.published()
     return [number for number in range(len(layout.pieces)) if piece_name(number) not in there]
 
@@ -74,7 +74,7 @@ class UnusedParts:
         return range(first, last + 1)
 
     def remove(self, piece: int) -> None:
-        """This piece is made."""
+        """Remove the parts that nobody needs, now that this piece is made."""
         self._needed.subtract(self._parts_of(piece))
         self._unused += [part for part in self._parts_of(piece) if not self._needed[part]]
         while self._unused:
@@ -82,7 +82,7 @@ class UnusedParts:
 
 
 def _lock_folder(place: Place, name: str) -> tuple[Path, Journal]:
-    """Return an empty folder to work in. One that another process holds is left alone: that one may be frozen."""
+    """Lock and return an empty folder. One that another process holds is left alone: that process may be frozen."""
     for attempt in itertools.count():
         folder = place.work(name, attempt)
         try:
@@ -129,7 +129,7 @@ def _settled(output: Output) -> list[Written]:
 
 
 def _batches(place: Place, layout: Layout, piece: FilePiece, output: Output) -> Iterator[Batch]:
-    """The rows of the parts, from the place that was noted for the piece."""
+    """Yield the rows of the parts, from the position that was noted for the piece."""
     behind = dict(piece.behind)
     for number in range(piece.parts[0], piece.parts[1] + 1):
         manifest = part_manifest(place, number)

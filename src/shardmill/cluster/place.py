@@ -1,4 +1,4 @@
-"""Where the parts of a run lie until they are merged: in a hidden folder of the dataset's folder, or below its URL.
+"""Where the parts of a run are kept until they are merged: in a hidden folder of the dataset, or below its URL.
 
 OUT/.parts/plan.json             what is to be done, and where each part begins
 OUT/.parts/sources.jsonl         every source, a line each
@@ -38,63 +38,60 @@ _BLOCK = 1 << 20
 
 
 class Place(ABC):
-    """What can be done with the parts of a run, wherever they lie. Any machine may do it at any time.
-
-    What is published has a name: that of a part, or of a piece of the final files.
-    """
+    """The storage of parts, for any machine at any time. Published things have the name of a part or of a piece."""
 
     out: str
     """The folder or the URL of the dataset."""
     block: int
-    """Bytes that are read at once where much is read."""
+    """Bytes to read at once from large files."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
-        """A small file; None: it is not there."""
+        """Return the content of a small file, or None if it is not there."""
 
     @abstractmethod
     def create(self, name: str, path: Path) -> None:
-        """Put a copy of a file there, unless there is one of this name already."""
+        """Store a copy of a file, unless there is one of this name already."""
 
     @abstractmethod
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
-        """Some bytes of a file, as far as it has them; FileNotFoundError when it is not there."""
+        """Return bytes of a file, fewer at its end. Raise FileNotFoundError if it is not there."""
 
     @abstractmethod
     def work(self, name: str, attempt: int) -> Path:
-        """A folder of this machine's own in which it is made; what an earlier attempt has left may be in it."""
+        """Return a folder of this machine to make it in. Files of an earlier attempt may be in it."""
 
     @abstractmethod
     def publish(self, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
-        """Make a folder's files the thing of this name, unless it is there already. The folder is gone then.
+        """Publish the files of a folder under this name, unless it is taken. The folder is gone afterwards.
 
-        `final`: they are files of the dataset, which `adopt` gives their names.
+        `final`: they are files of the dataset, and `adopt` will give them their names. Return False if it is taken.
         """
 
     @abstractmethod
     def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Give final files their names in the dataset, as far as that is not done; OutputError where one is missing."""
+        """Give final files their names in the dataset, unless they have them. Raise OutputError if one is missing."""
 
     @abstractmethod
     def published(self) -> set[str]:
-        """The names of all that is there."""
+        """Return the names of everything that is published."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
-        """The files of a part that is needed no more; its manifest stays, to tell it from one that is missing."""
+        """Delete the files of a part that was used. Its manifest stays, so that it does not count as missing."""
 
     @abstractmethod
     def clear(self) -> None:
-        """Remove everything that was for the parts."""
+        """Delete everything that belongs to parts and pieces."""
 
     def manifest(self, name: str) -> dict[str, Any] | None:
-        """That of what was published; None: it is not there yet, DamageError: it cannot be read."""
+        """Return the manifest of what was published, or None. Raise DamageError if it cannot be read."""
         data = self.read(f"{name}/{MANIFEST}")
         return None if data is None else parse_manifest(data, f"{self.out}/{FOLDER}/{name}/{MANIFEST}")
 
 
 def place_of(out: str | os.PathLike[str]) -> Place:
-    """Where the parts of a dataset lie."""
+    """Return the place for the parts of a dataset."""
     return StorePlace(os.fspath(out)) if is_url(out) else FolderPlace(Path(out))
 
 
@@ -103,7 +100,7 @@ def part_name(number: int) -> str:
 
 
 def part_manifest(place: Place, number: int) -> dict[str, Any] | None:
-    """The manifest of a part; None: it is not there yet, OutputError: it is damaged."""
+    """Return the manifest of a part, or None. Raise OutputError if it is damaged."""
     try:
         manifest = place.manifest(part_name(number))
         if manifest is not None and manifest["part"]["number"] != number:
@@ -149,7 +146,7 @@ class FolderPlace(Place):
             return data[: file.readinto(data.data)]
 
     def work(self, name: str, attempt: int) -> Path:
-        # A folder that several machines see need not have locks that they all respect, so each has its own.
+        # Locks on a shared folder may not work between machines, so each machine has a folder of its own.
         folder = self._folder / "work" / f"{name}.{socket.gethostname() or 'host'}.{attempt}"
         with writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +156,7 @@ class FolderPlace(Place):
         try:
             os.rename(folder, self._folder / name)
         except OSError as why:
-            # So the system says that it is there already; or that all was merged, and nothing is there any more.
+            # These mean that it is there already, or that all was merged and is gone.
             late = self.read(f"{name}/{MANIFEST}") is not None or self.read(PLAN) is None
             if why.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EACCES, errno.ENOENT) or not late:
                 raise OutputError(f"cannot write: {why.strerror or why}", place=str(self._folder)) from why
@@ -197,9 +194,9 @@ class FolderPlace(Place):
 
 
 class StorePlace(Place):
-    """Parts in an object store. They are made on the machine's own disk, and read again by ranges."""
+    """Parts in an object store. They are made on the machine's own disk, uploaded, and read by ranges."""
 
-    block = 1 << 22
+    block = 1 << 23
 
     def __init__(self, url: str) -> None:
         self._store = ObjectStore(url)
@@ -224,8 +221,8 @@ class StorePlace(Place):
         return folder
 
     def publish(self, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
-        # Under a name of its own: one that comes late must not replace what others may be reading. Final files have
-        # their names, and whoever comes late would write the same bytes.
+        # Under a name of its own: a late copy must not replace what others may be reading. Final files have their
+        # names already, since a late copy writes the same bytes.
         own = secrets.token_hex(6)
         files = {file["name"]: file["bytes"] for file in files_of(manifest)}
         staying = {file["name"] for file in final_files(manifest)} if final else ()
@@ -242,7 +239,7 @@ class StorePlace(Place):
         return first
 
     def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
-        """They have them already."""
+        """Check the final files, which have their names already."""
         there = self._store.beside({file["name"].rpartition("/")[0] for listed in files.values() for file in listed})
         for name, file in ((name, file) for name, listed in files.items() for file in listed):
             if there.get(file["name"]) != file["bytes"]:
@@ -258,19 +255,19 @@ class StorePlace(Place):
 
     def clear(self) -> None:
         shutil.rmtree(self._own, ignore_errors=True)
-        # The plan goes first: without it, whoever comes late knows that all is done.
+        # The plan goes first: without it, a late copy knows that all is done.
         names = sorted((name for name, _ in self._store.below(FOLDER)), key=lambda name: not name.endswith(PLAN))
         self._store.delete(names[:1])
         self._store.delete(names[1:])
 
 
 def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """All that a manifest lists."""
+    """Return all files that a manifest lists."""
     return final_files(manifest) + ([manifest["rejects"]] if "rejects" in manifest else [])
 
 
 def final_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:
-    """Those of all formats and splits."""
+    """Return the files of all formats and splits."""
     described = (manifest, *manifest.get("also", ()))
     return [file for one in described for split in one["splits"].values() for file in split["files"]]
 

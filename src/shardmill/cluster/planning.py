@@ -1,4 +1,4 @@
-"""A plan cut into contiguous parts, each of which any machine can make by itself."""
+"""Cuts a plan into contiguous parts that any machine can make by itself."""
 
 from __future__ import annotations
 
@@ -9,48 +9,65 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardmill import __version__, arguments
-from shardmill.cluster.dividing import PartBounds, divided, undivided_sources
+from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
-from shardmill.cluster.rows_output import RowsOutput
 from shardmill.documents import Bounds
 from shardmill.errors import MismatchError, OutputError, UsageError
+from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
 from shardmill.run import Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
 from shardmill.shards import SPLITS, Output, format_named
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import Source, Sources, writing_temporary_files
+from shardmill.storage import Source, Sources, compression_of, format_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
 
 PART_BYTES = 4 << 30
-"""Bytes of the sources in a part, by default; `docs/scale.md` says why."""
+"""Default size of a part, in bytes of its sources; `docs/scale.md` says why."""
 _MOST_PARTS, _MOST_FILES = 100_000, 1_000_000  # of a plan, and of a split of a part
 _SOURCES = "sources.jsonl"
+_NAMED = 3  # sources that a message names at most
+
+
+class PartBounds(NamedTuple):
+    """A part: from a byte of one source to a byte of another."""
+
+    number: int
+    first: int
+    byte: int
+    last: int
+    end: int
+    """A byte of the last source; 0: nothing of that source is in this part."""
+    bytes: int
+    """Stored bytes of its sources."""
+    line: int
+    """The offset of its first source in the list of sources."""
 
 
 @dataclass(frozen=True)
 class PartPlan:
-    """What is to be done, and how it is divided."""
+    """A plan and its parts, as they are stored for all machines."""
 
     out: str
     options: dict[str, Any]
-    """Of `prepare`, as they were given."""
+    """Options of `prepare`, as given."""
     fingerprint: str
-    """Of the whole plan, as the manifest will have it."""
+    """That of the whole plan, as it will stand in the manifest."""
     sources: int
     bytes: int
     lines: int
-    """Bytes of the list of sources."""
+    """Size of the list of sources in bytes."""
     parts: list[PartBounds]
     undivided: list[str]
-    """Some sources that are larger than a part should be, and cannot be entered in their middle."""
+    """Some sources that are larger than a part and cannot be divided."""
     name: str = ""
     """Prefix of shard names."""
     keep: int = 0
-    """With `--keep-parts`, the number of parts that was asked for; 0: parts hold rows, to be merged."""
+    """With `--keep-parts`, the number of parts that was asked for; otherwise 0."""
 
     @cached_property
     def place(self) -> Place:
@@ -59,7 +76,7 @@ class PartPlan:
     def load(
         self, part: PartBounds | None, settings: Mapping[str, Any], tokenizer: Tokenizer | None = None
     ) -> tuple[Plan, Bounds]:
-        """The plan with the sources of a part, and what of these is in it; None: with all.
+        """Return the plan with the sources of a part and the bounds of the part in them; None: with all sources.
 
         `settings`: options of `prepare` that do not change the bytes. `tokenizer`: that of the plan, if it is loaded.
         """
@@ -73,11 +90,11 @@ class PartPlan:
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
     def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
-        """What a part writes: rows to be merged, or its own shards, whose numbers follow those of the parts before."""
+        """Return the outputs of a part: rows to be merged, or shards, numbered after those of earlier parts."""
         outputs = open_outputs(plan, folder, name=self.name, first=(_MOST_PARTS + number) * _MOST_FILES)
         if not self.keep:
             return [RowsOutput(folder, plan.tokenizer.dtype, eot) for eot in dict.fromkeys(one.eot for one in outputs)]
-        for output in outputs:  # what a whole split has besides comes with the merge
+        for output in outputs:  # the merge writes what belongs to a whole split
             output.only = {split: range(_MOST_FILES) for split in SPLITS}
         return outputs
 
@@ -90,7 +107,7 @@ def plan_parts(
     keep_parts: bool = False,
     **options: Any,
 ) -> PartPlan:
-    """Write down how a run is divided into parts; the keywords are the options of `prepare`.
+    """Divide a run into parts, and store the plan; the keywords are the options of `prepare`.
 
     `keep_parts`: the shards of the parts will be those of the dataset. The same call again changes nothing;
     MismatchError when the folder has another plan, or a dataset of one.
@@ -110,7 +127,7 @@ def plan_parts(
         starts = _write_sources(found, listed)
         made = PartPlan(
             place.out, kept, fingerprint(facts), len(found), total, starts[-1],
-            list(divided(found, count, starts, whole_texts)), undivided_sources(found, total // count, whole_texts),
+            list(_divided(found, count, starts, whole_texts)), _undivided(found, total // count, whole_texts),
             plan.name, keep,
         )  # fmt: skip
         before = _read(place)
@@ -118,7 +135,7 @@ def plan_parts(
             _compare(before, made)
             return before
         place.create(_SOURCES, listed)
-        if keep:  # where files are merged, the merge looks
+        if keep:  # otherwise the merge checks
             destination.check_foreign(open_outputs(plan, destination.folder))
         written = Path(folder) / PLAN
         data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
@@ -127,22 +144,58 @@ def plan_parts(
     return _read(place) or made
 
 
+def _divided(sources: Sources, count: int, starts: array[int], whole_texts: bool) -> Iterator[PartBounds]:
+    """Yield parts of about equal size. A border lies inside a source only if that can be divided."""
+    sizes = sources.sizes
+    ends = array("q", accumulate(sizes))
+    total = ends[-1] if ends else 0
+    borders = [(0, 0)]
+    index = 0
+    for number in range(1, count):
+        at = total * number // count
+        while index < len(ends) and ends[index] <= at:
+            index += 1
+        inside = at - (ends[index] - sizes[index]) if index < len(ends) else 0
+        if inside and not _can_be_entered(sources[index], whole_texts):
+            index, inside = (index, 0) if 2 * inside < sizes[index] else (index + 1, 0)
+        if borders[-1] < (index, inside) < (len(sources), 0):
+            borders.append((index, inside))
+    borders.append((len(sources), 0))
+    before = array("q", accumulate(sizes, initial=0))
+    for number, ((first, byte), (last, end)) in enumerate(pairwise(borders)):
+        size = before[last] + end - before[first] - byte
+        yield PartBounds(number, first, byte, last, end, size, starts[first])
+
+
+def _undivided(sources: Sources, size: int, whole_texts: bool) -> list[str]:
+    """Return the names of some sources larger than `size` that cannot be divided."""
+    large = (sources[index] for index, bytes in enumerate(sources.sizes) if bytes > size)
+    return [source.name for source in islice((one for one in large if not _can_be_entered(one, whole_texts)), _NAMED)]
+
+
+def _can_be_entered(source: Source, whole_texts: bool) -> bool:
+    """Whether a part may begin inside a source. `whole_texts`: not inside a text file, which is one document."""
+    format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
+    sectioned = INPUT_FORMATS[format].sectioned and not (whole_texts and format == "text")
+    return sectioned and not compression_of(source.path)
+
+
 def finished_parts(
     sources: Any, out: str, parts: int | None, keep_parts: bool, options: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """The manifest of the dataset, if there is one; MismatchError for one of another plan."""
+    """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
     plan, _ = _find_plan(sources, out, options)
     return open_destination(out).finished(facts_of(plan, _count(plan, parts) if keep_parts else 0))
 
 
 def facts_of(plan: Plan, keep: int) -> Facts:
-    """All that the bytes are a function of: with `--keep-parts`, of the number of parts too."""
+    """Return everything that determines the bytes: with `--keep-parts`, also the number of parts."""
     facts = plan.facts()
     return {**facts, "options": {**facts["options"], "keep_parts": keep}} if keep else facts
 
 
 def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan, dict[str, Any]]:
-    """The plan of one machine, and the options as they were given."""
+    """Return the plan as for one machine, and the options as given."""
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
     found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
@@ -155,7 +208,7 @@ def _tokenizer(options: Options) -> Tokenizer:
 
 
 def _count(plan: Plan, parts: int | None) -> int:
-    """How many parts there should be."""
+    """Return the number of parts."""
     if plan.sources.total_bytes is None:
         raise UsageError("a stream cannot be cut into parts", hint="store it in a file first")
     if parts is not None and arguments.number("parts", parts, least=1) > _MOST_PARTS:
@@ -164,7 +217,7 @@ def _count(plan: Plan, parts: int | None) -> int:
 
 
 def _check_kept(plan: Plan) -> None:
-    """UsageError where the shards of parts cannot be those of the dataset."""
+    """Raise UsageError if the shards of parts cannot be those of the dataset."""
     options = plan.options
     single = [name for name in options.format if not format_named(name).sharded]
     val = Val.parse(options.val)
@@ -179,12 +232,12 @@ def _check_kept(plan: Plan) -> None:
 
 
 def find_part_plan(out: str | os.PathLike[str]) -> PartPlan | None:
-    """The plan that was written for a folder or a URL; None: there is none."""
+    """Return the plan that is stored for a folder or URL, or None."""
     return _read(place_of(arguments.path("out", out)))
 
 
 def read_part_plan(out: str | os.PathLike[str]) -> PartPlan:
-    """The same; UsageError when there is none."""
+    """Return the plan that is stored for a folder or URL. Raise UsageError if there is none."""
     place = place_of(arguments.path("out", out))
     plan = _read(place)
     if plan is None:
@@ -193,7 +246,7 @@ def read_part_plan(out: str | os.PathLike[str]) -> PartPlan:
 
 
 def missing_parts(plan: PartPlan) -> list[int]:
-    """The numbers of the parts that are still to be made."""
+    """Return the numbers of the parts that are still to be made."""
     there = plan.place.published()
     return [part.number for part in plan.parts if part_name(part.number) not in there]
 
@@ -222,7 +275,7 @@ def _compare(before: PartPlan, now: PartPlan) -> None:
 
 
 def _write_sources(sources: Sources, path: Path) -> array[int]:
-    """Write all down; gives where each stands, and where the list ends."""
+    """Write the list of sources. Return the offset of each, and of the end."""
     starts, at = array("q"), 0
     with open(path, "wb") as file:
         for source in sources:
@@ -241,7 +294,7 @@ def _write_sources(sources: Sources, path: Path) -> array[int]:
 
 
 def _read_sources(place: Place, start: int, end: int, count: int) -> Iterator[Source]:
-    """So many sources from a place in the list on."""
+    """Yield `count` sources from an offset in the list."""
     held = b""
     while count > 0 and (start < end or held):
         block = place.section(_SOURCES, start, min(end, start + (1 << 20))).tobytes() if start < end else b""

@@ -1,8 +1,8 @@
-"""Parts as tasks of a Ray cluster.
+"""Runs parts as tasks of a Ray cluster.
 
-A task is a relay: it makes the part in a process of its own and hands on what that one reports. Its arguments are a
-place and a number, never data. Ray is told not to retry: the driver does, and it also knows of frozen nodes, which
-Ray waits for without end.
+A task is a relay: it runs a process that makes the part, and forwards its reports. Its arguments are a place and a
+number, never data. Ray is told not to retry, because the driver does, and the driver also handles frozen nodes, for
+which Ray would wait for ever.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from shardmill.run import default_memory
 from shardmill.units import show_bytes
 
 _log = logging.getLogger(__name__)
-_THREADS = 4  # of a part, where nobody says: on a node of 64 CPUs 16 parts run, and a lost one costs little
+_THREADS = 4  # of a part by default: a node of 64 CPUs runs 16 parts, and a lost one costs little
 _RELAY = 150_000_000  # bytes that the task's own process takes beside the part's; up to 110 MB were seen
 _ANSWER = 10.0  # seconds for the head of a cluster to answer at all
-_PROBE = 60.0  # seconds for every node to start a process and look into the folder
-_EVERY = 1.5  # seconds between two reports of a part: those of a thousand parts must not keep the driver busy
+_PROBE = 60.0  # seconds for every node to start a process and look for the folder
+_EVERY = 1.5  # seconds between two reports of a part: a thousand parts must not keep the driver busy
 _IDLE = 5.0  # seconds for which a process is kept for the next part
-_NEWS = 5.0  # seconds for which the list of nodes is good
-_SUBMITTED = 2  # tasks for each that can run: Ray starts the next one at once, and does not wait for the driver
+_NEWS = 5.0  # seconds for which the list of nodes is cached
+_SUBMITTED = 2  # tasks submitted for each that can run, so that Ray can start the next one without the driver
 
 
 class _Spare:
-    """On a node: the process of the last part, which the next task of this worker may use, if one comes soon."""
+    """On a node: keeps the process of the last part for the next task of this worker, if one comes soon."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class _Spare:
         self._timer: threading.Timer | None = None
 
     def take(self, *settings: Any) -> PartProcess:
-        """A process with these settings, an idle one or a new one."""
+        """Return a process with these settings, the idle one or a new one."""
         with self._lock:
             kept, self._kept = self._kept, None
             if self._timer is not None:
@@ -56,8 +56,13 @@ class _Spare:
             kept[1].end()
         return PartProcess(*settings)
 
+    def start(self, *settings: Any) -> None:
+        """Start a process for the first part, unless there is one."""
+        if self._kept is None:
+            self.keep(PartProcess(*settings), *settings)
+
     def keep(self, process: PartProcess, *settings: Any) -> None:
-        """It is idle now."""
+        """Keep a process that is idle now."""
         with self._lock:
             self._kept = settings, process
             self._timer = threading.Timer(_IDLE, self._end)
@@ -75,18 +80,18 @@ _spare = _Spare()
 
 
 def _relay(
-    mark: Mark, kind: str, number: int, memory: int, workers: int, folder: str
+    kind: str, number: int, mark: Mark, memory: int, workers: int, folder: str
 ) -> Iterator[tuple[str, int, str] | str]:
-    """On a node: make a part, and yield where, and what its process says. Cancelling the task ends the process."""
+    """On a node: make a part. Yield where it runs, then its reports. Cancelling the task ends the process."""
     import ray
 
     node = str(ray.util.get_node_ip_address())
     yield str(ray.get_runtime_context().get_node_id()), os.getpid(), node
-    if trouble := mark.trouble():  # a node that has joined since the others were asked
+    if trouble := mark.trouble():  # a node that joined after the others were asked
         error = UsageError(f"the node {node} cannot make parts: {trouble}")
         yield PartReport("failed", node, error=error).line()
         return
-    # From the module itself: what Ray sends to a node is a copy of this function.
+    # Imported, since Ray sends a copy of this function to the node, with globals of its own.
     from shardmill.cluster.ray_executor import _spare
 
     settings = mark.out, memory, workers, node, folder
@@ -95,7 +100,7 @@ def _relay(
         process.make(kind, number)
         told = 0.0
         while not last:
-            # Awake now and then: Ray cancels a task between two steps of Python.
+            # Wake up now and then: Ray cancels a task between two steps of Python.
             ready, _, _ = select.select([process], [], [], 0.5)
             for report in process.read() if ready else ():
                 if report.last:
@@ -110,18 +115,25 @@ def _relay(
             process.end()
 
 
-def _trouble(mark: Mark) -> str:
-    """On a node: what keeps it from making parts."""
-    return mark.trouble()
+def _get_ready(mark: Mark, memory: int, workers: int, folder: str) -> str:
+    """On a node: return what keeps it from making parts; if nothing does, start a process for the first part."""
+    import ray
+
+    from shardmill.cluster.ray_executor import _spare
+
+    trouble = mark.trouble()
+    if not trouble:
+        _spare.start(mark.out, memory, workers, str(ray.util.get_node_ip_address()), folder)
+    return trouble
 
 
 def _end_frozen(process: int) -> None:
-    """On a node: end a relay that is stopped by a signal. It cannot be cancelled, and would keep its CPUs for ever."""
+    """On a node: kill a relay that is stopped by a signal. Ray cannot cancel it, and it keeps its CPUs."""
     import psutil
 
     try:
         relay = psutil.Process(process)
-        # Only one of this node's Ray, and no newer process of that number.
+        # Only a worker of this node's Ray, not a newer process with the same id.
         if relay.ppid() == os.getppid() and relay.status() == psutil.STATUS_STOPPED:
             relay.kill()
     except psutil.NoSuchProcess:
@@ -129,14 +141,14 @@ def _end_frozen(process: int) -> None:
 
 
 def _knock(address: str) -> None:
-    """OSError where nobody listens: Ray itself would try for minutes."""
+    """Raise OSError if nobody listens there; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         socket.create_connection((host, int(port)), _ANSWER).close()
 
 
 class RayExecutor(Executor):
-    """As many parts at a time as the cluster has CPUs and memory for."""
+    """Runs as many parts at a time as the cluster has CPUs and memory for."""
 
     def __init__(
         self, out: str, memory: int | None = None, workers: int | None = None, ray_address: str | None = None
@@ -186,14 +198,14 @@ class RayExecutor(Executor):
             ) from None
         finally:
             if handler is not None and signal.getsignal(signal.SIGTERM) is not handler:
-                signal.signal(signal.SIGTERM, handler)  # Ray has put its own in the place of ours
+                signal.signal(signal.SIGTERM, handler)  # Ray has replaced ours
         self._joined = True
 
     def _nodes(self) -> list[dict[str, Any]]:
         return [node for node in self._ray.nodes() if node["Alive"]]
 
     def _fitting(self, node: dict[str, Any]) -> int:
-        """How many parts fit on a node."""
+        """Return how many parts fit on a node."""
         assert self._workers is not None and self._memory is not None
         resources = node["Resources"]
         by_memory = resources.get("memory", 0) // (self._memory + _RELAY)
@@ -201,10 +213,11 @@ class RayExecutor(Executor):
 
     def _ask_nodes(self) -> None:
         self._mark = Mark.leave(self._out)
+        # One task for each part that fits: Ray starts its workers at the same time, not one after another.
         asked = {
-            self._on(node["NodeID"], _trouble).remote(self._mark): node["NodeManagerAddress"]
+            self._on(node["NodeID"], _get_ready).remote(*self._settings()): node["NodeManagerAddress"]
             for node in self._nodes()
-            if self._fitting(node)
+            for _ in range(self._fitting(node))
         }
         answered, silent = self._ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE)
         for answer in answered:
@@ -213,18 +226,18 @@ class RayExecutor(Executor):
             except self._ray.exceptions.RayTaskError as why:
                 trouble = f"it cannot run shardmill: {why.cause or why}"
             except self._ray.exceptions.RayError:
-                continue  # it has gone since; Ray will not send parts there
+                continue  # the node is gone; Ray will not send parts there
             if trouble:
                 raise UsageError(
                     f"the node {asked[answer]} cannot make parts: {trouble}",
                     hint="sources and output have to be on a shared folder, or in a store (s3://, gs://, az://), "
                     "and every node needs the same release of shardmill",
                 )
-        for answer in silent:
-            _log.warning("the node %s does not answer", asked[answer])
+        for node in {asked[answer] for answer in silent}:
+            _log.warning("the node %s does not answer", node)
 
     def _on(self, node: str, function: Any) -> Any:
-        """A task that runs on this node only, whatever runs there."""
+        """Return a task that runs on this node, even if it is busy."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         where = NodeAffinitySchedulingStrategy(node, soft=False)
@@ -237,14 +250,18 @@ class RayExecutor(Executor):
         return _SUBMITTED * self._slots - len(self._tasks)
 
     def start(self, copy: int, number: int) -> None:
-        self._tasks[copy] = self._task.remote(self._mark, self.kind, number, self._memory, self._workers, os.getcwd())
+        self._tasks[copy] = self._task.remote(self.kind, number, *self._settings())
+
+    def _settings(self) -> tuple[Any, ...]:
+        """What a node needs to make parts."""
+        return self._mark, self._memory, self._workers, os.getcwd()
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
         if not self._tasks:
             time.sleep(seconds)
             return
         tasks = list(self._tasks.values())
-        # Not longer: Ray looks for signals once a second only, and Ctrl-C has two.
+        # Not longer: Ray looks for signals once a second, and Ctrl-C must end within two.
         if not self._ray.wait(tasks, timeout=min(seconds, 0.25))[0]:
             return
         ready, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=0)
@@ -257,7 +274,7 @@ class RayExecutor(Executor):
                 yield copy, report
 
     def _next(self, copy: int, task: Any) -> PartReport:
-        """What the task said; what it says first is where it runs."""
+        """Return the next report of a task; the first thing a task yields is where it runs."""
         known = self._ray.exceptions
         try:
             said = self._ray.get(next(task))
@@ -282,7 +299,7 @@ class RayExecutor(Executor):
         self._task = None
         if self._joined:
             self._joined, self._tasks, self._where = False, {}, {}
-            self._ray.shutdown()  # ends the tasks of this driver; their parts' processes see that, and record
+            self._ray.shutdown()  # ends this driver's tasks; the processes of their parts record what is done
             return
         for copy in list(self._tasks):
             self.stop(copy)
