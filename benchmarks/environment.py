@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.containers import CACHE
-from shardmill.tokens.vocabulary import gpt2_ranks
+from shardmill.tokens.rank_files import gpt2_ranks
 
 PEERS = Path(__file__).parent / "peers"
 VENV = CACHE / "venv"

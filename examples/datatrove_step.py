@@ -1,4 +1,4 @@
-"""A step that ends a datatrove pipeline with token files.    python examples/datatrove_step.py OUT FOLDER"""
+"""The final step of a datatrove pipeline, which writes token files.    python examples/datatrove_step.py OUT FOLDER"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import shardmill
 
 
 class WriteTokens(PipelineStep):
-    """Every task makes a dataset of its own, `OUT/00000` and so on; the options are those of `prepare`."""
+    """Each task writes its own dataset: `OUT/00000` and so on. The options are those of `prepare`."""
 
     name, type = "shardmill", "TOKENIZER"
 
@@ -25,7 +25,7 @@ class WriteTokens(PipelineStep):
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
         source = shardmill.NamedSource((document.text for document in data), name=f"task-{rank:05}")
-        # A task that was cut short is begun again by datatrove, from its first document.
+        # datatrove restarts an interrupted task from its first document, so an unfinished dataset is replaced.
         made = shardmill.prepare(source, f"{self.out}/{rank:05}", overwrite=True, **self.options)
         self.stat_update("documents", value=made.manifest["documents"])
         yield from ()

@@ -1,4 +1,4 @@
-"""Read, filter in Python, tokenize, in a run that can be resumed.    python examples/filter_documents.py OUT SOURCE…"""
+"""Read, filter in Python and tokenize, in a resumable run.    python examples/filter_documents.py OUT SOURCE…"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -15,13 +15,13 @@ LEAST = 200  # characters
 
 
 def long_ones(*sources: str) -> Iterator[pa.RecordBatch]:
-    """Batches of a few megabytes; no Python object is made for a document."""
+    """Yield batches of a few megabytes; no Python object is made for a document."""
     for batch in shardmill.read(*sources):
         yield batch.filter(pc.greater_equal(pc.utf8_length(batch["text"]), LEAST))
 
 
 def prepare(out: str, *sources: str) -> shardmill.Result:
-    # The version says what was read, so that a changed file is noticed; say more here when the filter changes.
+    # The version identifies the files and the filter. Extend it when you change the filter.
     version = f"{shardmill.read(*sources).fingerprint}, at least {LEAST}"
     kept = shardmill.NamedSource(lambda: long_ones(*sources), name="long", version=version)
     return shardmill.prepare(kept, out)

@@ -1,4 +1,4 @@
-"""A dataset of Hugging Face, filtered, into token files.    python examples/from_datasets.py OUT FILES…"""
+"""Filter a Hugging Face dataset and write token files.    python examples/from_datasets.py OUT FILES…"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shardmill
 
 
 def prepare(out: str, *files: str) -> shardmill.Result:
-    """Streamed, so that nothing is copied to a cache first; its state is kept, so that a later run resumes there."""
+    """Stream the rows, so that nothing is copied to a cache first. Their state is saved, so a run can be resumed."""
     rows = datasets.load_dataset("json", data_files=list(files), split="train", streaming=True)
     kept = rows.filter(lambda row: len(row["text"]) >= 200)
     return shardmill.prepare(shardmill.NamedSource(kept, name="long", version="1"), out)

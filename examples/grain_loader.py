@@ -1,4 +1,4 @@
-"""Blocks of a dataset as a grain pipeline, with arrays of JAX.    python examples/grain_loader.py DIR"""
+"""Blocks of a dataset in a grain pipeline, as JAX arrays.    python examples/grain_loader.py DIR"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shardmill
 
 
 class Blocks:
-    """What grain calls a random-access source: block i of the training tokens, with the token that follows it."""
+    """A random-access source for grain: block i of the training tokens, and the token after it."""
 
     def __init__(self, folder: str, block: int) -> None:
         self.tokens, self.block = shardmill.open(folder)["train"], block
@@ -26,7 +26,7 @@ class Blocks:
 
 
 def batches(folder: str, block: int = 64, batch: int = 4, seed: int = 1) -> grain.IterDataset:
-    """Shuffled anew in each epoch; its iterator has `get_state` and `set_state`."""
+    """Reshuffled in each epoch. To resume, use `get_state` and `set_state` of the iterator."""
     blocks = grain.MapDataset.source(Blocks(folder, block)).shuffle(seed=seed).repeat()
     rows = blocks.to_iter_dataset().batch(batch, drop_remainder=True)
     return rows.map(lambda row: (jnp.asarray(row[:, :-1]), jnp.asarray(row[:, 1:])))

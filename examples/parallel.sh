@@ -1,11 +1,11 @@
 #!/bin/bash
-# A dataset by GNU parallel, on this machine or on several that ssh reaches.
+# Make a dataset with GNU parallel, on this machine or on several over ssh.
 #
 #   examples/parallel.sh OUT PARTS SOURCE... [options of shardmill plan]
 #
-# SERVERS=2/:,8/node1,8/node2 names the machines and how many parts each makes at a time (by default two, here). They all
-# see OUT and the sources under the same names. To run the same line again is safe: parts that are there are not made
-# again. A part that fails, or whose machine is lost, is tried three times.
+# SERVERS=2/:,8/node1,8/node2 lists the machines and the number of parts that each makes at a time (default: two, on
+# this machine). All machines must see OUT and the sources under the same names. You can run the same line again:
+# finished parts are not repeated. A part that fails, or whose machine is lost, is tried three times.
 set -euo pipefail
 
 out=$1 parts=$2

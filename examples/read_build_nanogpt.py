@@ -1,4 +1,4 @@
-"""build-nanogpt: one shard after the other, batch by batch.    python examples/read_build_nanogpt.py DIR"""
+"""build-nanogpt: read shards one after another, batch by batch.    python examples/read_build_nanogpt.py DIR"""
 
 # ruff: noqa: T201
 from __future__ import annotations

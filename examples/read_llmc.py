@@ -1,4 +1,4 @@
-"""llm.c: a head of 256 integers, then exactly as many tokens as it says.    python examples/read_llmc.py DIR"""
+"""llm.c: a header of 256 integers, then as many tokens as it states.    python examples/read_llmc.py DIR"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -11,8 +11,8 @@ import numpy as np
 
 def shard(path: Path) -> np.ndarray:
     head = np.fromfile(path, np.int32, 256)
-    assert head[0] == 20240520 and head[1] == 1, "not a shard of llm.c"
-    assert path.stat().st_size == 1024 + 2 * int(head[2]), "not as long as its head says"
+    assert head[0] == 20240520 and head[1] == 1, "not an llm.c shard"
+    assert path.stat().st_size == 1024 + 2 * int(head[2]), "the file size does not match the header"
     return np.fromfile(path, np.uint16, offset=1024)
 
 

@@ -1,6 +1,6 @@
-"""Megatron: documents found by the index beside the tokens.    python examples/read_megatron.py PREFIX
+"""Megatron: find documents with the index file.    python examples/read_megatron.py PREFIX
 
-With megatron-core installed: `IndexedDataset(PREFIX)[i]` gives the same.
+With megatron-core, `IndexedDataset(PREFIX)[i]` returns the same.
 """
 
 # ruff: noqa: T201

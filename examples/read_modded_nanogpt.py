@@ -1,4 +1,4 @@
-"""modded-nanogpt: shards of llm.c; a document begins at each 50256.    python examples/read_modded_nanogpt.py DIR"""
+"""modded-nanogpt: llm.c shards; a document begins at each 50256.    python examples/read_modded_nanogpt.py DIR"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -16,7 +16,7 @@ def documents(folder: str, split: str = "train") -> list[np.ndarray]:
     for path in sorted(Path(folder).glob(f"*_{split}_*.bin")):
         tokens = np.fromfile(path, np.uint16, offset=1024)
         starts = np.flatnonzero(tokens == BOS)
-        # What stands before the first start of a shard is the rest of a document that began in the one before.
+        # The tokens before the first start belong to a document that began in the previous shard.
         found += np.split(tokens, starts)[1:]
     return found
 

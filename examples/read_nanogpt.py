@@ -1,4 +1,4 @@
-"""nanoGPT: windows drawn anywhere in `train.bin`.    python examples/read_nanogpt.py DIR"""
+"""nanoGPT: draw windows at random offsets of `train.bin`.    python examples/read_nanogpt.py DIR"""
 
 # ruff: noqa: T201
 from __future__ import annotations

@@ -1,12 +1,12 @@
 #!/bin/bash
-# A dataset on a Slurm cluster: each task of an array makes one part, and a last job merges them.
+# Make a dataset on a Slurm cluster: each task of an array makes one part, and a final job merges them.
 #
 #   examples/slurm.sh OUT PARTS SOURCE... [options of shardmill plan]
 #
 # for example: examples/slurm.sh /shared/tokens 200 '/shared/crawl/*.parquet' -t gpt2 -f shards
 #
-# OUT and the sources are on a file system that every node sees, or in an object store. To run the same line again is
-# safe: parts that are there are not made again.
+# OUT and the sources must be on a file system that every node sees, or in an object store. You can run the same line
+# again: finished parts are not repeated.
 #SBATCH --job-name=shardmill
 #SBATCH --cpus-per-task=16
 #SBATCH --mem=8G

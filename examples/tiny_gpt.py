@@ -1,4 +1,4 @@
-"""A small GPT, trained on the CPU straight from a dataset.    python examples/tiny_gpt.py DIR [STEPS]"""
+"""A small GPT, trained on the CPU from a dataset.    python examples/tiny_gpt.py DIR [STEPS]"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -47,7 +47,7 @@ def loss_of(model: TinyGPT, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def loss_on(split: shardmill.dataset.Split, model: TinyGPT, most: int = 10) -> float:
-    """The mean over the split's blocks, or some of them."""
+    """Return the mean loss over at most `most` blocks of the split."""
     losses = [
         loss_of(model, x, y) for _, (x, y) in zip(range(most), split.batches(1, BLOCK, tensors=True), strict=False)
     ]
@@ -56,7 +56,7 @@ def loss_on(split: shardmill.dataset.Split, model: TinyGPT, most: int = 10) -> f
 
 @torch.no_grad()
 def go_on(model: TinyGPT, tokens: torch.Tensor, count: int) -> torch.Tensor:
-    """The tokens, and so many more that the model draws, one after the other."""
+    """Return the tokens, followed by `count` tokens drawn from the model."""
     for _ in range(count):
         likely, ids = model(tokens[None, -BLOCK:])[0, -1].topk(20)
         tokens = torch.cat([tokens, ids[torch.multinomial(likely.softmax(0), 1)]])
@@ -64,7 +64,7 @@ def go_on(model: TinyGPT, tokens: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def train(folder: str, steps: int = 60) -> list[float]:
-    """The loss after each step."""
+    """Return the loss of each step."""
     torch.manual_seed(0)
     data = shardmill.open(folder)
     model = TinyGPT(data.manifest["tokenizer"]["vocab_size"])

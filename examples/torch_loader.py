@@ -1,4 +1,4 @@
-"""Batches in PyTorch's DataLoader, and a training run that goes on.    python examples/torch_loader.py DIR"""
+"""Batches in PyTorch's DataLoader, and how to resume a training run.    python examples/torch_loader.py DIR"""
 
 # ruff: noqa: T201
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shardmill
 
 
 def steps(folder: str, done: int = 0, workers: int = 2) -> Iterator[tuple[Tensor, Tensor]]:
-    """The batches after the first `done` steps; each of 4 rows of 64 tokens, in an order that `seed` gives."""
+    """Yield the batches after the first `done` steps: 4 rows of 64 tokens each, in an order that `seed` determines."""
     batches = shardmill.open(folder)["train"].batches(batch=4, block=64, seed=1)
     batches.load_state_dict(batches.state_after(done))
     yield from DataLoader(batches, batch_size=None, num_workers=workers)

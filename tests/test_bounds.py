@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.bound_shares import BAR, NEEDS, RUN, SCALED, Need, bound, gain, least_seconds, page, table
-from shardmill.tokens.vocabulary import gpt2_ranks
+from shardmill.tokens.rank_files import gpt2_ranks
 from tests.corpus import documents
 
 STEPS = {

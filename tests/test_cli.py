@@ -62,14 +62,14 @@ import sys, threading
 from shardmill.cli import main
 from shardmill.run import progress
 progress._EVERY, told = 0.01, threading.Semaphore(0)
-words, update = progress._Meter.words, progress.Lines.update
+words, update = progress.Meter.words, progress.Lines.update
 def counted(self):
     told.release()
     return words(self)
 def waiting(self, done):
     told.acquire(timeout=100)
     update(self, done)
-progress._Meter.words, progress.Lines.update = counted, waiting
+progress.Meter.words, progress.Lines.update = counted, waiting
 main(sys.argv[1:])
 """
     source = tmp_path / "a.txt"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.tokens.vocabulary import gpt2_ranks
+from shardmill.tokens.rank_files import gpt2_ranks
 from tests.corpus import contents, documents, write_jsonl
 
 PACKAGE = Path(__file__).parents[1] / "src" / "shardmill"

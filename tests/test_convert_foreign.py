@@ -11,10 +11,12 @@ import pytest
 
 import shardmill
 from shardmill.dataset import conversion, verify
+from shardmill.dataset.stored import Marked
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
 from shardmill.shards import TokenFile, TokenFiles, format_named
+from shardmill.shards.document_index import Ends
 from tests.corpus import write_jsonl
 from tests.datasets import EOT, make_dataset, with_eot
 from tests.foreign import (
@@ -179,3 +181,12 @@ def test_what_is_damaged_or_unknown_is_said(tmp_path: Path) -> None:
     write_megatron(theirs / "bad", [np.array([1, 70_000, EOT])], [0, 1])
     (theirs / "train.bin").unlink()
     assert "token 1" in refused(DamageError, "70,000 is no token of `gpt2`").place
+
+
+def test_a_document_of_an_index_that_is_only_eot_keeps_its_end(tmp_path: Path) -> None:
+    np.array([11, EOT, EOT, 12, EOT], np.uint16).tofile(tmp_path / "a.bin")
+    tokens = TokenFiles([TokenFile(tmp_path / "a.bin", 5)], np.dtype(np.uint16))
+    index = Ends(tokens, [3], lambda file: np.array([2, 3, 5]))
+    rows, found = Marked(tokens, "after", EOT, index).stream("train", 0, tokens.read(0, 5), "before")
+    assert found["train"].tolist() == [EOT, 11, EOT, EOT, 12]
+    assert rows.length.tolist() == [2, 1, 2] and rows.closes.all()

@@ -20,7 +20,7 @@ import shardmill
 from shardmill.dataset import Dataset
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.options import FORMATS
-from shardmill.shards import document_index
+from shardmill.shards import token_files
 from shardmill.tokens import load_tokenizer
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 
@@ -83,15 +83,15 @@ def test_documents_by_number_and_in_order(opened: Dataset) -> None:
 
 
 def test_documents_are_found_with_few_positions_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_index, "_ENTRIES", 8)
-    monkeypatch.setattr(document_index, "_BLOCK", 1000)
+    monkeypatch.setattr(token_files, "_ENTRIES", 8)
+    monkeypatch.setattr(token_files, "_BLOCK", 1000)
     made = random_documents(2, count=3000, longest=30)
     for format in ("nanogpt", "llmc"):
         documents = shardmill.open(make_dataset(format, tmp_path / format, made))["train"].documents
         for i in (0, 2999, 1234, 63, 64, 65, 17):
             assert np.array_equal(documents[i], made["train"][i])
         assert len(documents) == 3000
-        assert isinstance(documents._index, document_index.EndOfText) and len(documents._index._held) <= 8
+        assert isinstance(documents._index, token_files.EndOfText) and len(documents._index._held) <= 8
 
 
 def test_text_comes_back_from_a_document(tmp_path: Path) -> None:

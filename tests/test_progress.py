@@ -16,15 +16,17 @@ import pytest
 from rich.console import Console
 
 import shardmill
-from shardmill.run.progress import Done, _Meter, default_progress, shorten, view
+from shardmill.run.progress import Done, Meter, default_progress, shorten, view
 from tests.corpus import documents, write_jsonl
 
 DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/long/path/to/part-0003.jsonl.zst", 3, 1)
 
 
-def meter(total: int | None = 12_000_000_000, trouble: str = "") -> _Meter:
+def meter(total: int | None = 12_000_000_000, trouble: str = "") -> Meter:
     budget = SimpleNamespace(sample=lambda: 412_000_000, memory=1_000_000_000)
-    made = _Meter(total, Done(), budget, lambda: trouble)
+    made = Meter()
+    made.trouble = lambda: trouble
+    made.begin(total, Done(), budget)
     made._past = [(time.monotonic() - 10, Done())]
     made.done = DONE
     return made

@@ -28,9 +28,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def begun(folder: Path, *, resumed: bool = False) -> RunRecord:
     (folder / ".shardmill").mkdir(exist_ok=True)
-    made = RunRecord(folder / ".shardmill", lambda work: work())
-    made.begin(Done(), BUDGET, "engine 1", resumed)
-    return made
+    return RunRecord(folder / ".shardmill", lambda work: work(), BUDGET, "engine 1", Done(), resumed=resumed)
 
 
 def test_a_run_leaves_a_record_whose_last_point_is_what_the_manifest_says(tmp_path: Path) -> None:

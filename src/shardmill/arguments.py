@@ -1,7 +1,7 @@
-"""Arguments of the public functions, each as the type that it is meant to be, or a UsageError that names it.
+"""Checks of the arguments of public functions: each returns the value as the right type, or raises a UsageError.
 
-Callers pass what they have: a `Path`, a number of numpy's, `1e8` for a count. What is no such thing is refused before
-anything is read or written.
+Callers pass what they have: a `Path`, a number of numpy, `1e8` for a count. Anything else is refused before anything is
+read or written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST_NAME, _LONGEST_PATH = 255, 4096  # bytes
 
 
 def text(name: str, value: Any) -> str:
-    """Any text but an empty one."""
+    """Text that is not empty."""
     if not isinstance(value, str):
         raise _wrong(name, value, "text")
     if not value:
@@ -35,14 +35,14 @@ def path(name: str, value: Any) -> str:
         encoded = os.fsencode(found)
     except UnicodeEncodeError:
         raise UsageError(f"`{name}` is not text that a file can be called by", place=repr(found)) from None
-    # No file system has longer ones. A URL is no path, and its signature may be long.
+    # No file system has longer names. A URL is not a path, and its signature may be long.
     if "://" not in found and (len(encoded) >= _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME):
         raise UsageError(f"`{name}` is longer than the name of a file can be", place=f"{found[:60]}…")
     return found
 
 
 def number(name: str, value: Any, least: int | None = None) -> int:
-    """A whole number, also one of numpy's."""
+    """A whole number, also a numpy integer."""
     if isinstance(value, bool):
         raise _wrong(name, value, "a whole number")
     try:
@@ -112,7 +112,7 @@ KINDS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def instance(name: str, value: Any, kind: type) -> None:
-    """UsageError for what is no `kind`; None is."""
+    """Raise UsageError unless the value is None or of this type."""
     if value is not None and not isinstance(value, kind):
         raise _wrong(name, value, f"a `{kind.__name__}`")
 

@@ -1,4 +1,4 @@
-"""Where the few things are that one looks for in a long array."""
+"""Searches for rare values in long arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """What `np.flatnonzero` gives, in two thirds of its time where few flags are set: eight of them are one word."""
+    """Return what `np.flatnonzero` does, in two thirds of its time if few flags are set: eight flags are one word."""
     even = len(flags) & ~7
     eights = flags[:even].view(np.uint64)
     words = np.flatnonzero(eights != 0)
@@ -25,12 +25,12 @@ def places(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
 
 
 def occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
-    """Where `sought` stands, as `bytes.split` finds it: from the left, and none inside another."""
+    """Return where `sought` stands, as `bytes.split` finds it: from the left, without overlaps."""
     return find(data, sought) if core.available() else numpy_occurrences(data, sought)
 
 
 def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int64]:
-    """The same where there is no core."""
+    """The same without the core."""
     size = len(sought)
     rarest = min(range(size), key=lambda i: _frequency(sought[i]))
     last = len(data) - size
@@ -46,7 +46,7 @@ def numpy_occurrences(data: NDArray[np.uint8], sought: bytes) -> NDArray[np.int6
 
 
 def _frequency(byte: int) -> int:
-    """A guess at how common a byte is in text: letters and spaces most, then what lines and numbers are made of."""
+    """A guess at how common a byte is in text: letters and spaces most, then control characters and digits."""
     if byte > 127 or 97 <= byte <= 122 or byte == 32:
         return 2
     return 1 if byte < 32 or chr(byte).isalnum() else 0

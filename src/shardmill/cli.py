@@ -1,4 +1,7 @@
-"""The command line: thin. `options.py` says what an option is."""
+"""The command line: every command, and how what goes wrong becomes words and an exit code.
+
+A command imports what it needs when it is called, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
@@ -9,46 +12,37 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from functools import partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from shardmill import __version__, interrupts
 from shardmill.errors import Interrupted, OutputError, ShardmillError
-from shardmill.flags import complete_tokenizers, part_flags, take_part_options
-from shardmill.flags import option_flags as _options
+from shardmill.flags import (
+    complete_tokenizer,
+    folder_argument,
+    json_flag,
+    number_flag,
+    option_flags,
+    part_flags,
+    quiet_flag,
+    sources_argument,
+    summary_flags,
+    take_part_options,
+)
+
+if TYPE_CHECKING:
+    from shardmill.run import Progress, Result
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
 _RESUMABLE = "interrupted: what was recorded stays; the same command goes on from there"
 
 
-_Command = Callable[..., None]
-_json_flag = partial(click.option, "--json", "as_json", is_flag=True)
-
-
-def _summary_flags(command: _Command) -> _Command:
-    """How a run tells what it has made."""
-    command = click.option("-q", "--quiet", is_flag=True, help="no progress and no summary")(command)
-    return _json_flag(help="print the summary as JSON on standard output")(command)
-
-
-def _number(*names: str, least: int = 0, most: int | None = None, **settings: Any) -> Callable[[_Command], _Command]:
-    """A flag that takes a whole number."""
-    shown = settings.get("default") is not None
-    return click.option(*names, type=click.IntRange(least, most), metavar="N", show_default=shown, **settings)
-
-
-def _chosen(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
-    return {name: value for name, value in given.items() if value not in (None, ())}
-
-
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order in which one needs them, not of the alphabet
+        return list(self.commands)  # in the order in which they are needed, not by the alphabet
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -62,28 +56,12 @@ def shardmill() -> None:
     """
 
 
-def _complete_folders(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    from click.shell_completion import CompletionItem
-
-    return [CompletionItem(begun, type="dir")]
-
-
-def _complete_files(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """Recipes that begin so, or else files."""
-    from click.shell_completion import CompletionItem
-
-    from shardmill.sources import list_recipes
-
-    named = [recipe.name for recipe in list_recipes() if begun and recipe.name.startswith(begun)]
-    return [CompletionItem(name) for name in named] or [CompletionItem(begun, type="file")]
-
-
 @shardmill.command(short_help="turn text into token files")
-@click.argument("sources", nargs=-1, metavar="SOURCE...", shell_complete=_complete_files)
+@sources_argument()
 @click.option("-o", "--out", metavar="DIR", help="folder of the dataset, or a URL: s3://, gs://, az://")
-@_options
+@option_flags()
 @part_flags
-@_summary_flags
+@summary_flags
 def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
     """Turn text into token files.
 
@@ -98,15 +76,11 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     from shardmill.run import own_process
 
     own_process()
-    with _importing():
-        from shardmill.run import choose_progress
+    with _without_garbage_collection():
         from shardmill.run import prepare as run
 
-    interrupts.end_orderly(_RESUMABLE)
+        progress = _begin_run(as_json, quiet)
     options = _chosen(given)
-    if quiet:
-        logging.getLogger("shardmill").setLevel(logging.ERROR)
-    progress = choose_progress(quiet or as_json)
     planned, part, in_parts = take_part_options(options, bool(sources) and out is not None)
     if planned is not None:
         from shardmill.cluster import make_called_part, part_words
@@ -118,7 +92,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
             _complain(part_words(made))
         return
     assert out is not None
-    _tell_shadowed(sources, quiet or as_json)
+    _note_shadowed(sources, quiet or as_json)
     if not in_parts:
         result = run(list(sources), out, progress=progress, **options)
     else:
@@ -126,11 +100,11 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 
         with redirect_stdout(sys.stderr):  # Ray prints what it thinks of lost nodes
             result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
-    _tell(result, as_json, quiet)
+    _summarize(result, as_json, quiet)
 
 
 @shardmill.command(short_help="divide the work into parts, for many machines")
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
+@sources_argument(required=True)
 @click.option(
     "-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL, that all machines see"
 )
@@ -138,8 +112,8 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 @click.option(
     "--keep-parts", is_flag=True, help="keep the shards of the parts as they are, of unequal size; nothing is merged"
 )
-@_options
-@_json_flag(help="print the parts as JSON on standard output")
+@option_flags()
+@json_flag(help="print the parts as JSON on standard output")
 def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool, as_json: bool, **given: Any) -> None:
     """Cut the work of a `prepare` into parts of about equal size.
 
@@ -149,7 +123,7 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
     from shardmill.cluster import plan_data, plan_parts, plan_words
     from shardmill.inspection import inspect as look
 
-    _tell_shadowed(sources, as_json)
+    _note_shadowed(sources, as_json)
     options = _chosen(given)
     made = plan_parts(list(sources), out, parts=parts, keep_parts=keep_parts, **options)
     report = look(list(sources), out, **options)
@@ -158,9 +132,9 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
 
 @shardmill.command(short_help="merge the parts into one dataset")
 @click.argument("out", metavar="DIR")
-@partial(_options, only=("memory",))
+@option_flags("memory")
 @click.option("--keep-parts", is_flag=True, help="for a plan that was made with it: its parts are kept in any case")
-@_summary_flags
+@summary_flags
 def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Make the dataset of a plan from its parts, byte for byte what one machine would have made.
 
@@ -171,45 +145,19 @@ def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
 
     own_process()
     from shardmill.cluster import merge as run
-    from shardmill.run import choose_progress
 
-    interrupts.end_orderly(_RESUMABLE)
-    if quiet:
-        logging.getLogger("shardmill").setLevel(logging.ERROR)
-    result = run(out, progress=choose_progress(quiet or as_json), **_chosen(given))
-    _tell(result, as_json, quiet)
-
-
-@contextmanager
-def _importing() -> Iterator[None]:
-    """Modules make many objects and no garbage: to look for it takes a tenth of the time, and again later on."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
-
-
-def _tell_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
-    from shardmill.sources import shadowed
-
-    for name in shadowed(sources) if not quiet else ():
-        _complain(f"note: `{name}` is here, so it is read, and not the recipe of that name")
-
-
-_INSPECTED = (
-    "tokenizer", "pattern", "format", "input_format", "text_field", "separator", "memory", "workers", "recipe",
-)  # fmt: skip
+    _summarize(run(out, progress=_begin_run(as_json, quiet), **_chosen(given)), as_json, quiet)
 
 
 @shardmill.command(short_help="estimate a run before you start it, and find problems")
-@click.argument("sources", nargs=-1, required=True, metavar="SOURCE...", shell_complete=_complete_files)
+@sources_argument(required=True)
 @click.option(
     "-o", "--out", metavar="DIR", help="folder or URL where the dataset will go  [default: the current folder]"
 )
-@partial(_options, only=_INSPECTED)
-@_json_flag(help="print the report as JSON")
+@option_flags(
+    "tokenizer", "pattern", "format", "input_format", "text_field", "separator", "memory", "workers", "recipe"
+)
+@json_flag(help="print the report as JSON")
 def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:
     """Estimate documents, tokens, disk, memory and time of a run from a sample of a few megabytes, and report what
     would go wrong. Nothing is written. The exit code is 1 if `prepare` would stop with an error.
@@ -218,7 +166,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
     """
     from shardmill.inspection import inspect as look
 
-    _tell_shadowed(sources, as_json)
+    _note_shadowed(sources, as_json)
     report = look(list(sources), out, **_chosen(given))
     _print(json.dumps(report.data()) if as_json else report.text())
     if report.stops:
@@ -226,11 +174,11 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
 
 
 @shardmill.command(short_help="check a finished dataset")
-@click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
+@folder_argument("folder")
 @click.option("--sample", default=100, metavar="N", help="number of documents to encode again  [default: 100]")
 @click.option("--source", is_flag=True, help="read all sources again and compare every token")
-@_json_flag(help="print the report as JSON on standard output")
-@click.option("-q", "--quiet", is_flag=True, help="print only damage")
+@json_flag(help="print the report as JSON on standard output")
+@quiet_flag(help="print only damage")
 def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -> None:
     """Check a dataset against its manifest: file sizes, sha256 and counts, that every id is in range and that EOT
     stands exactly between documents. A sample of the documents is encoded again with the tokenizer's own library. The
@@ -249,18 +197,18 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 
 
 @shardmill.command(short_help="print documents with their token boundaries")
-@click.argument("folder", metavar="[DIR]", required=False, shell_complete=_complete_folders)
+@folder_argument("folder", metavar="[DIR]", required=False)
 @click.option("--split", default=None, metavar="SPLIT", help="split to show: train or val  [default: the first one]")
-@_number("-d", "--document", "first", default=0, help="number of the first document to show, counted from 0")
-@_number("--at", help="show the document that holds token N of the split")
+@number_flag("-d", "--document", "first", default=0, help="number of the first document to show, counted from 0")
+@number_flag("--at", help="show the document that holds token N of the split")
 @click.option("--random", is_flag=True, help="show documents drawn at random")
-@_number("--seed", help="with --random: draw the same documents every time")
-@_number("-n", "--documents", least=1, default=3, help="number of documents to show")
-@_number("--tokens", least=1, default=200, help="maximum number of tokens to show of each document")
+@number_flag("--seed", help="with --random: draw the same documents every time")
+@number_flag("-n", "--documents", least=1, default=3, help="number of documents to show")
+@number_flag("--tokens", least=1, default=200, help="maximum number of tokens to show of each document")
 @click.option("--ids", is_flag=True, help="show the id of each token too")
 @click.option("--text", metavar="TEXT", help="show how tokenizers split this text, instead of a dataset")
 @click.option(
-    "-t", "--tokenizer", "tokenizers", multiple=True, metavar="NAME", shell_complete=complete_tokenizers,
+    "-t", "--tokenizer", "tokenizers", multiple=True, metavar="NAME", shell_complete=complete_tokenizer,
     help="with --text: the tokenizer; give several to compare them side by side  [default: gpt2]",
 )  # fmt: skip
 def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **given: Any) -> None:
@@ -288,11 +236,11 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
 
 
 @shardmill.command(short_help="write an HTML page about a dataset")
-@click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
-@click.argument("other", metavar="[DIR2]", required=False, shell_complete=_complete_folders)
+@folder_argument("folder")
+@folder_argument("other", metavar="[DIR2]", required=False)
 @click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="file to write")
-@_number("--seed", default=0, help="seed for drawing documents at random")
-@_number("-n", "--documents", least=1, most=50, default=6, help="number of documents to draw from each split")
+@number_flag("--seed", default=0, help="seed for drawing documents at random")
+@number_flag("-n", "--documents", least=1, most=50, default=6, help="number of documents to draw from each split")
 @click.option(
     "--tokens", default="2B", show_default=True, metavar="N",
     help="maximum number of tokens to read; a larger dataset is sampled",
@@ -308,7 +256,7 @@ def report(folder: str, other: str | None, out: str, **given: Any) -> None:
 
 
 @shardmill.command(short_help="print a dataset card for the hub")
-@click.argument("folder", metavar="DIR", shell_complete=_complete_folders)
+@folder_argument("folder")
 def card(folder: str) -> None:
     """Print a dataset card, made from the manifest: Markdown with the YAML metadata that the Hugging Face hub reads.
 
@@ -321,15 +269,15 @@ def card(folder: str) -> None:
 
 
 @shardmill.command(short_help="write a dataset in another format")
-@click.argument("source", metavar="DIR", shell_complete=_complete_folders)
+@folder_argument("folder")
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
-@partial(_options, only=("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite"))
+@option_flags("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite")
 @click.option(
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
     help="where the end-of-text token stands in files of other tools  [default: detected]",
 )  # fmt: skip
-@_summary_flags
-def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
+@summary_flags
+def convert(folder: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
 
     DIR is a dataset, or a folder of files that another tool has made, in any format but mds. For such files
@@ -337,15 +285,12 @@ def convert(source: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     documents and where. You can stop it at any moment; the same command resumes it.
     """
     from shardmill.dataset import convert as run
-    from shardmill.run import choose_progress
 
-    interrupts.end_orderly(_RESUMABLE)
-    result = run(source, out, progress=choose_progress(quiet or as_json), **_chosen(given))
-    _tell(result, as_json, quiet)
+    _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_chosen(given)), as_json, quiet)
 
 
 @shardmill.command(short_help="list the tokenizers that have a name")
-@_json_flag(help="print the list as JSON")
+@json_flag(help="print the list as JSON")
 def tokenizers(as_json: bool) -> None:
     """List the tokenizers that have a name. `--tokenizer` also accepts any `.tiktoken`, `tokenizer.json` or
     SentencePiece `.model` file, and any hub id.
@@ -364,7 +309,7 @@ def tokenizers(as_json: bool) -> None:
 
 @shardmill.command(short_help="list the recipes for well-known datasets")
 @click.argument("name", required=False)
-@_json_flag(help="print the recipes as JSON")
+@json_flag(help="print the recipes as JSON")
 def recipes(name: str | None, as_json: bool) -> None:
     """List the recipes: names that `prepare` and `inspect` accept as a SOURCE. With NAME, which may be a recipe file,
     print the details of one and the commands it stands for.
@@ -399,8 +344,41 @@ def completion(shell: str) -> None:
     _print(completes.source_template % completes.source_vars())
 
 
-def _tell(result: Any, as_json: bool, quiet: bool) -> None:
-    """The summary of a run: as JSON on standard output, or in words on standard error."""
+def _chosen(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in given.items() if value not in (None, ())}
+
+
+def _note_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
+    from shardmill.sources import shadowed
+
+    for name in shadowed(sources) if not quiet else ():
+        _complain(f"note: `{name}` is here, so it is read, and not the recipe of that name")
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """For imports: they make many objects and no garbage, and to look for it takes a tenth of their time."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def _begin_run(as_json: bool, quiet: bool) -> Progress:
+    """From now on an interrupt ends the run orderly. Return how its progress is shown."""
+    from shardmill.run import choose_progress
+
+    interrupts.end_orderly(_RESUMABLE)
+    if quiet:
+        logging.getLogger("shardmill").setLevel(logging.ERROR)
+    return choose_progress(quiet or as_json)
+
+
+def _summarize(result: Result, as_json: bool, quiet: bool) -> None:
+    """Print the summary of a run: as JSON on standard output, or in words on standard error."""
     from shardmill.run import as_data, as_text
 
     if as_json:
@@ -410,7 +388,7 @@ def _tell(result: Any, as_json: bool, quiet: bool) -> None:
 
 
 def _print(text: str) -> None:
-    """On standard output. To find that nobody reads it is no error; that it cannot be written is."""
+    """Print on standard output. Raise BrokenPipeError if nobody reads it, OutputError if it cannot be written."""
     try:
         click.echo(text)
     except BrokenPipeError:
@@ -420,7 +398,7 @@ def _print(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command, and turn what is expected to go wrong into words and an exit code."""
+    """Run a command and exit; expected failures become words on standard error and an exit code."""
     # Nothing here multiplies matrices, and the threads that numpy starts for it spin a tenth of a second for nothing.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
@@ -441,7 +419,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _complain(f"interrupted: {kept}" if kept else _RESUMABLE)
         sys.exit(interrupts.CODE)
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would try again to write the rest when it ends.
+        # The reader of our output has seen enough. Python would try to write the rest again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except OSError as why:
@@ -454,7 +432,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: list[str]) -> None:
-    """What click's own `main` does, without its handling of interrupts and of pipes that nobody reads."""
+    """Do what click's own `main` does, without its handling of interrupts and of pipes that nobody reads."""
     if instruction := os.environ.get(_COMPLETE):
         from click.shell_completion import shell_complete
 
@@ -464,9 +442,9 @@ def _run(arguments: list[str]) -> None:
 
 
 def _complain(text: str) -> None:
+    """Print on standard error. If that cannot be written, the exit code has to say what is wrong."""
     try:
         click.echo(text, err=True)
     except OSError as why:
         if why.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
             raise
-        # Then the exit code has to say it.

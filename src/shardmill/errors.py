@@ -1,16 +1,17 @@
-"""What can go wrong, as a person would be told.
+"""The expected failures.
 
     ShardmillError            the data or the machine said no         exit 1
       UsageError              the call was wrong                      exit 2
       SourceError             a source cannot be read, or is damaged
       OutputError             the output cannot be written
+        BusyError             another process is at work there
         StuckError            the disk does not answer
       BudgetError             the memory does not suffice
       MismatchError           what stands in the folder is not what this call would make
       DamageError             a dataset is not what its manifest says
     Interrupted               a KeyboardInterrupt that the command line asked for: SIGINT, SIGTERM, SIGHUP   exit 130
 
-A bad document is none of these: it is a reject, and the run goes on. One that the memory has no room for is a
+A bad document is none of these: it is a reject, and the run goes on. A document that does not fit in the memory is a
 BudgetError: with more memory it would be a good one.
 """
 
@@ -18,19 +19,19 @@ from __future__ import annotations
 
 import re
 
-# What a URL holds before its host (a name and a password, a key that may have slashes), and the query of a web address,
-# which may be a signature.
+# What stands in a URL before the host (a name and a password, a key that may have slashes), and the query of a web
+# address, which may be a signature.
 _SECRET = re.compile(r"""(?i)(https?://)[^\s/`'"]*@|((?!https?:)\b[a-z][a-z0-9+.-]+://)[^\s/`'"]*:[^\s`'"]*@""")
 _QUERY = re.compile(r"""(?i)(https?://[^\s?`'"]*)\?[^\s`'"]+""")
 
 
 def without_secrets(text: str) -> str:
-    """A text to be shown in which no URL holds a password or a signature, wherever it was written by mistake."""
+    """Return a text that can be shown: no URL in it holds a password or a signature."""
     return _QUERY.sub(r"\1?…", _SECRET.sub(r"\1\2…@", text)) if "://" in text else text
 
 
 class ShardmillError(Exception):
-    """An expected failure: a sentence, and where known its place, what was kept, and the way out."""
+    """An expected failure: a sentence and, where known, its place, what was kept, and a hint."""
 
     exit_code = 1
 
@@ -71,7 +72,7 @@ class BusyError(OutputError):
 
 
 class StuckError(OutputError):
-    """The disk does not answer. Whoever meets it leaves everything as it is: to close a file would wait as well."""
+    """The disk does not answer. Everything is left as it is: to close a file would wait as well."""
 
 
 class BudgetError(ShardmillError):
@@ -87,7 +88,7 @@ class DamageError(ShardmillError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user wants an end; no ShardmillError, so that nobody takes it for a failure."""
+    """The user wants the command to end; not a ShardmillError, since it is not a failure."""
 
     kept: str | None = None
-    """What the next call goes on from, in words; None: nothing was begun."""
+    """What the next call resumes from, in words; None: nothing was begun."""

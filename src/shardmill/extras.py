@@ -1,4 +1,4 @@
-"""Libraries that only some need, imported when they do."""
+"""Optional libraries, imported when they are needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from shardmill.errors import UsageError
 
 
 def needs(library: str, extra: str, what: str) -> Any:
-    """The library that `what` needs, or a UsageError that says how to get it."""
+    """Import the library that `what` needs, or raise a UsageError that says how to install it."""
     try:
         return importlib.import_module(library)
     except ImportError:

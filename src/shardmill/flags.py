@@ -1,89 +1,126 @@
-"""The flags of commands: those of `Options`, and those of a dataset that is made in parts."""
+"""The flags and arguments that commands share: those of `Options`, of a dataset that is made in parts, and others."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shardmill.errors import UsageError
 from shardmill.options import Options
 
-
-def complete_tokenizers(context: click.Context, parameter: click.Parameter, begun: str) -> list[Any]:
-    """Names that begin so, or else files."""
+if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
+
+
+def _completion(names: list[str], begun: str, otherwise: str) -> list[CompletionItem]:
+    """The names that begin so; where there are none, the shell completes what `otherwise` says: `file` or `dir`."""
+    from click.shell_completion import CompletionItem
+
+    found = [CompletionItem(name) for name in names if name.startswith(begun)]
+    return found or [CompletionItem(begun, type=otherwise)]
+
+
+def _complete_folder(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return _completion([], begun, "dir")
+
+
+def _complete_source(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    from shardmill.sources import list_recipes
+
+    return _completion([recipe.name for recipe in list_recipes()] if begun else [], begun, "file")
+
+
+def complete_tokenizer(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     from shardmill.tokens import list_tokenizers
 
-    named = [one.name for one in list_tokenizers() if one.name.startswith(begun)]
-    return [CompletionItem(name) for name in named] or [CompletionItem(begun, type="file")]
+    return _completion([tokenizer.name for tokenizer in list_tokenizers()], begun, "file")
 
 
-def option_flags(command: Callable[..., None], only: tuple[str, ...] = ()) -> Callable[..., None]:
-    """Every option of `Options` as a flag, or only some."""
-    for option in reversed(dataclasses.fields(Options)):
-        if only and option.name not in only:
-            continue
-        meta = option.metadata
-        several = isinstance(option.default, tuple)
-        settings: dict[str, Any] = {"help": meta["help"], "default": None}
-        if option.default is False:
-            settings |= {"is_flag": True, "default": False}
-        else:
-            settings |= {"metavar": meta["metavar"] or None, "multiple": several}
-            settings["type"] = click.Choice(meta["choices"]) if meta["choices"] else None
-            if option.name in ("seed", "workers"):
-                settings["type"] = int
-            if option.name == "tokenizer":
-                settings["shell_complete"] = complete_tokenizers
-            if option.default is not None:
-                default = ",".join(option.default) if several else option.default
-                settings["help"] += f"  [default: {default}]"
-        command = click.option(*meta["flags"], option.name, **settings)(command)
-    return command
+sources_argument = partial(click.argument, "sources", nargs=-1, metavar="SOURCE...", shell_complete=_complete_source)
+folder_argument = partial(click.argument, metavar="DIR", shell_complete=_complete_folder)
+json_flag = partial(click.option, "--json", "as_json", is_flag=True)
+quiet_flag = partial(click.option, "-q", "--quiet", is_flag=True)
 
 
-_FLAGS = [
+def number_flag(*names: str, least: int = 0, most: int | None = None, **settings: Any) -> Decorator:
+    """A flag that takes a whole number."""
+    shown = settings.get("default") is not None
+    return click.option(*names, type=click.IntRange(least, most), metavar="N", show_default=shown, **settings)
+
+
+def summary_flags(command: Command) -> Command:
+    """How a run reports what it has made."""
+    command = quiet_flag(help="no progress and no summary")(command)
+    return json_flag(help="print the summary as JSON on standard output")(command)
+
+
+def option_flags(*only: str) -> Decorator:
+    """Every option of `Options` as a flag, or only those that are named."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(dataclasses.fields(Options)):
+            if not only or option.name in only:
+                command = _flag(option)(command)
+        return command
+
+    return decorate
+
+
+def _flag(option: dataclasses.Field[Any]) -> Decorator:
+    meta, default = option.metadata, option.default
+    if default is False:
+        return click.option(*meta["flags"], option.name, is_flag=True, default=False, help=meta["help"])
+    several = isinstance(default, tuple)
+    shown = "" if default is None else f"  [default: {','.join(default) if isinstance(default, tuple) else default}]"
+    # Amounts are read later, since they may be written as `100M`.
+    type = int if meta["kind"] == "number" else click.Choice(meta["choices"]) if meta["choices"] else None
+    completion = complete_tokenizer if option.name == "tokenizer" else None
+    return click.option(
+        *meta["flags"], option.name, default=None, type=type, metavar=meta["metavar"] or None, multiple=several,
+        help=meta["help"] + shown, shell_complete=completion,
+    )  # fmt: skip
+
+
+_PART_FLAGS = [
     click.option("--plan", "planned", metavar="DIR", help="make one part of a plan, in place of SOURCE and --out"),
     click.option(
-        "--part",
-        type=int,
-        metavar="K",
+        "--part", type=int, metavar="K",
         help="with --plan: which part; by default the number of this task of a Slurm array or of a Kubernetes job",
     ),
     click.option(
-        "--executor",
-        metavar="NAME",
+        "--executor", metavar="NAME",
         help="make the dataset in parts, in processes of this machine (local) or on a Ray cluster; --memory and "
         "--workers are then those of one part",
     ),
     click.option("--parts", type=int, metavar="N", help="with --executor: how many parts  [default: about 4 GB each]"),
     click.option(
-        "--keep-parts",
-        is_flag=True,
-        default=None,
+        "--keep-parts", is_flag=True, default=None,
         help="with --executor: keep the shards of the parts as they are, of unequal size; nothing is merged",
     ),
     click.option("--parallel", type=int, metavar="N", help="with --executor local: parts at a time  [default: 1]"),
     click.option("--ray-address", metavar="ADDR", help="with --executor ray: HOST:PORT of the cluster's head"),
-]
+]  # fmt: skip
 _WITH_AN_EXECUTOR = ("executor", "parts", "keep_parts", "parallel", "ray_address")
 
 
-def part_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """The options as flags of a command."""
-    for flag in reversed(_FLAGS):
+def part_flags(command: Command) -> Command:
+    """The flags of `prepare` for a dataset that is made in parts."""
+    for flag in reversed(_PART_FLAGS):
         command = flag(command)
     return command
 
 
 def take_part_options(options: dict[str, Any], called: bool) -> tuple[str | None, int | None, dict[str, Any]]:
-    """The plan and the part of it to make, and what goes to an executor, taken out of `options`.
+    """Take out of `options` the plan, the part of it to make, and what goes to an executor.
 
-    `called`: sources and output are given. UsageError for what does not go together.
+    `called`: sources and output are given. Raise UsageError for what does not go together.
     """
     planned, part = options.pop("planned", None), options.pop("part", None)
     in_parts = {name: options.pop(name) for name in _WITH_AN_EXECUTOR if name in options}

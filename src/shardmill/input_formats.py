@@ -13,21 +13,21 @@ class InputFormat(NamedTuple):
     """What is known of a format before any of its files is read."""
 
     module: str
-    """In `documents`; imported when a source of this format is first opened."""
+    """In `documents`; it is imported when a source of this format is first opened."""
     reader: str
-    """The class in it."""
+    """The name of the class in it."""
     unit: str
     """`line`, `row` or `byte`: what a place counts."""
     endings: str
-    """Of file names, with spaces between them."""
+    """Endings of file names, separated by spaces."""
     text: bool = False
-    """It is bytes of text, and may therefore stand in another encoding than UTF-8."""
+    """Its bytes are text, so they may be in another encoding than UTF-8."""
     light: bool = False
-    """It is read without Arrow, where the core is."""
+    """With the core it is read without Arrow."""
     sectioned: bool = False
     """Its uncompressed files can be entered in the middle."""
     begins: Callable[[bytes], bool] = lambda head: False
-    """Whether bytes whose name says nothing begin as this format does."""
+    """Whether a source whose name says nothing has this format, by its first bytes."""
 
 
 def _is_arrow(head: bytes) -> bool:

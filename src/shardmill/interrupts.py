@@ -1,10 +1,10 @@
 """How a command ends early: the first SIGINT, SIGTERM or SIGHUP ends it within two seconds, wherever it is.
 
-Python runs a handler in the main thread, between two steps of Python. That thread may just be in an import, in a
-library, or in a read or sync that never returns. So the system also wakes a thread that does nothing else (a wakeup
-descriptor): it gives the main thread a moment for an orderly end, and then ends the process.
+Python runs a signal handler in the main thread, between two steps of Python. That thread may be in an import, in a
+library, or in a read or sync that never returns. So the system also wakes a thread that does nothing else (by a wakeup
+descriptor): it gives the main thread a moment to end in order, and then ends the process.
 
-Only the command line listens. A program that calls `shardmill.prepare()` keeps its own handlers.
+Only the command line does this. A program that calls `shardmill.prepare()` keeps its own handlers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 from shardmill.errors import Interrupted
 
 CODE = 130
-PATIENCE = 1.5  # seconds for an orderly end: what is done is recorded in a tenth of one, unless the disk is in trouble
+PATIENCE = 1.5  # seconds to end in order: recording what is done takes a tenth of a second, unless the disk hangs
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SHOW_CURSOR = "\x1b[?25h\n"
@@ -31,9 +31,9 @@ _listening = _Listening()
 
 
 def listen() -> None:
-    """From now on a signal ends this process at once; `end_orderly` changes that. For the main thread."""
+    """From now on a signal ends this process at once; `end_orderly` changes that. Call it in the main thread."""
     for number in _SIGNALS:
-        # One that is ignored stays ignored: that is how `nohup` and a shell's `&` ask for it.
+        # A signal that is ignored stays ignored: `nohup` and a shell's `&` rely on it.
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
     import threading
@@ -45,14 +45,14 @@ def listen() -> None:
 
 
 def end_orderly(words: str) -> None:
-    """From now on a signal raises Interrupted; `words` are for the case that this leads to no end in time."""
+    """From now on a signal raises Interrupted; `words` are printed if the process does not end in time."""
     _listening.words, _listening.orderly = words, True
 
 
 def _handle(number: int, frame: object) -> None:
     if not _listening.orderly:
         _end()
-    if not _listening.caught:  # a second one must not disturb what the first has begun; the watching thread ends it
+    if not _listening.caught:  # a second signal must not disturb the orderly end; the watching thread handles it
         _listening.caught = True
         raise Interrupted
 
@@ -61,7 +61,7 @@ def _watch(ears: int) -> None:
     import select
 
     while (heard := os.read(ears, 1)) and heard[0] not in _SIGNALS:
-        pass  # any signal with a handler of Python's wakes us, also one that is not ours
+        pass  # every signal that has a Python handler wakes this thread
     select.select([ears], [], [], PATIENCE)
     _end()
 
@@ -70,7 +70,7 @@ def _end() -> None:
     import select
 
     said = f"{_SHOW_CURSOR if os.isatty(2) else ''}{_listening.words}\n"
-    # Somebody may have stopped reading what we say; that must not hold up the end.
+    # Nobody may be reading standard error any more; that must not hold up the end.
     if select.select([], [2], [], 0.2)[1]:
         os.write(2, said.encode())
     os._exit(CODE)

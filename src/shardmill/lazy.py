@@ -1,4 +1,4 @@
-"""Interfaces of folders whose parts are imported when they are asked for, since together they are heavy."""
+"""Lazy interfaces of folders: their modules are heavy, so each is imported when a name of it is first used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callable[[str], Any]]:
-    """A package's `__all__` and `__getattr__`. `modules`: the names that each module gives, with a blank between.
+    """Return `__all__` and `__getattr__` of a package. `modules`: the names in each module, separated by blanks.
 
-    `a:b` is what the module calls `a` and the package `b`.
+    `a:b` is called `a` in the module and `b` in the package.
     """
     where: dict[str, tuple[str, str]] = {}
     for module, names in modules.items():

@@ -1,4 +1,4 @@
-"""What can be set, once: name, default, help, and whether it can change the bytes.
+"""Every option, defined once: name, default, help, and whether it can change the bytes.
 
 The command line, the Python signature, the documentation and the fingerprint all come from `Options`.
 """
@@ -19,7 +19,7 @@ from shardmill.shards import FORMATS as FORMATS
 from shardmill.shards import check_together
 from shardmill.units import parse_bytes, parse_count, parse_share
 
-_LARGEST = 1 << 60  # of any amount; nobody has more bytes, and the system counts no further
+_LARGEST = 1 << 60  # the largest amount: nobody has more bytes, and the system counts no further
 
 
 def option(
@@ -35,10 +35,8 @@ def option(
 
     `shapes`: another value can give other bytes, so it is part of the fingerprint.
     """
-    return field(
-        default=default,
-        metadata={"flags": flags, "help": help, "kind": kind, "metavar": metavar, "shapes": shapes, "choices": choices},
-    )
+    metadata = {"flags": flags, "help": help, "kind": kind, "metavar": metavar, "shapes": shapes, "choices": choices}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -55,14 +53,14 @@ class Val:
 
     @property
     def written(self) -> str:
-        """As most people write it; what means the same is written the same."""
+        """As most people write it; values that mean the same are written the same."""
         if self.first:
             return f"first:{_short(self.first)}"
         return f"tail:{self.tail}" if self.tail else f"{self.fraction:.15g}"
 
     @classmethod
     def parse(cls, written: str) -> Val:
-        """UsageError for what is no `--val`."""
+        """Parse the value of `--val`; raise UsageError for what is none."""
         kind, colon, amount = written.partition(":")
         if not colon:
             return cls(fraction=parse_share(written))
@@ -75,7 +73,7 @@ class Val:
 
 @dataclass(frozen=True)
 class Options:
-    """The options of `prepare`, as they were written; `check` says what is wrong with them."""
+    """The options of `prepare`, as they were written."""
 
     tokenizer: str = option(
         "gpt2", "-t", "--tokenizer", kind="path", metavar="NAME", shapes=True,
@@ -164,7 +162,7 @@ class Options:
 
     @classmethod
     def typed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Keyword arguments, each of the type that its option has; UsageError for one that is of another or unknown."""
+        """Return keyword arguments, each as the type of its option; raise UsageError for another type or name."""
         known = {option.name: option for option in dataclasses.fields(cls)}
         typed: dict[str, Any] = {}
         for name, value in given.items():
@@ -178,13 +176,13 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Options:
-        """The options from keyword arguments; UsageError for one that does not exist or cannot be."""
+        """Return the options from keyword arguments; raise UsageError for a name or value that is wrong."""
         options = cls(**cls.typed(given))
         options.check()
         return options
 
     def check(self) -> None:
-        """UsageError for a value that cannot be."""
+        """Raise UsageError for a value that is not allowed."""
         for f in dataclasses.fields(self):
             choices, value = f.metadata["choices"], getattr(self, f.name)
             for one in value if isinstance(value, tuple) else (value,):
@@ -247,34 +245,24 @@ class Options:
             return None
         return parse_share(written) if "%" in written or "." in written else parse_count(written)
 
-    def _written_limit(self) -> str | None:
-        documents, tokens = self.limits
-        return (
-            _short(documents) if documents is not None else f"{_short(tokens)} tokens" if tokens is not None else None
-        )
-
-    def _written_separator(self) -> str | None:
-        """With an escape for what cannot be printed: a newline may be given as itself or as one."""
-        found = self.separator_bytes
-        return (
-            None
-            if found is None
-            else "".join(
-                c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in found.decode()
-            )
-        )
-
     def shaping(self) -> dict[str, Any]:
-        """The options that can change the bytes, as they go into fingerprint and manifest."""
+        """The options that can change the bytes, as they go into fingerprint and manifest.
+
+        Values that mean the same are written the same.
+        """
         shaping = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["shapes"]}
-        # What means the same is written the same, however the caller wrote it.
         shaping["shard_tokens"] = self.tokens_per_shard
-        shaping["limit"] = self._written_limit()
         shaping["val"] = Val.parse(self.val).written
-        shaping["separator"] = self._written_separator()
         shaping["format"] = list(self.format)
+        documents, tokens = self.limits
+        if tokens is not None:
+            shaping["limit"] = f"{_short(tokens)} tokens"
+        elif documents is not None:
+            shaping["limit"] = _short(documents)
+        if self.separator_bytes is not None:
+            shaping["separator"] = "".join(map(_escaped, self.separator_bytes.decode()))
         if self.delimiter is None:
-            del shaping["delimiter"]  # so that datasets from before there was such an option have the same fingerprint
+            del shaping["delimiter"]  # datasets from before there was this option keep their fingerprint
         return shaping
 
 
@@ -284,6 +272,12 @@ def _short(amount: int) -> str:
         if amount and amount % size == 0:
             return f"{amount // size}{unit}"
     return str(amount)
+
+
+def _escaped(character: str) -> str:
+    """The character, or its escape if it cannot be printed."""
+    plain = character.isprintable() and character != "\\"
+    return character if plain else character.encode("unicode_escape").decode()
 
 
 def is_file_name(name: str) -> bool:

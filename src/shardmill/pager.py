@@ -1,4 +1,4 @@
-"""What a person reads on a terminal: in colour, and a screen at a time."""
+"""Output on a terminal: in colour, and a screen at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 
 
 def painter() -> Callable[[int, str], str] | None:
-    """Colours a token, given its number and text; None where there is no terminal, or no colour is wanted."""
+    """Return a function that colours a token, given its number and text; None without a terminal or with NO_COLOR."""
     if not _on_a_terminal() or os.environ.get("NO_COLOR"):
         return None
     # Black on a light colour of the 256: readable whatever the terminal's own colours are.
@@ -23,17 +23,17 @@ def painter() -> Callable[[int, str], str] | None:
 
 
 def page(lines: Iterator[str], write: Callable[[str], None]) -> None:
-    """Show lines on a terminal through `$PAGER` or less, which ends at once where all fits on the screen.
+    """Show lines through `$PAGER` or less, which ends at once if everything fits on the screen.
 
-    Elsewhere, and where there is no pager, they go to `write`.
+    Without a terminal or a pager they go to `write`.
     """
     program = shlex.split(os.environ.get("PAGER", "less"))
     if not _on_a_terminal() or not program or not shutil.which(program[0]):
         for line in lines:
             write(line)
         return
-    first = next(lines, "")  # errors come before the pager does
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the pager's from here on, where it ends a search
+    first = next(lines, "")  # errors come before the pager starts
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # from here on it is for the pager, where it ends a search
     environment = {"LESS": "FRX", "LESSCHARSET": "utf-8", **os.environ}
     with subprocess.Popen(program, stdin=subprocess.PIPE, env=environment) as pager:
         assert pager.stdin is not None

@@ -1,4 +1,4 @@
-"""Amounts as people write them: `512MB`, `100M`, `0.1%`; and as they read them."""
+"""Amounts as people write and read them: `512MB`, `100M`, `0.1%`."""
 
 from __future__ import annotations
 

@@ -19,6 +19,7 @@ from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageEr
 from shardmill.options import FORMATS
 from shardmill.run import Result
 from tests.corpus import contents, documents, write_jsonl
+from tests.tokens.vocabularies import rank_file
 
 TEXTS = documents(700, seed=6)
 MEMORY = "2GB"  # more than the tests' own process holds already
@@ -86,6 +87,18 @@ def test_every_format_can_be_made_in_parts(sources: Path, tmp_path: Path, format
     options: dict[str, Any] = {"format": format, "val": 0.1, "shard_tokens": 20_000}
     shardmill.prepare(sources / "a.jsonl", tmp_path / "one", memory=MEMORY, **options)
     made_in_parts(sources / "a.jsonl", tmp_path / "out", 5, **options)
+    assert contents(tmp_path / "out") == contents(tmp_path / "one")
+
+
+@pytest.mark.parametrize("format", ["megatron", "litdata"])
+def test_a_format_with_a_type_of_its_own_for_ids_can_be_made_in_parts(
+    sources: Path, tmp_path: Path, format: str
+) -> None:
+    """Ids of 32 bits are unsigned in a part, and signed in these formats."""
+    tokenizer = str(rank_file("cl100k_base.tiktoken"))
+    options: dict[str, Any] = {"format": format, "val": 0.1, "shard_tokens": 20_000, "tokenizer": tokenizer}
+    shardmill.prepare(sources / "a.jsonl", tmp_path / "one", memory=MEMORY, **options)
+    made_in_parts(sources / "a.jsonl", tmp_path / "out", 3, **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "one")
 
 

@@ -11,7 +11,7 @@ import tiktoken
 
 from shardmill.core import available, why_not
 from shardmill.core import encoding as core
-from shardmill.tokens import vocabulary
+from shardmill.tokens import rank_files
 from shardmill.tokens.schemes import SCHEMES
 from tests.tokens.hard import rows
 from tests.tokens.vocabularies import rank_file
@@ -33,12 +33,12 @@ needs_core = pytest.mark.skipif(not available(), reason=f"the compiled core: {wh
 @functools.cache
 def ranks(scheme: str) -> dict[bytes, int]:
     name = VOCABULARIES[scheme]
-    return vocabulary.parse(rank_file(name).read_bytes() if name else vocabulary.gpt2_ranks(), scheme)
+    return rank_files.parse(rank_file(name).read_bytes() if name else rank_files.gpt2_ranks(), scheme)
 
 
 @functools.cache
 def model(scheme: str) -> core.Model:
-    return core.Model(vocabulary.by_id(ranks(scheme), {}), scheme)
+    return core.Model(rank_files.by_id(ranks(scheme), {}), scheme)
 
 
 @functools.cache

@@ -17,7 +17,7 @@ import pytest
 
 import shardmill.core
 from shardmill.core.encoding import SCHEMES
-from shardmill.tokens import vocabulary
+from shardmill.tokens import rank_files
 from tests.core.models import ranks, reference
 from tests.tokens.hard import RUNS, disorder, rows, run
 
@@ -54,7 +54,7 @@ def compiled(program: str, command: list[str], folder: Path) -> Path:
 
 def case_file(path: Path, scheme: str, texts: list[str]) -> Path:
     """A vocabulary, texts and the ids of the reference, as cases.h reads them."""
-    tokens = vocabulary.by_id(ranks(scheme), {})
+    tokens = rank_files.by_id(ranks(scheme), {})
     ids = [reference(scheme)(text) for text in texts]
     data, offsets = rows(texts)
     token_offsets = np.cumsum([0, *map(len, tokens)], dtype=np.int64)

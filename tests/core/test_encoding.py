@@ -13,7 +13,7 @@ import pytest
 import tiktoken
 
 from shardmill.core import encoding as core
-from shardmill.tokens import backends, vocabulary
+from shardmill.tokens import backends, rank_files
 from shardmill.tokens.schemes import SCHEMES
 from tests.core.models import VOCABULARIES, both, check, needs_core, ranks
 from tests.core.unicode_tables import HEADER, classes, header
@@ -84,7 +84,7 @@ def test_gigatoken_agrees_where_it_knows_the_characters(scheme: str) -> None:
     table = ranks(scheme)
     lines = sorted(table.items(), key=itemgetter(1))
     text = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in lines)
-    make = partial(backends.from_ranks, vocabulary.without_gaps(text, table), SCHEMES[scheme].gigatoken)
+    make = partial(backends.from_ranks, rank_files.without_gaps(text, table), SCHEMES[scheme].gigatoken)
     backend = backends.GigatokenBackend(make, max(table.values()) + 1)
     texts = [text for text in disorder("gigatoken", 3000) if not ODD.intersection(text)]
     data, offsets = rows(texts)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardmill.core import encoding as core
-from shardmill.tokens import vocabulary
+from shardmill.tokens import rank_files
 from tests.core.models import VOCABULARIES, encoder, model, needs_core, ranks, reference
 from tests.tokens.hard import disorder, rows
 from tests.tokens.vocabularies import rank_file
@@ -115,8 +115,8 @@ def test_an_encoder_takes_what_it_says_and_no_more() -> None:
 @pytest.mark.parametrize("scheme", list(VOCABULARIES))
 def test_a_rank_file_is_parsed_as_python_does(scheme: str) -> None:
     name = VOCABULARIES[scheme]
-    file = rank_file(name).read_bytes() if name else vocabulary.p50k_ranks()  # which leaves one rank out
-    made, want = core.parse_ranks(file), core.pack(vocabulary.by_id(vocabulary.parse(file, scheme), {}))
+    file = rank_file(name).read_bytes() if name else rank_files.p50k_ranks()  # which leaves one rank out
+    made, want = core.parse_ranks(file), core.pack(rank_files.by_id(rank_files.parse(file, scheme), {}))
     assert made.offsets.tolist() == want.offsets.tolist()
     assert made.text.tobytes() == want.text.tobytes()
 

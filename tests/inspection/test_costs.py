@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from shardmill.inspection import inspect
@@ -72,3 +74,15 @@ def test_a_stream_without_a_place_to_cut_is_not_followed_to_its_end(tmp_path: Pa
         report = inspect(tmp_path / name)
     assert 0 < sum(map(len, opened)) < 20_000_000
     assert not report.tokens.exact or report.troubles
+
+
+def test_a_large_row_group_after_a_small_one_is_not_read_whole(tmp_path: Path, few_places: None) -> None:
+    made = [text for text in texts(12_000_000, 6) if text]
+    table = pa.table({"text": made})
+    with pq.ParquetWriter(tmp_path / "a.parquet", table.schema, use_dictionary=False, data_page_size=20_000) as file:
+        file.write_table(table.slice(0, 2))
+        file.write_table(table.slice(2))
+    report = inspect(tmp_path / "a.parquet")
+    assert report.documents.value == len(made)
+    assert report.sampled_bytes < 0.6 * report.text_bytes.value
+    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03

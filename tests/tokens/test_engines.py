@@ -21,7 +21,7 @@ from shardmill.tokens import (
     backends,
     engines,
     load_tokenizer,
-    vocabulary,
+    rank_files,
 )
 from shardmill.tokens.backends import MARK
 from tests.tokens.hard import disorder, lists, rows, run, texts
@@ -328,7 +328,7 @@ def test_engines_of_one_tokenizer_work_in_threads_at_once() -> None:
 
 def test_without_known_safe_places_a_text_in_pieces_is_an_error_and_rows_are_not(tmp_path: Any) -> None:
     path = tmp_path / "odd.tiktoken"
-    path.write_bytes(vocabulary.gpt2_ranks())
+    path.write_bytes(rank_files.gpt2_ranks())
     made = load_tokenizer(str(path), pattern=r"\w+|\W+")
     assert (made.cut, made.engine_name) == (None, "tiktoken")
     assert lists(made.engine().encode(*rows(["ab, c"]))) == [made.reference()("ab, c")]

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.tokens import Tokenizer, load_tokenizer, look_ahead, stitch
-from shardmill.tokens.numerals import NUMBERS, begins_group
+from shardmill.tokens import Tokenizer, load_tokenizer, stitch
+from shardmill.tokens.stitch import NUMBERS, begins_group
 from shardmill.tokens.unicode_mismatch import ranges
 from tests.tokens.hard import RUNS, in_pieces, run
 from tests.tokens.vocabularies import EVERY, tokenizer
@@ -27,8 +27,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stitch, "STEP", 3_000)
     monkeypatch.setattr(stitch, "WINDOW", 2_500)
     monkeypatch.setattr(stitch, "OVERLAP", 64)
-    monkeypatch.setattr(look_ahead, "SLICE", 700)
-    monkeypatch.setattr(look_ahead, "SPOOL", 100)
+    monkeypatch.setattr(stitch, "SLICE", 700)
+    monkeypatch.setattr(stitch, "SPOOL", 100)
 
 
 @pytest.mark.usefixtures("small")
@@ -64,7 +64,8 @@ def test_without_the_look_past_white_space_the_tokens_would_be_wrong(tmp_path: P
     made = load_tokenizer(str(path), pattern="llama3")
     assert made.stitching is not None
     text = "\n" + " " * 9_000
-    blind = dataclasses.replace(made.stitching, looks_past_white=False)
+    scheme = dataclasses.replace(made.stitching.scheme, looks_past_white=False)
+    blind = dataclasses.replace(made.stitching, scheme=scheme)
     for end in ("", "\n", "x", "\n x", "\t\n\n"):
         expected = made.reference()(text + end)
         assert in_pieces(made.engine(), text + end, 500) == expected
@@ -100,7 +101,7 @@ def test_a_group_of_digits_begins_where_three_have_gone_before(characters: list[
 
 def test_white_space_ahead_is_told_without_being_held() -> None:
     tracemalloc.start()
-    made = look_ahead.LookAhead([b"x", b"\n", *[b" " * 1_000_000] * 50, b"\n y"])
+    made = stitch.LookAhead([b"x", b"\n", *[b" " * 1_000_000] * 50, b"\n y"])
     made.fill(10)
     tracemalloc.reset_peak()
     assert made.white_after(1) == (True, False)

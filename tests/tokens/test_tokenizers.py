@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shardmill.errors import UsageError
-from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, self_check, unicode_mismatch, vocabulary
+from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, rank_files, self_check, unicode_mismatch
 from shardmill.tokens.loading import PUBLISHED
 from tests.tokens.hard import lists, rows, run
 from tests.tokens.vocabularies import added, gpt2_rules, package, rank_file, split, tokenizer, write_json
@@ -38,7 +38,7 @@ def test_gpt2_needs_nothing_from_outside() -> None:
 
 @pytest.mark.parametrize("name", ["gpt2", "r50k_base", "p50k_base"])
 def test_the_vocabulary_in_the_package_is_the_published_file_byte_for_byte(name: str) -> None:
-    ranks = vocabulary.p50k_ranks() if name == "p50k_base" else vocabulary.gpt2_ranks()
+    ranks = rank_files.p50k_ranks() if name == "p50k_base" else rank_files.gpt2_ranks()
     assert hashlib.sha256(ranks).hexdigest() == PUBLISHED[name].sha256 == load_tokenizer(name).sha256
 
 
@@ -83,7 +83,7 @@ def test_a_name_is_found_in_tiktokens_cache_and_without_it_the_error_says_what_t
 
 def test_a_rank_file_of_ones_own_needs_a_pattern(tmp_path: Path) -> None:
     path = tmp_path / "own.tiktoken"
-    path.write_bytes(b"".join(vocabulary.gpt2_ranks().splitlines(keepends=True)[:1000]))
+    path.write_bytes(b"".join(rank_files.gpt2_ranks().splitlines(keepends=True)[:1000]))
     with pytest.raises(UsageError, match="does not say how it splits"):
         load_tokenizer(str(path))
     for pattern, engine in (("llama3", "gigatoken"), (r"\s+|\S+", "tiktoken")):

@@ -189,7 +189,7 @@ class StoredPart:
                 mine = rows.val if split == "val" else ~rows.val
                 start, at[name] = at[name], at[name] + int(marked[eot].length[mine].sum())
                 if start < at[name]:
-                    tokens = _PartTokens(self, name, self._dtype, start, at[name])
+                    tokens = _PartTokens(self, name, self._dtype, start, at[name], self._dtype)
                     streams[eot].tokens[split] = cast("NDArray[Any]", tokens)
             spans, was_open = self._settings.spans, at["open"]
             at["rows"], at["open"] = at["rows"] + len(rows), is_open
@@ -272,22 +272,32 @@ class _PartTokens(StoredBytes):
     An output treats them as an array into which it never looks.
     """
 
-    def __init__(self, part: StoredPart, name: str, dtype: np.dtype[Any], start: int, end: int) -> None:
-        self._part, self._name, self.dtype, self._start, self._end = part, name, dtype, start, end
+    def __init__(
+        self, part: StoredPart, name: str, stored: np.dtype[Any], start: int, end: int, dtype: np.dtype[Any]
+    ) -> None:
+        """`stored`: the type of the tokens in the part; `dtype`: the type to which they are converted when read."""
+        self._part, self._name, self._stored, self._start, self._end = part, name, stored, start, end
+        self.dtype = dtype
 
     def __len__(self) -> int:
         return self._end - self._start
 
     def __getitem__(self, wanted: slice) -> _PartTokens:
         first, last, _ = wanted.indices(len(self))
-        return _PartTokens(self._part, self._name, self.dtype, self._start + first, self._start + max(first, last))
+        start, end = self._start + first, self._start + max(first, last)
+        return _PartTokens(self._part, self._name, self._stored, start, end, self.dtype)
+
+    def astype(self, dtype: np.dtype[Any]) -> _PartTokens:
+        return _PartTokens(self._part, self._name, self._stored, self._start, self._end, dtype)
 
     @property
     def nbytes(self) -> int:
         return len(self) * self.dtype.itemsize
 
-    def blocks(self) -> Iterator[NDArray[np.uint8]]:
-        return self._part.blocks(self._name, self._start * self.dtype.itemsize, self._end * self.dtype.itemsize)
+    def blocks(self) -> Iterator[NDArray[Any]]:
+        size = self._stored.itemsize
+        for block in self._part.blocks(self._name, self._start * size, self._end * size):
+            yield block if self.dtype == self._stored else block.view(self._stored).astype(self.dtype)
 
 
 def _unpacked(table: NDArray[Any]) -> Rows:

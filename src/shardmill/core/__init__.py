@@ -1,7 +1,7 @@
-"""The compiled core, bound with ctypes, which releases the interpreter's lock during every call.
+"""The compiled core, bound with ctypes, which releases the GIL during every call.
 
-It may be missing: ask `available()` first. `SHARDMILL_CORE=0` in the environment turns it off. core.h is what it
-offers, docs/core.md says how it works.
+It may be missing: check `available()` first. `SHARDMILL_CORE=0` in the environment turns it off. core.h is its
+interface, and docs/core.md explains how it works.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
 
 @functools.cache
 def why_not() -> str:
-    """Why the core cannot be used, in a few words; empty if it can."""
+    """Return why the core cannot be used, in a few words; empty if it can."""
     if os.environ.get("SHARDMILL_CORE") == "0":
         return "turned off by SHARDMILL_CORE=0"
     if not _LIBRARY.exists():
@@ -69,13 +69,13 @@ def why_not() -> str:
 
 
 def available() -> bool:
-    """Whether the core can be used here."""
+    """Return whether the core can be used here."""
     return not why_not()
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The library with its functions declared; call only if `available()`."""
+    """Return the library with its functions declared; call only if `available()`."""
     loaded = ctypes.CDLL(str(_LIBRARY))
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
@@ -83,7 +83,7 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-# Behind the binding, since all are made of it.
+# After the binding, since all of these use it.
 from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, parse_ranks, room  # noqa: E402
 from shardmill.core.pages import find_texts, gather, snappy  # noqa: E402
 from shardmill.core.reading import (  # noqa: E402

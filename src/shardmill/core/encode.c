@@ -1,8 +1,8 @@
-/* Rows of text to rows of ids, through a cache of pieces.
+/* Encodes rows of text, through a cache of pieces.
  *
- * The cache has a fixed size. A slot holds a piece of up to 15 bytes and its ids as they are written out, if they have no
- * more than 12 bytes; two slots are a set, and share a line of the processor's cache. What the vocabulary has whole is
- * put there first and stays. A second, smaller table holds longer pieces, and those of more ids.
+ * The cache has a fixed size. A slot holds a piece of up to 15 bytes and its ids as they are written out, if they take no
+ * more than 12 bytes. Two slots are a set, which shares a line of the processor's cache. Pieces that are tokens are put
+ * there first and are never evicted. A second, smaller table holds longer pieces, and those with more ids.
  */
 #include "model.h"
 
@@ -19,7 +19,7 @@ enum {
 typedef struct {
     u64 key[2]; /* the bytes, and in the last byte their number; 128 more for a part of a piece */
     u8 ids[SLOT_ID_BYTES];
-    u16 count, kept; /* kept: it stays */
+    u16 count, kept; /* kept: it is never evicted */
 } Slot;
 typedef struct {
     u64 key[4];
@@ -34,9 +34,9 @@ struct sm_encoder {
     Put *put;
     Slot *slots;
     LongSlot *longs;
-    u32 shift, long_shift; /* of a hash of 64 bits, so that a place in either table is left */
+    u32 shift, long_shift; /* a hash of 64 bits is shifted by this to get an index into either table */
     int simd, wide, error;
-    u64 memo[MEMO_SIZE]; /* of two characters whether a token may cover their border */
+    u64 memo[MEMO_SIZE]; /* whether a token may cover the border between two characters */
     u64 keys[BATCH + SPLIT_SLACK][2];
     u32 places[BATCH + SPLIT_SLACK], starts[BATCH + SPLIT_SLACK + 1];
     const u8 *last; /* what was merged last for put_windows(), of the text that is being encoded */
@@ -45,7 +45,7 @@ struct sm_encoder {
     Scratch scratch;
 };
 
-/* ---- ids out: every function gives back where the next id goes */
+/* ---- writing ids: every function returns where the next id goes */
 
 INLINE u8 *forward(u8 *out, int wide, u32 count) { return out + ((size_t)count << (1 + wide)); }
 INLINE u8 *put(u8 *out, int wide, u32 id) {
@@ -61,7 +61,7 @@ static u8 *put_all(u8 *out, int wide, const u32 *ids, u32 count) {
     for (u32 i = 0; i < count; i++) out = put(out, wide, ids[i]);
     return out;
 }
-/* All of it is copied whatever the number of ids is: SM_ROOM has room for that. */
+/* All of it is copied whatever the number of ids: SM_ROOM allows for that. */
 INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
     memcpy(out, (const u8 *)slot + offsetof(Slot, ids), sizeof(Slot) - offsetof(Slot, ids));
     return forward(out, wide, slot->count);
@@ -72,7 +72,7 @@ INLINE u8 *put_slot(u8 *out, int wide, const Slot *slot) {
 INLINE u64 hash_key(u64 low, u64 high) { return low * 0x9E3779B97F4A7C15u + high * 0xD6E8FEB86659FD93u; }
 /* The first of the two slots where a piece may be. The number of sets is a power of two. */
 INLINE u32 set_of(u32 shift, const u64 *key) { return (u32)(hash_key(key[0], key[1]) >> shift) * 2; }
-/* What counts of the 16 bytes at the beginning of a piece, by its length. No slot has the key of more than 15. */
+/* Which of the 16 bytes at the beginning of a piece belong to it, by its length. No slot has a key for more than 15. */
 #define ONES(n) ((n) >= 8 ? ~(u64)0 : ((u64)1 << 8 * ((n) & 7)) - 1)
 #define KEY_MASK(n) {ONES(n), (n) > 8 ? ONES((n) - 8) : 0, (u64)(n) << 56, 0}
 #define FOUR_KEY_MASKS(n) KEY_MASK(n), KEY_MASK((n) + 1), KEY_MASK((n) + 2), KEY_MASK((n) + 3)
@@ -89,7 +89,7 @@ INLINE void make_key(const u8 *p, u32 n, const u8 *limit, u64 *key) {
     if (have >= 16) make_key_of(load64(p), load64(p + 8), n, key);
     else make_key_of(load_some(p, have < 8 ? (u32)have : 8), have > 8 ? load_some(p + 8, (u32)have - 8) : 0, n, key);
 }
-/* Whether one of the two slots of a set has the key, and in *at which. Without a branch for that: it cannot be foreseen. */
+/* Whether one of the two slots of a set has the key, and in *at which one. Without a branch, since none could be predicted. */
 INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
 #if defined(HAVE_AVX2) /* every such processor has SSE2 */
     __m128i k = _mm_loadu_si128((const __m128i *)key);
@@ -106,7 +106,7 @@ INLINE int look_up(const Slot *set, const u64 *key, size_t *at) {
 }
 static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, u16 kept) {
     if (set[1].kept) return;
-    /* What stays is in front; of two others the older one goes. */
+    /* Kept slots come first; of two others the older one is evicted. */
     u16 at = set[0].kept;
     if (!at) set[1] = set[0];
     set[at] = (Slot){{key[0], key[1]}, {0}, (u16)count, kept};
@@ -115,7 +115,7 @@ static void keep(Slot *set, const u64 *key, const u8 *ids, u32 count, int wide, 
 
 /* ---- a piece that is not in the cache */
 
-/* The ids of n bytes in e->ids[which]; what was merged last and comes again, as in a run of one letter, is only copied. */
+/* Puts the ids of n bytes into e->ids[which]; if they are those that were merged last, as in a run of one letter, by copying. */
 static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
     if (n != e->last_bytes || memcmp(p, e->last, n)) {
         e->last_bytes = n;
@@ -125,8 +125,8 @@ static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
     memcpy(e->ids[which], e->last_ids, e->last_count * sizeof(u32));
     return e->last_count;
 }
-/* Long stretches in windows of `span` bytes. A token that two windows both have is one of the whole text (docs/core.md),
- * so from there on the second one counts. Returns 0 if two windows cannot be joined; *done bytes are written then. */
+/* Encodes a long run of bytes in windows of `span` bytes. A token that two windows share is one of the whole text
+ * (docs/core.md), so from there on the second one counts. Returns 0 if two windows cannot be joined, after *done bytes. */
 static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, int wide, u32 *done) {
     const sm_model *m = e->model;
     u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = span < n ? span : n;
@@ -157,7 +157,7 @@ static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, in
     *out = put_all(*out, wide, ids, count);
     return 1;
 }
-/* Bytes that are merged as one. */
+/* Encodes bytes of which any two neighbours may merge. */
 static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     if (n <= FIRST_WINDOW) return put_all(out, wide, e->ids[0], sm_merge(e->model, &e->scratch, e->simd, p, n, e->ids[0]));
     u32 done = 0;
@@ -170,8 +170,8 @@ static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     e->error = SM_ERROR_STITCH;
     return out;
 }
-/* The same of whole characters: no token here has only a part of one and a part of another. Then characters are merged
- * first, each by itself, if ranks come in ascending order; and what they become is in a table. */
+/* The same for whole characters, where no token has only a part of one and a part of another. If ranks come in ascending
+ * order, characters are then merged first, each by itself, and the result is in a table. */
 static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     u32 *ids = e->ids[0], count = 0, length;
     for (u32 at = 0; at < n; at += length) {
@@ -185,7 +185,7 @@ static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     }
     return put_all(out, wide, ids, sm_merge_ids(e->model, &e->scratch, e->simd, count, ids));
 }
-/* A part of a piece between two borders that no token covers. It is not looked up whole: only pieces are. */
+/* Encodes a part of a piece between two borders that no token covers. Only pieces are looked up as a whole. */
 static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limit, u8 *out, int wide) {
     chars = chars && n <= FIRST_WINDOW;
     if (n > SHORT_PIECE) return chars ? put_chars(e, p, n, out, wide) : put_stretch(e, p, n, out, wide);
@@ -200,7 +200,7 @@ static u8 *put_part(sm_encoder *e, const u8 *p, u32 n, int chars, const u8 *limi
     if (end - out <= SLOT_ID_BYTES) keep(set, key, out, (u32)((end - out) >> (1 + wide)), wide, 0);
     return end;
 }
-/* A piece by merging. A long one has places where two bytes meet that do so in no token. */
+/* Encodes a piece by merging. A long one is divided between bytes that are neighbours in no token. */
 static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     if (n <= 16) return put_stretch(e, p, n, out, wide);
     u32 begin = 0;
@@ -214,8 +214,8 @@ static u8 *put_merged(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *ou
 
 INLINE u32 flags_of(const sm_model *m, u32 code) { return code < 0x10000 ? m->chars[code].flags : 0x3FF; }
 
-/* A piece with characters beyond ASCII. A border between two characters that no token can cover is never merged over, so
- * both sides are encoded alone; a character between two such borders is in a table. */
+/* Encodes a piece with characters beyond ASCII. Nothing merges across a border between two characters that no token can
+ * cover, so both sides are encoded alone; the ids of a character between two such borders are in a table. */
 static u8 *put_by_chars(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
     const u8 *end = p + n;
@@ -267,7 +267,7 @@ static int any_high(const u8 *p, u32 n) {
     return all >> 7;
 }
 
-/* The ids of a piece by whatever way; not by the cache. */
+/* Encodes a piece without the cache. */
 static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
     if (n <= m->longest && (m->odd_lengths[n / 64] >> n % 64 & 1)) {
@@ -277,7 +277,7 @@ static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, 
     return any_high(p, n) ? put_by_chars(e, p, n, limit, out, wide) : put_merged(e, p, n, limit, out, wide);
 }
 
-/* ---- pieces of more bytes or ids than a slot holds */
+/* ---- pieces with more bytes or ids than fit in a slot */
 
 typedef struct {
     u64 words[4]; /* the bytes, and in the last byte their number */
@@ -291,15 +291,15 @@ static LongSlot *long_slot(sm_encoder *e, const LongKey *key) {
     const u64 *words = key->words;
     return e->longs + (hash_key(words[0] ^ words[2] * 0xA0761D6478BD642Fu, words[1] + words[3]) >> e->long_shift);
 }
-/* To look in vain costs a miss of all caches. A short piece has seldom more ids than a slot holds, except of 32 bits. And
- * Chinese and Japanese seldom repeat a long piece, while small vocabularies have few tokens that join their characters. */
+/* A failed look-up misses all caches of the processor. A short piece rarely has more ids than fit in a slot, except of 32
+ * bits. Chinese and Japanese rarely repeat a long piece, and small vocabularies have few tokens that join their characters. */
 INLINE int may_be_long(const u8 *p, u32 n, int wide) {
     return n <= LONG_PIECE && (wide ? n > SHORT_PIECE / 2 : n > SHORT_PIECE && *p < 0xE3);
 }
 
 /* ---- a piece that is not in its set */
 
-/* A piece that is in the table of long ones, or is new. */
+/* Encodes a piece that is in the table of long ones, or new. */
 APART u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set, const u8 *limit, u8 *out, int wide) {
     LongKey whole;
     LongSlot *slot = NULL;
@@ -326,13 +326,13 @@ APART u8 *put_piece(sm_encoder *e, const u8 *p, u32 n, const u64 *key, Slot *set
 
 /* ---- rows */
 
-/* The pieces of a batch, which begin at e->starts: all keys first, so that the slots are on their way from memory. */
+/* Encodes the pieces that begin at e->starts: all keys are computed first, so that their slots can be prefetched. */
 INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out, int wide) {
     const u32 *starts = e->starts, shift = e->shift;
     Slot *slots = e->slots;
     u64(*keys)[2] = e->keys;
     u32 *places = e->places;
-    u32 unguarded = count; /* pieces that have 16 bytes before the limit, so that it need not be asked for each */
+    u32 unguarded = count; /* pieces with 16 bytes before the limit, so that it need not be checked for each */
     while (unguarded && limit - (text + starts[unguarded - 1]) < 16) unguarded--;
     for (u32 i = 0; i < count; i++) {
         const u8 *p = text + starts[i];
@@ -350,7 +350,7 @@ INLINE u8 *put_pieces(sm_encoder *e, const u8 *text, u32 count, const u8 *limit,
     }
     return out;
 }
-/* A function for each width of ids, and each with what the processor has. */
+/* A function for each width of ids, with and without vector instructions. */
 #define PUT(name, wide)                                                                           \
     static u8 *name(sm_encoder *e, const u8 *text, u32 count, const u8 *limit, u8 *out) {         \
         return put_pieces(e, text, count, limit, out, wide);                                      \

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CACHE = (18 << 20) + (1 << 19)
-"""Bytes of an encoder unless others are asked for: 2^19 slots, an eighth of that for long pieces, its working space."""
+"""Default size of an encoder: 2^19 slots, an eighth of that for long pieces, and its working space."""
 _HUGE = 2 << 20
 _MOST = 1 << 20  # ids; the core takes fewer
 _ERRORS = {
@@ -39,8 +39,8 @@ def _checked(result: int) -> int:
 
 
 def _memory(size: int) -> NDArray[np.uint8]:
-    """Memory of its own that begins at a page, in huge pages if the system has them: a look-up then costs half."""
-    # What is shared gets no huge pages. Windows has no such choice.
+    """Allocate memory at a page border, in huge pages if the system has them: a look-up then costs half."""
+    # Shared memory gets no huge pages. Windows has no such choice.
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
     area = mmap.mmap(-1, size + 2 * _HUGE, **private)
     if size > _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -64,14 +64,14 @@ class Tokens(NamedTuple):
 
 
 def pack(tokens: Sequence[bytes]) -> Tokens:
-    """The bytes of every id, one after the other."""
+    """Join the bytes of every id."""
     offsets = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)), out=offsets[1:])
     return Tokens(np.frombuffer(b"".join(tokens) or b"\0", np.uint8), offsets)
 
 
 def parse_ranks(file: bytes) -> Tokens:
-    """The tokens of a rank file. CoreError if it is not plain: ranks in order, no blank line."""
+    """Return the tokens of a rank file. CoreError unless ranks are in order and no line is blank."""
     source = np.frombuffer(file or b"\0", np.uint8)
     text, offsets = np.empty(len(source), np.uint8), np.empty(_MOST + 1, np.int64)
     count = _checked(library().sm_ranks(source.ctypes.data, len(file), text.ctypes.data, offsets.ctypes.data, _MOST))
@@ -81,9 +81,9 @@ def parse_ranks(file: bytes) -> Tokens:
 class Model:
     """The tables of one tokenizer: immutable, and shared by the encoders of all threads.
 
-    tokens: the bytes of every id, empty where there is none. merges: None if any two neighbours merge that are together
+    tokens: the bytes of every id, empty where there is none. merges: None if any two neighbours merge that together are
     a token, the lowest id first; else rows of (left, right, result) in the order in which they merge.
-    whole_first: a piece that is a token is that token, whatever merging gives. CoreError if the core cannot do it.
+    whole_first: a piece that is a token becomes that token, whatever merging gives. CoreError if the core cannot do it.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class Model:
 
 
 def merge_rows(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> NDArray[np.uint32]:
-    """The merges of a tokenizer.json as a `Model` takes them. KeyError if one makes what is no token.
+    """Return the merges of a tokenizer.json as a `Model` takes them. KeyError if a result is no token.
 
-    Of a pair that is listed twice the last place counts, as it does in `tokenizers`.
+    If a pair is listed twice the last one counts, as in `tokenizers`.
     """
     ids = vocabulary.__getitem__
     last = {(ids(left), ids(right)): (rank, ids(left + right)) for rank, (left, right) in enumerate(merges)}
@@ -126,9 +126,9 @@ def merge_rows(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]])
 
 
 class Encoder:
-    """Encodes rows with a model. Not for two threads at once. Takes `bytes` of memory, at most `cache_bytes`, for ever.
+    """Encodes rows with a model, for one thread at a time. It takes `bytes` of memory, at most `cache_bytes`.
 
-    dtype: uint16 or uint32, of its ids. simd=False keeps to plain C, which gives the same ids.
+    dtype: of its ids, uint16 or uint32. simd=False uses plain C only, which gives the same ids.
     """
 
     def __init__(self, model: Model, cache_bytes: int = CACHE, dtype: Any = np.uint16, *, simd: bool = True) -> None:
@@ -151,9 +151,9 @@ class Encoder:
         where: Literal["after", "before"] = "after",
         out: NDArray[Any] | None = None,
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all rows data[offsets[i] : offsets[i+1] - gap], and how many each has, EOT included.
+        """Return the ids of all rows data[offsets[i] : offsets[i+1] - gap], and how many each has, EOT included.
 
-        The text must be valid UTF-8. `out`: memory for `room()` ids; what is returned is then a part of it.
+        The text must be valid UTF-8. `out`: memory for `room()` ids; the returned ids are then a part of it.
         """
         rows = len(offsets) - 1
         if out is None:
@@ -175,5 +175,5 @@ class Encoder:
 
 
 def room(offsets: NDArray[np.int64]) -> int:
-    """How many ids the rows with these offsets can become at most, and what the core needs beyond."""
+    """Return for how many ids there must be room to encode rows with these offsets."""
     return int(offsets[-1] - offsets[0]) + len(offsets) + 16

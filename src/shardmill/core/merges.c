@@ -3,8 +3,8 @@
 
 /* ---- pairs */
 
-/* Two ids → the rank of merging them, or NONE: groups of four entries, both ids and the rank, and a small table of bits
- * that tells of most pairs that they are in none. */
+/* Two ids → the rank of merging them, or NONE: groups of four entries, each with both ids and the rank, and a small table
+ * of bits that rules out most other pairs. */
 #define PAIR(a, b) ((u64)(a) << 20 | (b))
 INLINE u64 pair_hash(u64 pair) { return pair * 0x9E3779B97F4A7C15u; }
 #if defined(HAVE_AVX2)
@@ -13,7 +13,7 @@ TARGET_AVX2 static inline u32 same_pairs_avx2(const u64 *group, u64 pair) {
     return (u32)_mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(pairs, _mm256_set1_epi64x((i64)pair))));
 }
 #endif
-/* A bit for each entry of a group that has this pair: at most one, but which cannot be foreseen. */
+/* A bit for each entry of a group that has this pair: at most one. */
 INLINE u32 same_pairs(const u64 *group, u64 pair) {
     u32 same = 0;
     for (int i = 0; i < 4; i++) same |= (u32)(group[i] >> 20 == pair) << i;
@@ -32,8 +32,8 @@ INLINE u32 pair_rank(const sm_model *m, u32 a, u32 b, int avx2) {
         u32 same = same_pairs(group, pair);
         (void)avx2;
 #endif
-        /* Only this is a branch, and a rare one: a group is filled from the front, and goes on in the next when it is
-         * full. Whether a pair is there cannot be foreseen. */
+        /* The only branch, and a rare one: a group is filled from the front, and a full one continues in the next. A branch
+         * on whether the pair is there could not be predicted. */
         if (LIKELY(!((same == 0) & (group[3] != ~(u64)0)))) {
             u64 none = (u64)(same != 0) - 1;
             return (u32)(group[lowest(same | 8) & 3] | none) & NONE;
@@ -71,7 +71,7 @@ INLINE u32 start_rank(const sm_model *m, const Start *start, u32 i, int avx2) {
     return m->byte_pair[start->bytes[i] << 8 | start->bytes[i + 1]];
 }
 
-/* Up to 16 places. A place that was merged away has no rank, and its bit in `alive` is gone. */
+/* Up to 16 places. A place that was merged into another has no rank, and no bit in `alive`. */
 #if defined(HAVE_AVX2)
 TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const Start *start, u32 n, u32 *ids) {
     u32 id[16];
@@ -86,7 +86,7 @@ TARGET_AVX2 static u32 merge_short_avx2(const sm_model *m, const Start *start, u
     __m256i low = _mm256_load_si256((const __m256i *)first), high = _mm256_load_si256((const __m256i *)(first + 8));
     const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), ones = _mm256_set1_epi32(-1);
     const __m256i eight = _mm256_set1_epi32(8);
-/* Stays in registers: to write one place and read all of them back would cost more than the rest. */
+/* All in registers: to write one place and read all of them back would cost more than the rest. */
 #define SET(at, key)                                                                                                         \
     do {                                                                                                                     \
         __m256i place_ = _mm256_set1_epi32((int)(at)), key_ = (key);                                                         \
@@ -175,8 +175,8 @@ INLINE void set_rank(Scratch *s, u32 at, u32 rank) {
     if (rank <= s->least[block]) s->least[block] = rank;
     else if (old == s->least[block]) s->least[block] = least_of(s->rank + block * 32);
 }
-/* Up to WINDOW places: a linked list, and the least rank of every 32 places. All places of the least rank are merged from
- * the left in one go, unless a merge makes something of a lower rank, which then comes first. */
+/* Up to WINDOW places: a linked list, and the least rank of every 32 places. All places of the least rank are merged in one
+ * pass from the left, unless a merge creates a pair of a lower rank, which then comes first. */
 INLINE u32 merge_window(const sm_model *m, Scratch *s, const Start *start, u32 n, u32 *ids, int avx2) {
     u32 blocks = (n + 31) / 32;
     for (u32 i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
-/* From text to pieces, as the split pattern of each scheme has them.
+/* Splits text into pieces, by the split pattern of each scheme.
  *
- * The first half is plain: one character after the other, one function for each family of patterns. It defines what
+ * The first half is simple: one character after the other, one function for each family of patterns. It defines what
  * a piece is. No pattern looks behind, so a piece depends only on the text from its beginning on.
  */
 #include "model.h"
@@ -24,7 +24,7 @@ INLINE Char char_at(const u8 *p, const u8 *end) {
     }
     return c;
 }
-/* Behind the characters from p on whose class is in `set`, or whose class is not in it if `other`. */
+/* Returns the end of the characters from p on whose class is in `set`, or not in it if `other`. */
 INLINE const u8 *run(const u8 *p, const u8 *end, u32 set, int other) {
     while (p < end) {
         Char c = char_at(p, end);
@@ -45,8 +45,8 @@ INLINE u32 contraction(const u8 *p, const u8 *end, int any_case) {
     return any_case && p[1] == 0xC5 && p[2] == 0xBF ? 3 : 0;
 }
 
-/* White space from p on: up to the last line end in it if there is one and the pattern asks for that, else without the
- * last character if something else follows. */
+/* Returns the end of a piece of white space: its last line end if there is one and `by_lines`, else before its last
+ * character if something else follows. */
 INLINE const u8 *white_piece(const u8 *p, const u8 *end, int by_lines, int whole_at_end) {
     const u8 *at = p, *line = NULL, *last = p;
     while (at < end) {
@@ -85,6 +85,17 @@ INLINE const u8 *digits(const u8 *p, const u8 *end, u32 most) {
     }
     return p;
 }
+/* What all patterns but gpt2's end with:  ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+, or [\r\n/]* if `slashes`. c and
+ * next are the first two characters from p on. */
+INLINE const u8 *other_piece(const u8 *p, const u8 *end, Char c, Char next, u32 letter, int slashes, int whole_at_end) {
+    const u8 *at = p + c.length;
+    u32 not_other = letter | NUMBER | WHITE;
+    if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
+    if (c.class & WHITE) return white_piece(p, end, 1, whole_at_end);
+    at = run(at, end, not_other, 1);
+    while (at < end && (*at == '\n' || *at == '\r' || (slashes && *at == '/'))) at++;
+    return at;
+}
 /* (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
  * `letter` is \p{L}, or that with marks; cl100k has \s++$ before \s*[\r\n]. */
 INLINE const u8 *piece_llama3(const u8 *p, const u8 *end, u32 letter, u32 group, int whole_at_end) {
@@ -100,14 +111,7 @@ INLINE const u8 *piece_llama3(const u8 *p, const u8 *end, u32 letter, u32 group,
     if (at < end) next = char_at(at, end);
     /* A mark is no letter here, so it may be the character in front. */
     if (!(c.class & NEWLINE) && (next.class & letter)) return run(at + next.length, end, letter, 0);
-    u32 not_other = letter | NUMBER | WHITE;
-    if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
-    if (!(c.class & WHITE)) {
-        at = run(at, end, not_other, 1);
-        while (at < end && (*at == '\n' || *at == '\r')) at++;
-        return at;
-    }
-    return white_piece(p, end, 1, whole_at_end);
+    return other_piece(p, end, c, next, letter, 0, whole_at_end);
 }
 
 /* [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from p on, or NULL: after as many as possible of the first
@@ -139,14 +143,7 @@ INLINE const u8 *piece_o200k(const u8 *p, const u8 *end, u32 group, int contract
     if (word) return contractions && word < end && *word == '\'' ? word + contraction(word, end, 1) : word;
     Char next = {WHITE, 0};
     if (at < end) next = char_at(at, end);
-    u32 not_other = LETTER | NUMBER | WHITE;
-    if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
-    if (!(c.class & WHITE)) {
-        at = run(at, end, not_other, 1);
-        while (at < end && (*at == '\n' || *at == '\r' || *at == '/')) at++;
-        return at;
-    }
-    return white_piece(p, end, 1, 0);
+    return other_piece(p, end, c, next, LETTER, 1, 0);
 }
 
 static const u8 *piece(int scheme, const u8 *p, const u8 *end) {
@@ -287,7 +284,7 @@ KERNEL int join_high(Masks *m, Bytes v, const u8 *p, u32 *valid, int more, const
     if (*valid < 64) known &= ((u64)1 << *valid) - 1;
     return (m->inner & known) == inner; /* else it is not UTF-8 */
 }
-/* From the bits in `from` on, which are in `set`, all that follow in it; at most one in each run of the set. */
+/* All bits of `set` from those in `from` on; `from` has at most one bit in each run of the set. */
 #define FLOOD(from, set) ((set) & ~((set) + (from)))
 
 KERNEL u64 starts_gpt2(const Masks *m, u64 known, const u8 *p, u32 valid) {
@@ -360,7 +357,7 @@ KERNEL u64 starts_words(const Masks *m, u64 known, const u8 *p, u32 valid, int m
                 if (end < valid) starts |= (u64)1 << end;
             }
     }
-    if (more && (white >> (valid - 1) & 1)) { /* how it goes on decides about this white space */
+    if (more && (white >> (valid - 1) & 1)) { /* this white space depends on what follows */
         u64 before = ~white & known;
         starts &= ((u64)2 << (before ? 63 - (u32)__builtin_clzll(before) : 0)) - 1;
     }
@@ -376,7 +373,7 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
         u8 last[64];
         u32 left = size - at, valid = left < 64 ? left : 64;
         int more = left > 64, plain = 0;
-        if (limit - p < 64) { /* nothing is read behind the end */
+        if (limit - p < 64) { /* nothing is read beyond the end */
             memset(last, 0, 64);
             memcpy(last, p, valid);
             p = last;
@@ -412,7 +409,7 @@ KERNEL u32 split_blocks(int scheme, const Rules *rules, const u8 *text, u32 size
         u32 *next = starts + count;
         count += (u32)__builtin_popcountll(found);
         for (; found; next += 8)
-            for (int i = 0; i < 8; i++) { /* beyond the last one it writes what the next call overwrites */
+            for (int i = 0; i < 8; i++) { /* what is written beyond the last one is overwritten later */
                 next[i] = here + (u32)__builtin_ctzll(found | (u64)1 << 63);
                 found &= found - 1;
             }

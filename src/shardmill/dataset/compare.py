@@ -1,4 +1,4 @@
-"""The sources read again, and their tokens compared with the files of a dataset instead of being written."""
+"""Read the sources again, and compare their tokens with the files of a dataset instead of writing them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.errors import DamageError
 from shardmill.options import Options
-from shardmill.run import Destination, EncodedText, Plan, Progress, Run
+from shardmill.run import Destination, EncodedText, Plan, Progress, Run, each_output
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
 from shardmill.storage import writing_temporary_files
@@ -21,19 +21,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | None = None) -> None:
-    """DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
+def compare_sources(out: Path, manifest: dict[str, Any]) -> None:
+    """Raise DamageError when the sources, read and encoded again, give other tokens than the dataset holds."""
     # With `keep_parts` there are other files, and the same tokens.
     options = Options.of({name: value for name, value in manifest["options"].items() if name != "keep_parts"})
     sources = find_sources((source["name"] for source in manifest["sources"]), options.input_format)
     tokenizer = tokenizer_of(manifest)
-    formats = [described["format"] for described in (manifest, *manifest.get("also", ()))]
-    outputs: list[Output] = [Comparison(open_dataset(out, format)) for format in formats]
+    outputs: list[Output] = [Comparison(open_dataset(out, one["format"])) for one in each_output(manifest)]
     with writing_temporary_files():
         temporary = tempfile.TemporaryDirectory(prefix="shardmill-")
     with temporary as folder:
         text = EncodedText(Plan(sources, tokenizer, options), outputs)
-        made = Run(text, Destination(Path(folder)), outputs, progress or Progress()).go()
+        made = Run(text, Destination(Path(folder)), outputs, Progress()).go()
     for key in ("documents", "empty", "rejected"):
         if made.manifest[key] != manifest[key]:
             raise DamageError(
@@ -42,7 +41,7 @@ def compare_sources(out: Path, manifest: dict[str, Any], progress: Progress | No
 
 
 class Comparison(Output):
-    """Stands where an output would, and compares what comes with the files that are there."""
+    """An output that compares tokens with those of a dataset, and writes nothing."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.format, self.eot, self.dtype = dataset.format, dataset.eot, dataset.dtype

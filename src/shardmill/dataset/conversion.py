@@ -1,4 +1,4 @@
-"""Another format, without tokenizing again: a dataset of ours, or token files that other tools have made."""
+"""Convert to another format without tokenizing again: a dataset of ours, or token files of other tools."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.stored import Block, Marked, Origin, find_origin
+from shardmill.dataset.stored import Marked, Origin, find_origin
 from shardmill.documents import Chunk
 from shardmill.errors import DamageError, UsageError
 from shardmill.options import Options
 from shardmill.run import (
-    Amounts,
     Batch,
     Budget,
     Counted,
@@ -24,9 +23,7 @@ from shardmill.run import (
     Producer,
     Progress,
     Result,
-    Rows,
     Run,
-    Stream,
     dataset_folder,
     default_progress,
     open_destination,
@@ -93,8 +90,6 @@ def convert(
         for one in options.format
     ]
     tokens = StoredTokens(origin, outputs, options, source_eot)
-    if not overwrite and (manifest := destination.finished(tokens.facts)):
-        return Result(destination.shown, manifest, already=True)
     return Run(tokens, destination, outputs, progress or default_progress(), overwrite=overwrite).go()
 
 
@@ -107,11 +102,11 @@ class StoredTokens(Producer):
     unit = "token"
 
     def __init__(self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None) -> None:
-        """UsageError when documents cannot be marked as an output wants it."""
+        """UsageError when documents cannot be marked as an output needs it."""
         for output in outputs:
             origin.check(output.eot)
         self._origin = origin
-        # The writer asks it for places and checks, and nothing else.
+        # The writer calls only `check` and `place` of a reader, and this class has both.
         self._reader = cast("Reader", self)
         self._eots = {output.eot for output in outputs}
         name = str(origin.path)
@@ -133,7 +128,7 @@ class StoredTokens(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        """DamageError where an id is none of the tokenizer's."""
+        """DamageError when an id is not one of the tokenizer's."""
         yield self._batches(writer.state.position.offset) if writer.state.source == 0 else iter(())
 
     def _batches(self, offset: int) -> Iterator[Batch]:
@@ -146,17 +141,16 @@ class StoredTokens(Producer):
 
     def _batch(self, name: str, split: Marked, before: int, start: int, block: NDArray[Any]) -> Batch:
         end = start + len(block)
-        last = end == len(split.tokens)
-        streams = {eot: _stream(name, split.arranged(start, block, eot), last=last) for eot in self._eots}
-        amounts = Amounts(name, *self._origin.amounts(name, start, block))
+        streams = {eot: split.stream(name, start, block, eot) for eot in self._eots}
+        documents, size = self._origin.amounts(name, start, block)
         through = (before + end) * self._origin.width
         chunk = Chunk(source=0, start=before + start, end=before + end, cost=0, through=through)
         marks = 0 if split.eot == "none" else int(np.count_nonzero(block == split.mark))
-        counted = Counted(amounts.documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - marks)
-        return Batch([Entry(self._reader, 0, chunk)], [counted], streams, known=amounts)
+        counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - marks)
+        return Batch([Entry(self._reader, 0, chunk)], [counted], streams, known=(name, documents, size))
 
     def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:
-        """The block in the width of the outputs; DamageError for an id that is none of the tokenizer's."""
+        """The block in the type of the outputs; DamageError when an id is not one of the tokenizer's."""
         if len(block) and (int(block.max()) > self._origin.largest or int(block.min()) < 0):
             wrong = int(np.argmax((block > self._origin.largest) | (block < 0)))
             raise DamageError(
@@ -171,15 +165,3 @@ class StoredTokens(Producer):
     def place(self, record: int, byte: int, split: str = "") -> str:
         """A token's place, for people."""
         return f"{self._origin.path}, {split}, token {record:,}"
-
-
-def _stream(name: str, block: Block, *, last: bool) -> Stream:
-    """A block as rows, each of them a document or a part of one; no document goes on after the last block."""
-    tokens, ends, ends_before = block
-    stops = np.concatenate([np.zeros(int(ends_before), np.int64), ends])
-    closes = np.ones(len(stops), np.bool_)
-    if not len(stops) or stops[-1] < len(tokens):
-        stops, closes = np.append(stops, len(tokens)), np.append(closes, last)
-    opens = np.append(False, closes[:-1])
-    val = np.full(len(stops), name == "val")
-    return Stream(Rows(np.diff(stops, prepend=0), np.zeros_like(stops), val, opens, closes), {name: tokens})

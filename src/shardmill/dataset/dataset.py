@@ -14,7 +14,7 @@ import numpy as np
 from shardmill import arguments
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, dataset_folder, read_manifest, splits_html
+from shardmill.run import MANIFEST, dataset_folder, each_output, read_manifest, splits_html
 from shardmill.shards import DocumentIndex, EndOfText, TokenFile, format_named
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Dataset:
         self.folder = folder
         self.manifest = read_manifest(folder)
         check_manifest(self.manifest, str(folder / MANIFEST))
-        there = {one["format"]: one for one in (self.manifest, *self.manifest.get("also", ()))}
+        there = {one["format"]: one for one in each_output(self.manifest)}
         if format is not None and format not in there:
             raise UsageError(f"the dataset has no files of `{format}`", hint=f"there are: {', '.join(there)}")
         described = there[format or self.manifest["format"]]

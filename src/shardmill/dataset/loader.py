@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -246,19 +247,13 @@ def make_batches(split: Split, batch: int, block: int, **more: Any) -> Batches:
     return kind(split, batch, block, **more)
 
 
+@cache
 def _with_torch() -> type[Batches]:
-    global _kind
-    if _kind is None:
+    class TorchBatches(Batches, _torch("torch.utils.data").IterableDataset):  # type: ignore[misc]
+        def __reduce__(self) -> Any:
+            return _rebuild, (self.__getstate__(),)
 
-        class TorchBatches(Batches, _torch("torch.utils.data").IterableDataset):  # type: ignore[misc]
-            def __reduce__(self) -> Any:
-                return _rebuild, (self.__getstate__(),)
-
-        _kind = TorchBatches
-    return _kind
-
-
-_kind: type[Batches] | None = None
+    return TorchBatches
 
 
 def _rebuild(state: dict[str, Any]) -> Batches:

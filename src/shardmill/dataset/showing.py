@@ -111,7 +111,7 @@ def _joined(pieces: Sequence[str], paint: Callable[[int, str], str] | None) -> s
 
 
 def _cells(text: str) -> int:
-    """Columns of a terminal that a text takes."""
+    """The columns of a terminal that a text takes."""
     from rich.cells import cell_len
 
     return cell_len(text)
@@ -133,7 +133,7 @@ def visible(letter: str) -> str:
 
 
 def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    """(heading, tokens) from a document on; where nothing separates documents, stretches of the whole instead."""
+    """(heading, tokens) from document `first` on; where nothing separates documents, of stretches of tokens."""
     if not _separated(split):
         for start in range(first * tokens, len(split), tokens):
             yield _stretch(split, start, tokens)
@@ -174,7 +174,7 @@ def _drawn(split: Split, documents: int, tokens: int, seed: int | None) -> Itera
 
 
 def _around(split: Split, at: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What stands around a token, from the beginning of its document on if that is near, and the documents after it."""
+    """The document around a token, from its beginning if that is near, and the documents after it."""
     if not 0 <= at < len(split):
         raise UsageError(f"{split.name} has no token {at:,}", hint=f"it has {len(split):,}, counted from 0")
     start = max(0, at - tokens // 2)

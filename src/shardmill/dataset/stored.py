@@ -1,4 +1,4 @@
-"""Tokens that are already there: a dataset of ours or files of other tools, with EOT moved where it is wanted."""
+"""Stored tokens: a dataset of ours or files of other tools, with EOT moved to where it is wanted."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.dataset.dataset import Dataset, document_index, open_dataset
 from shardmill.errors import UsageError
 from shardmill.run import MANIFEST as NAME
+from shardmill.run import Rows, Stream
 from shardmill.shards import find_foreign, format_named
 from shardmill.tokens import load_tokenizer
 
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.shards import DocumentIndex, TokenFiles
-
-
-class Block(NamedTuple):
-    """Some tokens of a split with the marks in their new places."""
-
-    tokens: NDArray[Any]
-    ends: NDArray[np.int64]
-    """Where documents end, counted from the start of `tokens`; without those that end at their very start."""
-    ends_before: bool
-    """The document that was open before these tokens has ended with the last of them."""
 
 
 @dataclass(frozen=True)
@@ -46,82 +37,93 @@ class Marked:
     """Its last document goes on in the other split."""
 
     def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
-        """The tokens from one on, as they are: (where a block begins, its tokens)."""
+        """The tokens from `at` on, as they are: (where a block begins, its tokens)."""
         for start in range(at, len(self.tokens), size):
             yield start, self.tokens.read(start, min(start + size, len(self.tokens)))
 
-    def arranged(self, start: int, block: NDArray[Any], eot: str) -> Block:
-        """A block with the marks where `eot` wants them. The blocks of a split together are the whole of it."""
+    def stream(self, name: str, start: int, block: NDArray[Any], eot: str) -> Stream:
+        """A block with EOT where `eot` wants it. The blocks of a split together are the whole split."""
+        last = start + len(block) == len(self.tokens)
         if self.index is not None:
-            return self._by_index(start, block, eot, self.index)
-        if self.eot == "none" or self.mark is None:
-            return Block(block, np.empty(0, np.int64), False)
+            tokens, ends = self._by_index(start, block, eot, self.index, last)
+        elif self.eot == "none" or self.mark is None:
+            tokens, ends = block, np.empty(0, np.int64)
+        else:
+            tokens, ends = self._by_marks(start, block, eot, self.mark, last)
+        return _stream(name, tokens, ends, last)
+
+    def _by_marks(
+        self, start: int, block: NDArray[Any], eot: str, mark: int, last: bool
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Its tokens, and where documents end in them; they are told by EOT alone."""
         if eot == "none":
-            marks = np.flatnonzero(block == self.mark)
-            ends = np.unique(marks - np.arange(len(marks)))
-            return _block(np.delete(block, marks), ends)
+            marks = np.flatnonzero(block == mark)
+            return np.delete(block, marks), np.unique(marks - np.arange(len(marks)))
         if (self.eot, eot) == ("after", "before"):
-            first = start == 0 and not self.continues
-            block = self._with(block, first, start + len(block) == len(self.tokens) and block[-1] == self.mark)
+            first = np.full(int(start == 0 and not self.continues), mark, block.dtype)
+            block = np.concatenate([first, block[: len(block) - int(last and block[-1] == mark)]])
         elif (self.eot, eot) == ("before", "after"):
-            last = start + len(block) == len(self.tokens) and not self.open
-            if start == 0 and block[0] == self.mark:
+            if start == 0 and block[0] == mark:
                 block = block[1:]
-            block = np.append(block, block.dtype.type(self.mark)) if last else block
-        marks = np.flatnonzero(block == self.mark)
-        return _block(block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks)
+            block = np.append(block, block.dtype.type(mark)) if last and not self.open else block
+        marks = np.flatnonzero(block == mark)
+        return block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks
 
-    def _with(self, block: NDArray[Any], first: bool, without_last: bool) -> NDArray[Any]:
-        mark = np.array([self.mark], block.dtype)
-        return np.concatenate([mark[: int(first)], block[: len(block) - int(without_last)]])
-
-    def _by_index(self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex) -> Block:
+    def _by_index(
+        self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex, last: bool
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Its tokens, and where documents end in them; they are listed in an index, and may lack their EOT."""
         ends = index.ends(start, start + len(block), block) - start
         if eot == self.eot or self.mark is None:
-            return _block(block, ends)
+            return block, ends
         opens = not self.continues if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
         starts = np.concatenate([np.zeros(int(opens), np.int64), ends[ends < len(block)]])
-        gone = np.empty(0, np.int64)
         if self.eot != "none":
             marks = ends - 1 if self.eot == "after" else starts
             gone = marks[block[marks] == self.mark]
-        block = np.delete(block, gone)
-        ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
+            block = np.delete(block, gone)
+            ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
         if eot == "after":
-            marks = ends[:-1] if self.open and start + len(block) + len(gone) == len(self.tokens) else ends
-            return _block(np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks)))
+            marks = ends[:-1] if self.open and last else ends
+            return np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks))
         if eot == "before":
-            return _block(np.insert(block, starts, self.mark), ends + np.searchsorted(starts, ends))
-        return _block(block, ends)
+            return np.insert(block, starts, self.mark), ends + np.arange(len(ends)) + int(opens)
+        return block, ends
 
 
-def _block(tokens: NDArray[Any], ends: NDArray[np.int64]) -> Block:
-    return Block(tokens, ends[ends > 0], bool(len(ends) and ends[0] == 0))
+def _stream(name: str, tokens: NDArray[Any], ends: NDArray[np.int64], last: bool) -> Stream:
+    """Tokens as rows, each a document or a part of one; the last block of a split ends its last document."""
+    stops = ends[max(0, np.count_nonzero(ends == 0) - 1) :]  # a document from before ends here once
+    closes = np.ones(len(stops), np.bool_)
+    if not len(stops) or stops[-1] < len(tokens):
+        stops, closes = np.append(stops, len(tokens)), np.append(closes, last)
+    opens, val = np.append(False, closes[:-1]), np.full(len(stops), name == "val")
+    return Stream(Rows(np.diff(stops, prepend=0), np.zeros_like(stops), val, opens, closes), {name: tokens})
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Splits of tokens, and what is known of them."""
+    """Splits of tokens, and what is known about them."""
 
     path: Path
     name: str
     """Prefix of file names."""
     format: str
     version: str
-    """Differs when the tokens do."""
+    """Another one for other tokens."""
     dtype: np.dtype[Any]
-    """In which to write them."""
+    """The type in which to write them."""
     width: int
     """Bytes of a token as it is stored."""
     largest: int
-    """The largest id that may come."""
+    """The largest valid id."""
     splits: dict[str, Marked]
     tokenizer: dict[str, Any]
     """As the manifest describes it."""
     spec: dict[str, Any]
-    """How to find the tokenizer again: `tokenizer` and `pattern` as options."""
+    """The options that name the tokenizer."""
     counts: dict[str, int] = field(default_factory=dict)
-    """Documents in each split, where that is written down."""
+    """Documents in each split, where that is known."""
     text_bytes: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -129,7 +131,7 @@ class Origin:
         return sum(len(split.tokens) for split in self.splits.values()) * self.width
 
     def check(self, eot: str) -> None:
-        """UsageError when documents cannot be marked as `eot` says."""
+        """Raise UsageError when documents cannot be marked as `eot` says."""
         for split in self.splits.values():
             if split.mark is None and eot != "none":
                 raise UsageError(
@@ -141,9 +143,9 @@ class Origin:
                 )
 
     def amounts(self, name: str, start: int, block: NDArray[Any]) -> tuple[int, int]:
-        """Documents that end in a block of a split, and bytes of text. All blocks together have those of the split.
+        """Documents that end in a block of a split, and bytes of text; all blocks together have those of the split.
 
-        Where a number for the whole split is written down, a block has its share of it.
+        Where the number for the whole split is known, a block has its share of it.
         """
         split = self.splits[name]
         total, end = len(split.tokens), start + len(block)
@@ -158,16 +160,16 @@ class Origin:
         last = end == total
         if split.eot == "none" or split.mark is None:
             return int(last), text
-        # A document counts where it ends. A mark at the very start ends one only if it began in the other split.
+        # A document counts where it ends. EOT at the very start ends one only if it began in the other split.
         begun = start > 0 or split.continues or block[0] != split.mark
         rest = last and block[-1] != split.mark and not split.open
         return int(np.count_nonzero(block == split.mark)) - int(not begun) + int(rest), text
 
 
 def find_origin(path: Path, tokenizer: str, eot: str | None = None, delimiter: str | None = None) -> Origin:
-    """What can be converted at a path. UsageError when nothing can, DamageError when it is not whole.
+    """The tokens at a path; UsageError when there are none that can be converted, DamageError when files are damaged.
 
-    `eot`: where it stands in files of other tools; None: that is found out. `delimiter`: which token it is there.
+    `eot`: where it is in files of other tools; None: detect it. `delimiter`: which token it is there.
     """
     if path.is_dir() and ((path / NAME).exists() or (path / ".shardmill").is_dir()):
         if eot is not None or delimiter is not None:
@@ -231,7 +233,7 @@ def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None
 
 
 def _joined(splits: dict[str, Marked], whole: Collection[str] = ()) -> dict[str, Marked]:
-    """The same, with what is known of a document that begins in one split and ends in the other.
+    """The splits, with a note on a document that begins in one of them and ends in the other.
 
     `whole`: splits that end inside a document for another reason.
     """
@@ -250,6 +252,6 @@ def _joined(splits: dict[str, Marked], whole: Collection[str] = ()) -> dict[str,
 
 
 def _width(stored: np.dtype[Any], vocab_size: int) -> np.dtype[Any]:
-    """Of the two widths that trainers read the one that suffices."""
+    """The narrower of the two types that trainers read, if it suffices."""
     narrow = stored == np.uint16 or (stored != np.uint32 and vocab_size <= 1 << 16)
     return np.dtype(np.uint16 if narrow else np.uint32)

@@ -1,4 +1,4 @@
-"""A manifest may come from anywhere: what it says is checked before anything is done with it."""
+"""A manifest may come from an untrusted place: it is checked before anything is done with it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.run import MANIFEST as NAME
-from shardmill.run import SourceLines
+from shardmill.run import SourceLines, each_output
 from shardmill.shards import FORMATS
 
 _TEXT = (str, type(None))
@@ -42,12 +42,12 @@ _VALUES = {
 
 
 def check_manifest(manifest: dict[str, Any], place: str) -> None:
-    """DamageError when a manifest lacks something, or names files outside its folder."""
+    """Raise DamageError when a manifest lacks something, or names files outside its folder."""
     wrong = _misfit(manifest, _MANIFEST, "")
     if wrong:
         raise DamageError(f"{NAME} is not one of shardmill's: {wrong}", place=place)
     files = [manifest["rejects"] | {"tokens": 0}] if "rejects" in manifest else []
-    for described in (manifest, *manifest.get("also", ())):
+    for described in each_output(manifest):
         for key, known in _VALUES.items():
             if described[key] not in known:
                 raise DamageError(f"{NAME} has an unknown {key}: `{described[key]}`", place=place)
@@ -65,7 +65,7 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
 
 
 def _misfit(value: Any, shape: Any, where: str) -> str | None:
-    """What of a shape a value has not: keys of dictionaries (but for those with a `?`), elements of lists, types."""
+    """How a value differs from a shape, in words: in keys (those with a `?` are optional), elements, types."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             return f"`{where}` is not an object"

@@ -1,4 +1,4 @@
-"""Is a dataset what its manifest says? Every byte is read once, in bounded memory, at the speed of the disk."""
+"""Check that a dataset is what its manifest says: every byte is read once, in bounded memory, at the disk's speed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
-from shardmill.dataset.dataset import Dataset, Split, open_dataset, tokenizer_of
+from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, parse_manifest, read_manifest
+from shardmill.run import MANIFEST, each_output, parse_manifest, read_manifest
 from shardmill.shards import format_named
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer
@@ -80,25 +80,19 @@ def verify(
     started = time.monotonic()
     folder = arguments.path("folder", folder)
     sample, source = arguments.number("sample", sample, 0), arguments.flag("source", source)
-    out = ObjectStore(os.fspath(folder)) if is_url(folder) else Path(folder)
-    manifest = _manifest_of(out) if isinstance(out, ObjectStore) else read_manifest(out)
-    check_manifest(manifest, f"{folder}/{MANIFEST}")
-    if source and "converted" in manifest:
+    check = _Verification(folder, sample, tell)
+    manifest, report = check.manifest, check.report
+    if source and check.converted:
         raise UsageError(
             "a converted dataset was not made from text", hint="compare the dataset that it was converted from"
         )
-    report = Report(str(folder))
-    tokenizer = None
-    if isinstance(out, Path):
-        tokenizer = _tokenizer(manifest, report)
-    elif source:
+    if source and check.store is not None:
         raise UsageError("sources can be compared with a folder only", hint="copy the dataset down first")
-    else:
-        report.notes.append("no document was encoded again: copy the dataset down for that")
-    for described in (manifest, *manifest.get("also", ())):
-        _check_output(out, manifest, described, tokenizer, sample, report, tell)
+    check.load_tokenizer()
+    for described in each_output(manifest):
+        check.check_output(described)
     if "rejects" in manifest:
-        _check_rejects(out, manifest, report)
+        check.check_rejects()
     try:
         for _ in manifest.get("sources", ()):  # which are parsed only now
             pass
@@ -107,10 +101,10 @@ def verify(
     written = sum(split["documents"] for split in manifest["splits"].values())
     if written != manifest["documents"]:
         report.damage.append(f"manifest.json: splits hold {written:,} documents, not {manifest['documents']:,}")
-    if source and isinstance(out, Path) and not report.damage:
+    if source and not report.damage:
         tell("reading the sources again")
         try:
-            compare_sources(out, manifest)
+            compare_sources(check.folder, manifest)
             report.compared = True
         except DamageError as why:
             report.damage.append(f"{why.place}: {why.message}")
@@ -118,97 +112,144 @@ def verify(
     return report
 
 
-def _manifest_of(store: ObjectStore) -> dict[str, Any]:
+class _Verification:
+    """A dataset in a folder or in an object store, and the report on it."""
+
+    def __init__(self, named: str, sample: int, tell: Callable[[str], None]) -> None:
+        self.folder = Path(named)
+        self.store = ObjectStore(named) if is_url(named) else None
+        self.manifest = read_manifest(self.folder) if self.store is None else _stored_manifest(self.store)
+        check_manifest(self.manifest, f"{named}/{MANIFEST}")
+        self.report = Report(named)
+        self._damage, self._notes = self.report.damage, self.report.notes
+        self._sample, self._tell = sample, tell
+        self._tokenizer: Tokenizer | None = None
+        self.converted = "converted" in self.manifest
+        self._parsed = self.manifest["options"].get("specials") == "parse"
+
+    def load_tokenizer(self) -> None:
+        """Load what encodes the sampled documents again, or note why that cannot be done."""
+        if self.store is not None:
+            self._notes.append("no document was encoded again: copy the dataset down for that")
+            return
+        try:
+            self._tokenizer = tokenizer_of(self.manifest)
+        except (UsageError, MismatchError) as why:
+            self._notes.append(f"no document was encoded again: {why.message}")
+
+    def check_output(self, described: dict[str, Any]) -> None:
+        """Check the files of one format: sizes, sha256, ids, EOT; then a sample of the documents."""
+        splits, marks = described["splits"], 0
+        for name, split in splits.items():
+            scan = self._scan(described, name, split)
+            self.report.tokens += scan.tokens
+            marks += scan.marks
+            if scan.tokens != split["tokens"] and not self._damage:
+                self._damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
+        expected = sum(split["documents"] for split in splits.values())
+        self.report.documents += expected
+        if described["eot"] == "none" or self._damage or self._parsed:
+            return
+        # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
+        beside = len(splits) if self.converted else 0
+        dropped = sum(split.get("dropped", 0) for split in splits.values())
+        if not -beside <= expected - marks <= beside + dropped:
+            self._damage.append(f"{described['format']}: {marks:,} EOT for {expected:,} documents")
+        elif self._sample and self._tokenizer is not None:
+            self._encode_again(described, self._tokenizer)
+
+    def _scan(self, described: dict[str, Any], name: str, split: dict[str, Any]) -> _Scan:
+        """Read all files of a split."""
+        kind, ids, options = format_named(described["format"]), self.manifest["tokenizer"], self.manifest["options"]
+        scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
+        scan.inside |= name == "train" and str(options.get("val")).startswith("first:")
+        scan.lenient = self.converted or self._parsed
+        for entry in split["files"]:
+            self._tell(entry["name"])
+            before = len(self._damage)
+            header = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
+            # Where every document has a header of its own, the tokens are read in a second pass.
+            scan.skip(entry["bytes"] if entry.get("role") or not kind.contiguous else header)
+            self._check_file(entry, scan.take)
+            if len(self._damage) == before:
+                self._damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
+            scan.problems.clear()
+        if kind.contiguous:
+            return scan
+        if self.store is not None:
+            self._notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
+            scan.tokens, scan.marks = split["tokens"], split["documents"]
+        elif not self._damage:
+            scan.skip(0)
+            tokens = open_dataset(self.folder, kind.name)[name].tokens
+            for start in range(0, len(tokens), _BLOCK):
+                scan.look(tokens.read(start, min(start + _BLOCK, len(tokens))))
+            self._damage += [f"{name}: {problem}" for problem in scan.problems]
+        return scan
+
+    def _check_file(self, entry: dict[str, Any], take: Callable[[memoryview], None]) -> None:
+        """Check size and sha256 of one file, and pass each block to `take`."""
+        digest, name = hashlib.sha256(), entry["name"]
+        try:
+            size = (self.folder / name).stat().st_size if self.store is None else self.store.size(name)
+            if size != entry["bytes"]:
+                self._damage.append(f"{name}: {size:,} bytes, not {entry['bytes']:,}")
+                return
+            for block in _read(self.folder / name) if self.store is None else self.store.download(name):
+                digest.update(block)
+                take(memoryview(block))
+        except OSError as why:
+            self._damage.append(f"{name}: {(why.strerror or str(why)).lower()}")
+            return
+        self.report.files += 1
+        self.report.bytes += size
+        if digest.hexdigest() != entry["sha256"]:
+            self._damage.append(f"{name}: its sha256 is not that of the manifest")
+
+    def check_rejects(self) -> None:
+        lines, entry, expected = 0, self.manifest["rejects"], self.manifest["rejected"]
+
+        def count(block: memoryview) -> None:
+            nonlocal lines
+            lines += bytes(block).count(b"\n")
+
+        self._check_file(entry, count)
+        if lines != expected:
+            self._damage.append(f"{entry['name']}: {lines:,} lines for {expected:,} rejects")
+
+    def _encode_again(self, described: dict[str, Any], tokenizer: Tokenizer) -> None:
+        """Decode some documents and encode them again with the tokenizer's own library."""
+        if tokenizer.cut is None:  # not byte-level: normalised text cannot be compared
+            self._notes.append(f"no document was encoded again: `{tokenizer.name}` does not give its text back")
+            return
+        try:
+            encode = tokenizer.reference()
+        except UsageError as why:
+            self._notes.append(f"no document was encoded again: {why.message}")
+            return
+        draw = random.Random(self.manifest["fingerprint"])
+        spans = self.manifest["options"].get("separator") is None and "val" in described["splits"]
+        skipped = 0
+        for file, tokens in _documents(open_dataset(self.folder, described["format"]), self._sample, draw):
+            text = b"" if tokens is None else tokenizer.decode(tokens)
+            # A longer document without a separator may be dealt in spans, with parts of others beside it.
+            if tokens is None or (spans and len(text) > SPAN):
+                skipped += 1
+                continue
+            self.report.sampled += 1
+            if tokens.tolist() != encode(text.decode("utf-8", "surrogateescape")):
+                self._damage.append(f"{file}: the library gives other tokens for {text[:60]!r}")
+                return
+        if skipped:
+            words = "of the sampled documents are too long or dealt in spans: not encoded again"
+            self._notes.append(f"{skipped:,} {words}")
+
+
+def _stored_manifest(store: ObjectStore) -> dict[str, Any]:
     found = store.read(MANIFEST)
     if found is None:
         raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")
     return parse_manifest(found[0], f"{store.url}/{MANIFEST}")
-
-
-def _tokenizer(manifest: dict[str, Any], report: Report) -> Tokenizer | None:
-    try:
-        return tokenizer_of(manifest)
-    except (UsageError, MismatchError) as why:
-        report.notes.append(f"no document was encoded again: {why.message}")
-        return None
-
-
-def _check_output(
-    out: Path | ObjectStore,
-    manifest: dict[str, Any],
-    described: dict[str, Any],
-    tokenizer: Tokenizer | None,
-    sample: int,
-    report: Report,
-    tell: Callable[[str], None],
-) -> None:
-    ids, kind = manifest["tokenizer"], format_named(described["format"])
-    seen_documents = 0
-    for name, split in described["splits"].items():
-        scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
-        scan.inside |= name == "train" and str(manifest["options"].get("val")).startswith("first:")
-        scan.lenient = "converted" in manifest or manifest["options"].get("specials") == "parse"
-        for entry in split["files"]:
-            tell(entry["name"])
-            before = len(report.damage)
-            head = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
-            # Where every document has a head of its own, the tokens are read in a second pass.
-            beside = entry.get("role") or not kind.contiguous
-            scan.skip(entry["bytes"] if beside else head)
-            _check_file(out, entry, report, scan.take)
-            if len(report.damage) == before:
-                report.damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
-            scan.problems.clear()
-        if not kind.contiguous and not isinstance(out, Path):
-            report.notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
-            scan.tokens, scan.marks = split["tokens"], split["documents"]
-        elif not kind.contiguous and not report.damage and isinstance(out, Path):
-            _scan_samples(open_dataset(out, kind.name)[name], scan, report)
-        report.tokens += scan.tokens
-        if scan.tokens != split["tokens"] and not report.damage:
-            report.damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
-        seen_documents += scan.marks
-    expected = sum(split["documents"] for split in described["splits"].values())
-    report.documents += expected
-    if described["eot"] == "none" or report.damage or manifest["options"].get("specials") == "parse":
-        return
-    lacking, splits = expected - seen_documents, described["splits"].values()
-    # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
-    beside = len(splits) if "converted" in manifest else 0
-    dropped = sum(split.get("dropped", 0) for split in splits)
-    if not -beside <= lacking <= beside + dropped:
-        report.damage.append(f"{described['format']}: {seen_documents:,} EOT for {expected:,} documents")
-    elif tokenizer is not None and sample and isinstance(out, Path):
-        _sample(out, manifest, described, tokenizer, sample, report)
-
-
-def _scan_samples(split: Split, scan: _Scan, report: Report) -> None:
-    scan.skip(0)
-    for start in range(0, len(split), _BLOCK):
-        scan.look(split.tokens.read(start, min(start + _BLOCK, len(split))))
-    report.damage += [f"{split.name}: {problem}" for problem in scan.problems]
-
-
-def _check_file(
-    out: Path | ObjectStore, entry: dict[str, Any], report: Report, take: Callable[[memoryview], None]
-) -> None:
-    """Size and sha256 of one file; each block goes to `take` on the way."""
-    digest = hashlib.sha256()
-    try:
-        size = (out / entry["name"]).stat().st_size if isinstance(out, Path) else out.size(entry["name"])
-        if size != entry["bytes"]:
-            report.damage.append(f"{entry['name']}: {size:,} bytes, not {entry['bytes']:,}")
-            return
-        for block in _read(out / entry["name"]) if isinstance(out, Path) else out.download(entry["name"]):
-            digest.update(block)
-            take(memoryview(block))
-    except OSError as why:
-        report.damage.append(f"{entry['name']}: {(why.strerror or str(why)).lower()}")
-        return
-    report.files += 1
-    report.bytes += size
-    if digest.hexdigest() != entry["sha256"]:
-        report.damage.append(f"{entry['name']}: its sha256 is not that of the manifest")
 
 
 def _read(path: Path) -> Iterator[memoryview]:
@@ -218,21 +259,8 @@ def _read(path: Path) -> Iterator[memoryview]:
             yield block[:got]
 
 
-def _check_rejects(out: Path | ObjectStore, manifest: dict[str, Any], report: Report) -> None:
-    counted = [0]
-
-    def count(block: memoryview) -> None:
-        counted[0] += bytes(block).count(b"\n")
-
-    _check_file(out, manifest["rejects"], report, count)
-    if counted[0] != manifest["rejected"]:
-        report.damage.append(
-            f"{manifest['rejects']['name']}: {counted[0]:,} lines for {manifest['rejected']:,} rejects"
-        )
-
-
 class _Scan:
-    """Looks at tokens as they come by: ids in range, EOT only between documents that have tokens."""
+    """Checks tokens block by block: ids in range, EOT only between documents that have tokens."""
 
     def __init__(self, dtype: np.dtype[Any], vocab_size: int, eot: int | None, where: str) -> None:
         self.dtype = dtype
@@ -247,11 +275,12 @@ class _Scan:
         self.tokens = self.marks = 0
         self.problems: list[str] = []
 
-    def skip(self, head: int) -> None:
-        """The next `head` bytes are not tokens."""
-        self._skip = head
+    def skip(self, count: int) -> None:
+        """The next `count` bytes are not tokens."""
+        self._skip = count
 
     def take(self, block: memoryview) -> None:
+        """The bytes that come next."""
         data = block[self._skip :]
         self._skip = max(0, self._skip - len(block))
         whole = self._odd + bytes(data) if self._odd else data
@@ -280,35 +309,6 @@ class _Scan:
             place = self.tokens + (0 if first else int(twice[0]))
             self.problems.append(f"two EOT stand side by side at token {place:,}")
         self._last_was_eot = bool(len(at) and at[-1] == len(tokens) - 1)
-
-
-def _sample(
-    out: Path, manifest: dict[str, Any], described: dict[str, Any], tokenizer: Tokenizer, sample: int, report: Report
-) -> None:
-    """Decode some documents and encode them again with the tokenizer's own library."""
-    if tokenizer.cut is None:  # not byte-level: normalised text cannot be compared
-        report.notes.append(f"no document was encoded again: `{tokenizer.name}` does not give its text back")
-        return
-    try:
-        encode = tokenizer.reference()
-    except UsageError as why:
-        report.notes.append(f"no document was encoded again: {why.message}")
-        return
-    draw = random.Random(manifest["fingerprint"])
-    spans = manifest["options"].get("separator") is None and "val" in described["splits"]
-    skipped = 0
-    for entry, tokens in _documents(open_dataset(out, described["format"]), sample, draw):
-        text = b"" if tokens is None else tokenizer.decode(tokens)
-        # A longer document without a separator may be dealt in spans, with parts of others beside it.
-        if tokens is None or (spans and len(text) > SPAN):
-            skipped += 1
-            continue
-        report.sampled += 1
-        if tokens.tolist() != encode(text.decode("utf-8", "surrogateescape")):
-            report.damage.append(f"{entry}: the library gives other tokens for {text[:60]!r}")
-            return
-    if skipped:
-        report.notes.append(f"{skipped:,} of the sampled documents are too long or dealt in spans: not encoded again")
 
 
 def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:

@@ -1,4 +1,4 @@
-"""Before a run: what the sources hold, what it will take, and what would go wrong; from a sample, in seconds."""
+"""An estimate before a run: what the sources hold, what the run will take, and what would go wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ from shardmill.run import (
     usable_memory,
 )
 from shardmill.sampling import (
-    BUCKETS,
     Amount,
     Expected,
     Kind,
@@ -39,14 +38,14 @@ from shardmill.sampling import (
     looking_fetcher,
     output_sizes,
     take_sample,
-    within,
 )
+from shardmill.shards import format_named
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import ROOM, is_url
+from shardmill.storage import ROOM, Sources, is_url
 from shardmill.tokens import Tokenizer, load_tokenizer
 
-_SECONDS, _AFAR_SECONDS = 5.0, 8.0  # that a sample may take
-# What a token takes in a Python list of ints, as it grows: 8 bytes for the pointer, 28 for the int, and the slack.
+_SECONDS, _REMOTE_SECONDS = 5.0, 8.0  # that a sample may take
+# Bytes of a token in a growing Python list of ints: 8 for the pointer, 28 for the int, and the slack.
 _NAIVE = 41
 
 
@@ -65,7 +64,7 @@ class ListedKind:
 
 @dataclass
 class Inspection:
-    """What `inspect` found. An amount with a margin of 0 is exact; others hold in 95 of 100 cases."""
+    """The result of `inspect`. An amount with a margin of 0 is exact; other margins hold in 95 of 100 cases."""
 
     sources: int
     stored_bytes: int
@@ -130,9 +129,9 @@ def inspect(
     out: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Inspection:
-    """What `prepare` would find in `sources`, make of them and need, with the same options; nothing is written.
+    """Estimate what `prepare` would find in `sources`, make of them and need, with the same options; write nothing.
 
-    UsageError for a call that is wrong. What is wrong with the sources stands in `troubles`.
+    What is wrong with the sources is listed in `troubles`. Raise UsageError if the call itself is wrong.
     """
     out = None if out is None else arguments.path("out", out)
     specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
@@ -142,36 +141,17 @@ def inspect(
     if found.total_bytes is None:
         stream = next(source.name for source in found if source.size is None)
         raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")
-    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials).with_delimiter(
-        chosen.delimiter
-    )
+    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
+    tokenizer = tokenizer.with_delimiter(chosen.delimiter)
     report = Inspection(
         len(found), found.total_bytes, tokenizer.name, tokenizer.vocab_size,
         tokenizer.dtype.itemsize, out=out or ".",
     )  # fmt: skip
-    if is_url(report.out):
-        report.staging = str(staging_folder(Path(chosen.cache) if chosen.cache else None))
-    settle_allocator()  # as in a run, or the sample would be slower
-    budget = _machine(report, chosen, found.remote, tokenizer)
-    # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
-    cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
-    with looking_fetcher() as fetcher:
-        reading = Reading(
-            chosen.text_field, chosen.separator_bytes, cut, fetcher=fetcher if found.remote else None
-        )  # fmt: skip
-        started = time.monotonic()
-        seconds = _AFAR_SECONDS if found.remote else _SECONDS
-        kinds = take_sample(found, reading, tokenizer.engine(), seconds=seconds)
-        report.sampled_seconds = time.monotonic() - started
-        if found.remote:
-            report.fetched_bytes = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))
-            try:
-                report.fetched_per_second = round(download_speed(found, fetcher))
-            except SourceError as error:
-                kinds[0].looked[0].error = error
-    expects = _describe(report, kinds, chosen, eot=tokenizer.eot is not None and chosen.eot != "none")
-    if report.staging:
-        report.disk_bytes = within(report.output_bytes, SHARDS_HERE * chosen.tokens_per_shard * report.token_bytes)
+    budget = _describe_machine(report, chosen, found.remote, tokenizer)
+    kinds = _sample(report, chosen, found, tokenizer)
+    eot = tokenizer.eot is not None and chosen.eot != "none"
+    expects = [expected(kind, separated=chosen.separator is not None, eot=eot) for kind in kinds]
+    _describe(report, kinds, expects, chosen, eot)
     download = report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
     needed = pace(kinds, expects, report.token_bytes, report.workers, download)
     report.seconds, report.bound = needed.seconds(report.workers, usable_cpus())
@@ -179,13 +159,16 @@ def inspect(
     return report
 
 
-def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Tokenizer) -> Budget | BudgetError:
-    """What this machine has; gives the budget of a run, or why the memory would not do."""
+def _describe_machine(report: Inspection, options: Options, remote: bool, tokenizer: Tokenizer) -> Budget | BudgetError:
+    """Put disk, memory and workers into the report. Return the budget of a run, or why the memory is too small."""
+    if is_url(report.out):
+        report.staging = str(staging_folder(Path(options.cache) if options.cache else None))
     folder = Path(report.staging or report.out).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     report.free_bytes = shutil.disk_usage(folder).free
     report.machine_bytes = usable_memory()
+    settle_allocator()  # as in a run, or the sample would be slower
     budget: Budget | BudgetError
     try:
         budget = Budget(
@@ -206,10 +189,32 @@ def _machine(report: Inspection, options: Options, remote: bool, tokenizer: Toke
     return budget
 
 
-def _describe(report: Inspection, kinds: list[Kind], options: Options, *, eot: bool) -> list[Expected]:
-    """Put what the kinds hold into the report, and give it."""
+def _sample(report: Inspection, options: Options, sources: Sources, tokenizer: Tokenizer) -> list[Kind]:
+    """Take the sample; of remote sources also try the download."""
+    # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
+    cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
+    started = time.monotonic()
+    with looking_fetcher() as fetcher:
+        reading = Reading(
+            options.text_field, options.separator_bytes, cut, fetcher=fetcher if sources.remote else None
+        )  # fmt: skip
+        seconds = _REMOTE_SECONDS if sources.remote else _SECONDS
+        kinds = take_sample(sources, reading, tokenizer.engine(), seconds=seconds)
+        report.sampled_seconds = time.monotonic() - started
+        if sources.remote:
+            report.fetched_bytes = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))
+            try:
+                report.fetched_per_second = round(download_speed(sources, fetcher))
+            except SourceError as error:
+                kinds[0].looked[0].error = error
+    report.sampled_places = sum(len(kind.places) for kind in kinds)
+    report.sampled_bytes = sum(place.encoded for kind in kinds for place in kind.places)
+    return kinds
+
+
+def _describe(report: Inspection, kinds: list[Kind], expects: list[Expected], options: Options, eot: bool) -> None:
+    """Put into the report what the kinds hold, and the size of the output."""
     separated = options.separator is not None
-    expects = [expected(kind, separated=separated, eot=eot) for kind in kinds]
     report.kinds = [
         ListedKind(kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
                    holds.text, holds.documents, holds.tokens)
@@ -217,22 +222,21 @@ def _describe(report: Inspection, kinds: list[Kind], options: Options, *, eot: b
     ]  # fmt: skip
     total = sum(expects, Expected())
     report.text_bytes, report.documents, report.tokens = total.text, total.documents, total.tokens
-    sizes = np.zeros(BUCKETS, np.int64)
-    for kind, holds in zip(kinds, expects, strict=True):
-        sizes += histogram(kind, holds, separated=separated)
+    without_eot = total.tokens.value - total.written.value * eot
+    report.bytes_per_token = total.text.value / without_eot if without_eot > 0 else 0.0
+    report.naive_bytes = _NAIVE * total.tokens.value + total.text.value
+    found = [histogram(kind, holds, separated=separated) for kind, holds in zip(kinds, expects, strict=True)]
+    sizes = np.sum(found, axis=0)
     if len(full := np.flatnonzero(sizes)):
         report.sizes = [(4**i, int(sizes[i])) for i in range(int(full[0]), int(full[-1]) + 1)]
     if not separated:
-        plain = [kind for kind in kinds if kind.format == "text"]
         text = sum(one.text_bytes.value for one in report.kinds if one.format == "text")
-        report.separators = find_separators(
-            [one for kind in plain for source in kind.looked for one in source.excerpts], text
-        )
-    report.sampled_places = sum(len(kind.places) for kind in kinds)
-    report.sampled_bytes = sum(place.encoded for kind in kinds for place in kind.places)
-    without_eot = total.tokens.value - total.written.value * eot
-    report.bytes_per_token = total.text.value / without_eot if without_eot > 0 else 0.0
+        texts = [source for kind in kinds if kind.format == "text" for source in kind.looked]
+        report.separators = find_separators([excerpt for source in texts for excerpt in source.excerpts], text)
     report.output_bytes = output_sizes(total, report.token_bytes, report.vocab_size, options.tokens_per_shard)
     report.disk_bytes = report.output_bytes
-    report.naive_bytes = _NAIVE * total.tokens.value + total.text.value
-    return expects
+    if report.staging:  # files leave it when they are whole
+        most = SHARDS_HERE * options.tokens_per_shard * report.token_bytes
+        report.disk_bytes = {
+            name: min(size, most) if format_named(name).sharded else size for name, size in report.output_bytes.items()
+        }

@@ -1,4 +1,4 @@
-"""An inspection as a person reads it, in lines of at most 100 columns."""
+"""An inspection as text for people, in lines of at most 100 columns."""
 
 from __future__ import annotations
 
@@ -12,27 +12,26 @@ if TYPE_CHECKING:
     from shardmill.inspection.inspection import Inspection
     from shardmill.sampling import Amount
 
-_WIDTH = 100
-_LABEL = 12
-_BAR = 40
-_KINDS = 12
-_LONGEST = 1000
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
+_WIDTH, _LABEL, _BAR = 100, 12, 40  # columns
+_KINDS = 12  # kinds of sources that are listed
+_LONGEST = 1000  # characters of a sentence
+_BOUNDS = {"feeder": "one thread that reads the sources", "workers": "the workers", "cpus": "the CPUs"}
 
 
 def as_text(report: Inspection) -> str:
     lines: list[str] = []
     for label, *said in _sections(report):
-        for i, line in enumerate(said):
-            wrapped = textwrap.wrap(line, _WIDTH - _LABEL, break_on_hyphens=False, replace_whitespace=False) or [""]
-            # A table's own spaces stay as they are: only what is too long is wrapped.
-            for j, part in enumerate([line] if len(line) <= _WIDTH - _LABEL else wrapped):
-                lines.append(f"{label if i == j == 0 else '':<{_LABEL}}{part}".rstrip())
-    return "\n".join(lines)
+        for line in said:
+            lines += textwrap.wrap(
+                line, _WIDTH, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL,
+                break_on_hyphens=False, replace_whitespace=False,
+            ) or [label]  # fmt: skip
+            label = ""
+    return "\n".join(lines).replace("\xa0", " ")
 
 
 def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
-    """A label, and the lines beside and below it."""
+    """Yield a label, and the lines beside and below it."""
     yield "sources", *_kinds(report)
     if report.documents.value:
         yield "documents", *_documents(report)
@@ -41,7 +40,8 @@ def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
     if report.tokens.value:
         ratio = f"end-of-text tokens included; {report.bytes_per_token:.2f} bytes a token"
         yield "tokens", f"{_amount(report.tokens)} with {report.tokenizer}, {ratio}"
-        yield "output", *_outputs(report)
+        sizes = [f"{name} {show_bytes(size)}" for name, size in report.output_bytes.items()]
+        yield "output", "   ".join(size.replace(" ", "\xa0") for size in sizes)  # a name stays with its size
     made = f", where files are made for {report.out}" if report.staging else ""
     yield "disk", f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"
     yield "memory", f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"
@@ -59,19 +59,18 @@ def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
 
 
 def _printable(line: str) -> str:
-    """Names of fields may come from a file that is no text: control characters are written out, and it has an end."""
+    """Write out control characters and cut what is too long: field names may come from a file that is not text."""
     shown = line if len(line) <= _LONGEST else line[:_LONGEST] + " …"
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in shown)
 
 
 def _time(report: Inspection) -> Iterator[str]:
-    speed = show_bytes(report.stored_bytes / report.seconds)
-    said = f"about {show_seconds(report.seconds)} ({speed}/s)"
+    said = f"about {show_seconds(report.seconds)} ({show_bytes(report.stored_bytes / report.seconds)}/s)"
     if report.bound == "download":
         yield f"{said}: the download bounds it"
     else:
-        of = {"feeder": "one thread that reads the sources", "workers": "the workers", "cpus": "the CPUs"}[report.bound]
-        yield f"{said} at the speed of the sample, if nothing else is at work here; what bounds it: {of}"
+        bound = _BOUNDS[report.bound]
+        yield f"{said} at the speed of the sample, if nothing else is at work here; what bounds it: {bound}"
     if report.fetched_per_second:
         rate = show_bytes(report.fetched_per_second)
         yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"
@@ -107,7 +106,7 @@ def _documents(report: Inspection) -> Iterator[str]:
 
 
 def _power(size: int) -> str:
-    """A power of two in its own units, so that it is a round number: 4096 → `4 KiB`."""
+    """A power of two as a round number: 4096 → `4 KiB`."""
     for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor:
             return f"{size // factor} {unit}"
@@ -115,9 +114,8 @@ def _power(size: int) -> str:
 
 
 def _bar(share: float) -> str:
-    eighths = round(share * _BAR * 8)
-    bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-    return bar or ("▏" if share else "")
+    full, eighths = divmod(round(share * _BAR * 8), 8)
+    return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip() or ("▏" if share else "")
 
 
 def _separators(report: Inspection) -> Iterator[str]:
@@ -125,17 +123,6 @@ def _separators(report: Inspection) -> Iterator[str]:
         option = f"--separator '{one.separator}'"
         made = f"about {show_count(one.documents)} documents of {show_bytes(one.apart)}"
         yield f"{option:<30}{made:<35}{one.meaning}"
-
-
-def _outputs(report: Inspection) -> Iterator[str]:
-    row = ""
-    for name, size in report.output_bytes.items():
-        entry = f"{name} {show_bytes(size)}"
-        if row and len(row) + 3 + len(entry) > _WIDTH - _LABEL:
-            yield row
-            row = ""
-        row += ("   " if row else "") + entry
-    yield row
 
 
 def _amount(amount: Amount) -> str:

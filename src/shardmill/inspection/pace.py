@@ -1,4 +1,4 @@
-"""How long a run will take, by the CPU time that its steps take in the sample."""
+"""How long a run will take, from the CPU time of each step in the sample."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ from dataclasses import dataclass
 
 from shardmill.sampling import Expected, Kind
 
-_BUSY = 0.85  # of the CPUs' time is used by a run: the ends of chunks are waited for, and Python's lock
-_DEALING = 2e-9  # seconds of a worker for a token: to place EOT, deal splits, check ids and hand it on
-_STARTING = 0.5  # seconds from the command to the first chunk, and from the last to the manifest
-_LOADING = 2  # places with which libraries are loaded: what they take is not the speed of a run
+_BUSY = 0.85  # share of the CPUs' time that a run uses: it waits for the ends of chunks and for Python's lock
+_DEALING = 2e-9  # seconds of a worker for each token: to place EOT, choose splits, check ids and hand it on
+_STARTING = 0.5  # seconds from the command to the first chunk, and from the last chunk to the manifest
+_LOADING = 2  # places during which libraries are loaded: their time says nothing of the speed of a run
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a run takes, in seconds of one CPU but for the download."""
+    """What a run takes: seconds of one CPU, and for the download seconds on the clock."""
 
     starting: float = 0.0
     feeding: float = 0.0
-    """One thread's work."""
+    """Of the one thread that finds chunks."""
     working: float = 0.0
     """Of all workers together."""
     keeping: float = 0.0
-    """One thread's: hashing what was written."""
+    """Of the one thread that hashes what was written."""
     download: float = 0.0
-    """On the clock."""
 
     def seconds(self, workers: int, cpus: int) -> tuple[float, str]:
-        """The time on the clock, and what it is bound by: `workers`, `feeder`, `cpus` or `download`."""
+        """Return the time on the clock and what bounds it: `workers`, `feeder`, `cpus` or `download`."""
         ways = {
             "download": self.download,
             "feeder": self.feeding,
@@ -41,15 +40,15 @@ class Pace:
 
 
 def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, download: float) -> Pace:
-    """What a run takes at the speed of the sample; `expects` says what each kind holds."""
+    """Return what a run takes at the speed of the sample; `expects`: what each kind holds."""
     feeding = reading = 0.0
     for kind, holds in zip(kinds, expects, strict=True):
         places = kind.places[_LOADING:] or kind.places
         share = holds.text.value / max(1, sum(place.text for place in places))
         feeding += kind.opening + share * sum(place.feeding for place in places)
         reading += share * sum(place.reading for place in places)
-    # An engine is slow while its caches are empty, and every worker has one of its own: what the first half of the
-    # sample took more than the second is paid once for each.
+    # An engine is slow while its caches are empty, and every worker has its own engine. So the extra time of the first
+    # half of the sample is paid once for each worker.
     places = [place for kind in kinds for place in kind.places]
     late = places[len(places) // 2 :]
     warm = sum(place.encoding for place in late) / max(1, sum(place.encoded for place in late))

@@ -1,4 +1,4 @@
-"""What would go wrong in a run, as far as a sample shows it, and what seems to stand between documents."""
+"""What would go wrong in a run, as far as a sample shows it, and separators that were found in text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from shardmill.storage import Source
 
 _SHOWN = 3
-_FEWEST_BAD = 100  # below that no share of bad documents stops a run
-# The option that splits there, what it is, and whether it stands there for no other reason: blank lines also part
-# paragraphs. In the order in which they are to be preferred.
+_FEWEST_BAD = 100  # bad documents, up to which no share of them stops a run
+# The option, its bytes, what it is, and whether it stands between documents for certain: blank lines also separate
+# paragraphs. The best come first.
 _KNOWN: tuple[tuple[str, bytes, str, bool], ...] = (
     ("<|endoftext|>", b"<|endoftext|>", "the end-of-text token of GPT-2, as text", True),
     ("<|end_of_text|>", b"<|end_of_text|>", "the end-of-text token of Llama 3, as text", True),
@@ -39,28 +39,28 @@ _KNOWN: tuple[tuple[str, bytes, str, bool], ...] = (
     (r"\r\n\r\n", b"\r\n\r\n", "blank lines (CRLF)", False),
     (r"\n", b"\n", "line ends, with long lines between them", False),
 )
-_RARE = 1 << 20  # bytes from one to the next
-_LONG_LINE = 400  # bytes a line, on average, from which on a line looks like a document
-_LARGE = 1_000_000  # bytes of a text from which on blank lines in it may well part documents
+_RARE = 1 << 20  # bytes from one separator to the next, from which on it separates nothing
+_LONG_LINE = 400  # average bytes of a line from which on a line looks like a document
+_LARGE = 1_000_000  # average bytes of a text file from which on blank lines may well separate documents
 
 
 @dataclass(frozen=True)
 class Trouble:
-    """One thing that would go wrong, with the way out."""
+    """Something that would go wrong, with a hint."""
 
     what: str
-    """A word for programs: source, empty, rejects, utf8, binary, separator, reader, vocabulary, disk or memory."""
+    """For programs: source, empty, rejects, utf8, binary, separator, reader, vocabulary, disk or memory."""
     message: str
     place: str | None = None
     hint: str | None = None
     stops: bool = False
-    """`prepare` would end with an error."""
+    """Whether `prepare` would end with an error."""
 
 
 def find_troubles(
     report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, budget: Budget | BudgetError
 ) -> list[Trouble]:
-    """All of them, those that stop a run first."""
+    """Return all troubles; those that stop a run come first."""
     found = [
         *_damaged(kinds),
         *_rejects(report, kinds, options),
@@ -77,7 +77,7 @@ def find_troubles(
 
 
 def _damaged(kinds: list[Kind]) -> Iterator[Trouble]:
-    """One for each kind of error, with the first place."""
+    """One trouble for each different error, with its first place."""
     errors = [one.error for kind in kinds for one in kind.looked if one.error is not None]
     for message, count in Counter(error.message for error in errors).most_common(_SHOWN):
         first = next(error for error in errors if error.message == message)
@@ -89,7 +89,7 @@ def _more(count: int) -> str:
 
 
 def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble]:
-    """That there is too little for any run, or for a record that the sample met."""
+    """Too little memory for any run, or for a record of the sample."""
     if isinstance(budget, BudgetError):
         yield Trouble("memory", budget.message, None, budget.hint, stops=True)
         return
@@ -103,7 +103,7 @@ def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble
 
 
 def _binary(kinds: list[Kind]) -> Iterator[Trouble]:
-    """Sources of text that hold what no text does."""
+    """Sources of text that hold control characters which no text has."""
     odd = {one.source.name: one.controls for kind in kinds for one in kind.looked if one.controls > NO_TEXT}
     if odd:
         first = max(odd, key=odd.__getitem__)
@@ -115,7 +115,7 @@ def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> Iterato
     places = [place for kind in kinds for place in kind.places]
     if not any(place.rejected for place in places):
         return
-    # Kinds have as many places as their share of the bytes, so that all places count alike.
+    # The number of places of a kind is its share of the bytes, so all places count alike.
     bad = sum(place.rejected * place.weight for place in places)
     share = min(1.0, bad / max(1e-9, bad, sum(place.begun * place.weight for place in places)))
     reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(_SHOWN)
@@ -166,7 +166,8 @@ def _invalid(kinds: list[Kind]) -> Iterator[Trouble]:
     replaced, text = sum(kind.replaced for kind in kinds), sum(place.text for kind in kinds for place in kind.places)
     if replaced:
         share = replaced / max(1, text)
-        said = f"{replaced:,} places in {show_bytes(text)} of sampled text ({_percent(share)}) are not UTF-8"
+        places = "place" if replaced == 1 else "places"
+        said = f"{replaced:,} {places} in {show_bytes(text)} of sampled text ({_percent(share)}) are not UTF-8"
         hint = "each becomes U+FFFD"
         if share > 0.001:
             hint += "; if the text is in another encoding, convert it first: `iconv -f latin1 -t utf-8`"
@@ -202,7 +203,7 @@ def _percent(share: float) -> str:
 
 
 def _above(share: float) -> str:
-    """A round share that is larger."""
+    """A round share that is larger than this one, for `--max-bad`."""
     step = 0.001
     while step < share * 1.2 and step < 1:
         step *= 10**0.5
@@ -211,21 +212,21 @@ def _above(share: float) -> str:
 
 @dataclass(frozen=True)
 class Separator:
-    """Something that may stand between documents."""
+    """A text that may separate documents."""
 
     separator: str
     """As `--separator` takes it."""
     meaning: str
     documents: int
-    """That it would make of all text, about."""
+    """About how many documents it would make of all text."""
     apart: int
     """Bytes from one to the next."""
     certain: bool
-    """It is no part of ordinary text."""
+    """It does not occur in ordinary text."""
 
 
 def find_separators(excerpts: list[bytes], text_bytes: int) -> list[Separator]:
-    """The separators in excerpts of a text of so many bytes, the most likely first."""
+    """Return the separators in excerpts of a text of so many bytes, the most likely first."""
     seen = sum(map(len, excerpts))
     if not seen:
         return []
@@ -233,12 +234,11 @@ def find_separators(excerpts: list[bytes], text_bytes: int) -> list[Separator]:
     for option, raw, meaning, certain in _KNOWN:
         counts = [excerpt.count(raw) for excerpt in excerpts]
         count = sum(counts)
-        # What only a page here and there mentions separates nothing.
+        # A text that only some excerpts contain separates nothing.
         if not count or seen / count > _RARE or (not certain and 2 * counts.count(0) > len(counts)):
             continue
-        if raw == b"\n" and seen / count < _LONG_LINE:
+        # With blank lines between them, lines are paragraphs.
+        if raw == b"\n" and (seen / count < _LONG_LINE or any(not one.certain for one in found)):
             continue
-        if raw == b"\n" and any(not one.certain for one in found):
-            continue  # with blank lines between them, lines are paragraphs
         found.append(Separator(option, meaning, max(1, round(count / seen * text_bytes)), seen // count, certain))
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,9 +58,7 @@ class Excerpt:
 
 
 def tokens_of(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
-    """Each id by itself, with its spaces marked. What is no whole character is written as `\\xe4`, and so is what could
-    disturb a page.
-    """
+    """Each token by itself, with its spaces marked. Bytes that are not a whole character are written as `\\xe4`."""
     shown = []
     for id_ in ids.tolist():
         data = tokenizer.token_bytes(id_)
@@ -69,7 +68,7 @@ def tokens_of(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
 
 
 def running_tokens(tokenizer: Tokenizer, ids: NDArray[Any]) -> list[Token]:
-    """The ids of a running text. A character of several tokens stands in the first; the others are a dot.
+    """The tokens of a running text. A character of several tokens is shown in the first; the others are a dot.
 
     A line break is marked, since its token could otherwise neither be seen nor pointed at.
     """
@@ -115,10 +114,9 @@ def _ids(data: Dataset, split: str, start: int, stop: int) -> NDArray[Any]:
 
 
 def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split: str, seen: Seen) -> Seen | None:
-    """The same document in another dataset, whose tokens have these `sizes`; None when it is not where it should be.
+    """Find the same document in another dataset, whose tokens have these `sizes`; None if it is not there.
 
-    Where both have the same documents that is the one of the same number. Where one has fewer, those around are looked
-    at, and their first bytes decide.
+    It is looked for around the number that it should have, and its first bytes are compared.
     """
     if split not in other or max(len(data[split]), len(other[split])) > _SEARCHED:
         return None
@@ -142,8 +140,8 @@ def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split:
 
 
 def _first_bytes(data: Dataset, split: str, start: int, stop: int) -> bytes:
-    """What a document begins with, whatever the tokenizer: no token stands for less than a byte. SentencePiece may put
-    a space before it.
+    """The first bytes of a document, whatever the tokenizer: a token is at least a byte. SentencePiece may put a space
+    before it.
     """
     ids = _ids(data, split, start, min(stop, start + _SAME + 2))
     return data.tokenizer.decode(ids).lstrip()[:_SAME]
@@ -162,46 +160,45 @@ def _measured(data: Dataset, sizes: NDArray[np.uint16], split: str, start: int, 
 class Rejects:
     """Rejects by reason, as `rejects.jsonl` has them."""
 
-    total: int = 0
+    total: int
     read: int = 0
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
     excerpts: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    def add(self, line: bytes) -> None:
+        try:
+            parsed = json.loads(line)
+        except ValueError:  # cut short, or not one of ours: it is counted
+            parsed = None
+        reject = parsed if isinstance(parsed, dict) else {}
+        reason = _kind(str(reject.get("reason", "unknown")))
+        if reason not in self.reasons and len(self.reasons) >= _REASONS:
+            reason = "other reasons"
+        self.read += 1
+        self.reasons[reason] += 1
+        some = self.excerpts.setdefault(reason, [])
+        if len(some) < _EXCERPTS:
+            where = [f"{key} {reject[key]:,}" for key in ("line", "row", "byte") if isinstance(reject.get(key), int)]
+            text = str(reject.get("excerpt", ""))[:300]
+            some.append(
+                {
+                    "place": ", ".join([str(reject.get("source", "")), *where]),
+                    "reason": str(reject.get("reason", "")),
+                    "excerpt": "".join(map(visible, text)),
+                }
+            )
 
 
 def rejects(data: Dataset) -> Rejects:
-    """What was set aside, at most `_LINES` of it; nothing where the file is gone."""
+    """The rejects of a dataset by reason, the most frequent first. At most `_LINES` are read."""
     found = Rejects(data.manifest["rejected"])
-    if "rejects" not in data.manifest:
-        return found
-    try:
-        file = open(Path(data.folder, data.manifest["rejects"]["name"]), "rb")  # noqa: SIM115 - closed below
-    except FileNotFoundError:
-        return found
-    with file:
-        while found.read < _LINES and (line := file.readline(_LONG_LINE)):
-            try:
-                reject = json.loads(line)
-            except ValueError:  # cut, or not one of ours: counted, but there is nothing to tell of it
-                reject = {}
-            found.read += 1
-            reject = reject if isinstance(reject, dict) else {}
-            reason = _kind(str(reject.get("reason", "unknown")))
-            if reason not in found.reasons and len(found.reasons) >= _REASONS:
-                reason = "other reasons"
-            found.reasons[reason] = found.reasons.get(reason, 0) + 1
-            some = found.excerpts.setdefault(reason, [])
-            if len(some) < _EXCERPTS:
-                where = [
-                    f"{key} {reject[key]:,}" for key in ("line", "row", "byte") if isinstance(reject.get(key), int)
-                ]
-                some.append(
-                    {
-                        "place": ", ".join([str(reject.get("source", "")), *where]),
-                        "reason": str(reject.get("reason", "")),
-                        "excerpt": "".join(map(visible, str(reject.get("excerpt", ""))[:300])),
-                    }
-                )
-    found.reasons = dict(sorted(found.reasons.items(), key=lambda item: -item[1]))
+    path = Path(data.folder, data.manifest["rejects"]["name"]) if "rejects" in data.manifest else None
+    if path is not None and path.exists():
+        with open(path, "rb") as file:
+            lines = iter(lambda: file.readline(_LONG_LINE), b"")
+            for line in itertools.islice(lines, _LINES):
+                found.add(line)
+    found.reasons = Counter(dict(found.reasons.most_common()))
     return found
 
 

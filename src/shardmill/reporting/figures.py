@@ -35,19 +35,6 @@ def figures(named: Named, vocab_size: int) -> list[Plot]:
     return [plot for plot in plots if plot is not None]
 
 
-def joined(name: str, found: Sequence[SplitSurvey]) -> SplitSurvey:
-    """Several splits as one."""
-    whole = SplitSurvey(name, sum(one.tokens for one in found), sum(one.documents for one in found))
-    whole.looked, whole.seen, whole.content = (
-        sum(getattr(one, key) for one in found) for key in ("looked", "seen", "content")
-    )
-    whole.separated = any(one.separated for one in found)
-    for key in ("counts", "lengths", "octaves", "ratios"):
-        setattr(whole, key, sum((getattr(one, key) for one in found[1:]), getattr(found[0], key).copy()))
-    whole.along = max(found, key=lambda one: one.tokens).along
-    return whole
-
-
 def _shares(name: str, seen: int, counts: NDArray[np.int64], x: Callable[[int], float]) -> Series:
     """A histogram as a line: which share of all documents is in each bin, from just before the first that has any."""
     used = np.flatnonzero(counts)
@@ -100,46 +87,31 @@ def _zipf(named: Named) -> Plot:
 
 def _vocabulary(named: Named, vocab_size: int) -> Plot:
     rows = [
-        (
-            f"{least:,}+ times" if least > 1 else "at least once",
-            [int((one.counts >= least).sum()) for _, one in named],
-        )
+        (f"{least:,}+ times" if least > 1 else "at least once", [int((one.counts >= least).sum()) for _, one in named])
         for least in (1, 10, 100, 1000, 10_000, 100_000)
     ]
-    first = named[0][1]
-    used = int((first.counts > 0).sum())
+    used = rows[0][1][0]
     share = f" ({used / vocab_size:.1%} of {vocab_size:,})" if vocab_size else ""
     note = f"{named[0][0]} uses {used:,} different tokens{share}."
-    return bars("Vocabulary used", note, rows, [name for name, _ in named], lambda value: f"{value:,.0f}")
+    return bars("Vocabulary used", note, rows, [name for name, _ in named], "{:,.0f}".format)
 
 
-def sources(manifest: dict[str, Any]) -> tuple[Plot | None, list[tuple[str, ...]], int]:
-    """A plot of the largest sources, a table of them, and how many others there are."""
+def sources(manifest: dict[str, Any]) -> tuple[list[dict[str, Any]], Plot | None]:
+    """The largest sources, and a plot of them."""
     count = len(manifest["sources"])
     exact = count > 0 and "tokens" in manifest["sources"][0]
-    key = "tokens" if exact else "bytes"
+    key, show = ("tokens", show_count) if exact else ("bytes", show_bytes)
 
     def size(source: dict[str, Any]) -> int:
         return int(source.get(key) or 0)
 
     largest = heapq.nlargest(_SOURCES, manifest["sources"], key=size)
-    rows: list[tuple[str, ...]] = [
-        (
-            str(source["name"]),
-            f"{source['documents']:,}",
-            f"{source['tokens']:,}" if exact else "–",
-            show_bytes(source["bytes"]) if source.get("bytes") is not None else "–",
-            f"{source['rejected']:,}",
-        )
-        for source in largest
-    ]
     if not any(map(size, largest)):
-        return None, rows, count - len(rows)
+        return largest, None
     note = "Without end-of-text tokens." if exact else "Stored bytes of each source; tokens by source are not recorded."
     note += f" The {_SOURCES} largest of {count:,}." if count > _SOURCES else ""
     title = "Tokens per source" if exact else "Bytes per source"
-    show = show_count if exact else show_bytes
-    return bars(title, note, [(str(s["name"]), [size(s)]) for s in largest], [key], show), rows, count - len(rows)
+    return largest, bars(title, note, [(str(source["name"]), [size(source)]) for source in largest], [key], show)
 
 
 def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
@@ -156,50 +128,42 @@ def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
         at = points[:, 0] + before
         if number:
             marks.append((before, before, f"resumed after {show_seconds(before)}"))
-        speed = np.diff(points, axis=0)
-        seconds = np.maximum(speed[:, 0], 1e-3)
-        text += _steps(at, np.maximum(speed[:, 1], 0) / seconds)
-        tokens += _steps(at, np.maximum(speed[:, 3], 0) / seconds)
-        memory += _pairs(at, points[:, 5])
+        step = np.diff(points, axis=0)
+        seconds = np.maximum(step[:, 0], 1e-3)
+        text += _steps(at, np.maximum(step[:, 1], 0) / seconds)
+        tokens += _steps(at, np.maximum(step[:, 3], 0) / seconds)
+        memory += _points(at, points[:, 5])
         budget += [(float(at[0]), float(attempt["memory"])), (float(at[-1]), float(attempt["memory"]))]
         for column, words in ((6, "requests retried"), (7, "engines replaced")):
-            some = np.flatnonzero(speed[:, column] > 0).tolist()
-            marks += [(float(at[i]), float(at[i + 1]), f"{words}: {int(speed[i, column]):,}") for i in some]
+            some = np.flatnonzero(step[:, column] > 0).tolist()
+            marks += [(float(at[i]), float(at[i + 1]), f"{words}: {int(step[i, column]):,}") for i in some]
         marks += [(a + before, b + before, f"no result for {show_seconds(b - a)}") for a, b in attempt["stalls"]]
         before = float(at[-1])
-    x = Axis("time", show=show_seconds)
-    told = (
-        f" Marked: {len(marks):,} events (resumes, retries, replaced engines, stalls)."
-        if marks
-        else " No retries, no stalls."
-    )
-    peak = max(value for _, value in memory)
-    read, written = (Series(f"{what} per second", points, filled=True) for what, points in
-                     (("bytes", text), ("tokens", tokens)))  # fmt: skip
+    marked = f"Marked: {len(marks):,} events (resumes, retries, replaced engines, stalls)."
+    events = marked if marks else "No retries, no stalls."
+    peak = show_bytes(max(value for _, value in memory))
     resident = [Series("resident", memory, filled=True), Series("budget", budget, limit=True)]
-    peaked = f"Highest sample: {show_bytes(peak)}. The dashed line is the budget."
+
+    def plot(title: str, note: str, series: list[Series], y: Axis) -> Plot:
+        return lines(title, note, series, Axis("time", show=show_seconds), y, marks)
+
     return [
-        lines(title, note, series, x, y, marks)
-        for title, note, series, y in (
-            (
-                "Bytes read per second",
-                f"Bytes of the sources as stored.{told}",
-                [read],
-                Axis(read.name, show=show_bytes),
-            ),
-            ("Tokens written per second", f"End-of-text tokens included.{told}", [written], Axis(written.name)),
-            ("Memory", peaked, resident, Axis("bytes", show=show_bytes)),
-        )
-    ]
+        plot("Bytes read per second", f"Bytes of the sources as stored. {events}",
+             [Series("bytes per second", text, filled=True)], Axis("bytes per second", show=show_bytes)),
+        plot("Tokens written per second", f"End-of-text tokens included. {events}",
+             [Series("tokens per second", tokens, filled=True)], Axis("tokens per second")),
+        plot("Memory", f"Highest sample: {peak}. The dashed line is the budget.", resident,
+             Axis("bytes", show=show_bytes)),
+    ]  # fmt: skip
 
 
-def _pairs(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:
+def _points(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[tuple[float, float]]:
     return list(zip(x.tolist(), y.tolist(), strict=True))
 
 
 def _steps(ends: NDArray[np.float64], values: NDArray[np.float64]) -> list[tuple[float, float]]:
-    """A value for each time between two ends."""
-    return _pairs(np.repeat(ends, 2)[1:-1], np.repeat(values, 2))
+    """The points of a line that has one value between two ends."""
+    return _points(np.repeat(ends, 2)[1:-1], np.repeat(values, 2))
 
 
 def _short(value: float) -> str:

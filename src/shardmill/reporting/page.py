@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
 from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
-from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, SplitSurvey, survey, token_bytes
+from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, Seen, SplitSurvey, joined, survey, token_bytes
 from shardmill.run import read_record
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NAME = "report.html"
 MOST = "2B"
 """Tokens that are read; a larger dataset is sampled."""
-_SHOWN = 300  # tokens of a document that are shown; the page has a hundred times as many bytes
+_SHOWN = 300  # tokens of a document that are shown; each takes about a hundred bytes of the page
 _OUTLIERS = 2  # documents of each kind of outlier
 _TOP = 30  # tokens in each table of tokens
 _OPTIONS = ("val", "seed", "separator", "text_field", "input_format", "limit", "specials", "eot", "tail")
@@ -47,7 +47,15 @@ class Side:
     """Bytes of each token."""
     splits: list[SplitSurvey]
     whole: SplitSurvey
+    """All splits together."""
     rejects: excerpts.Rejects
+
+    @property
+    def text_bytes(self) -> int:
+        return sum(self.data[split].described["bytes"] for split in self.data)
+
+    def shown(self, split: str, documents: Sequence[Seen]) -> list[excerpts.Excerpt]:
+        return [excerpts.excerpt(self.data, split, seen, _SHOWN) for seen in documents]
 
 
 def report(
@@ -61,8 +69,8 @@ def report(
 ) -> Path:
     """Write a page about a dataset, or about two side by side, and return its path.
 
-    `tokens`: how many are read of each at the most. `documents`: how many of each split are drawn, with the `seed`.
-    UsageError, DamageError and OutputError say what is wrong with the call, the dataset and the place of the page.
+    At most `tokens` tokens are read of each. `documents` of each split are drawn at random with the `seed`. Raise
+    UsageError, DamageError or OutputError if something is wrong with the call, the dataset or the place of the page.
     """
     jinja2 = needs("jinja2", "report", "a report")
     if "://" in arguments.path("out", out):
@@ -76,29 +84,28 @@ def report(
     folders = [folder] if other is None else [folder, other]
     names = _names([Path(arguments.path("folder", one)) for one in folders])
     sides = [_side(name, open_dataset(one), most, seed, documents) for name, one in zip(names, folders, strict=True)]
-    parts = {name: _part(name) for name in ("page.html", "style.css", "script.js")}
+    page, style, script = (
+        resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+        for name in ("page.html", "style.css", "script.js")
+    )
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    text: str = environment.from_string(parts["page.html"]).render(
+    environment.filters |= {"number": "{:,}".format, "bytes": show_bytes}
+    text: str = environment.from_string(page).render(
         **_content(sides, seed, documents),
-        style=parts["style.css"],
-        script=parts["script.js"],
+        style=style,
+        script=script,
         # Even text that slipped through the escaping could not run: only this script may.
-        script_hash=base64.b64encode(hashlib.sha256(parts["script.js"].encode()).digest()).decode(),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
-        show_bytes=show_bytes,
     )
     write_whole(path, text.encode("utf-8", "replace"))
     return path
 
 
-def _part(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
 def _check_place(path: Path) -> None:
-    """OutputError when a file of another making is there."""
+    """Raise OutputError if there is a file that is not a report."""
     try:
         with open(path, encoding="utf-8", errors="replace") as there:
             ours = _OURS in there.read(1000)
@@ -113,7 +120,7 @@ def _check_place(path: Path) -> None:
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The folders' names; where both have the same one, their paths."""
+    """The folders' names; their paths where both have the same name."""
     short = [folder.resolve().name for folder in folders]
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
 
@@ -121,169 +128,137 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _side(name: str, data: Dataset, most: int, seed: int, draws: int) -> Side:
     sizes = token_bytes(data.tokenizer)
     total = max(1, sum(len(data[split]) for split in data))
-    # Each split gets its share of what may be read, a small one is read whole.
+    # Each split gets its share of what may be read, and a small one is read whole.
     shares = {split: max(min(len(data[split]), most // 10), most * len(data[split]) // total) for split in data}
     splits = [
         survey(data, split, sizes, most=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
         for split in data
     ]
-    return Side(name, data, sizes, splits, figures.joined(name, splits), excerpts.rejects(data))
+    return Side(name, data, sizes, splits, joined(name, splits), excerpts.rejects(data))
 
 
 def _content(sides: list[Side], seed: int, draws: int) -> dict[str, Any]:
-    """What the page is filled with; two datasets have no outliers, sources and run, but the same documents."""
+    """The content of the page. Two datasets have no outliers, sources and run, but the same documents in pairs."""
     first, alone = sides[0], len(sides) == 1
-    facts = [dict(_facts(side)) for side in sides]
-    values = {
-        name: [one.get(name, "–") for one in facts] for name in dict.fromkeys(name for one in facts for name in one)
-    }
+    manifest = first.data.manifest
     drawn = [(found.name, found) for found in first.splits] if alone else [(side.name, side.whole) for side in sides]
-    plots = figures.figures(drawn, first.data.manifest["tokenizer"]["vocab_size"])
-    plot, rows, others = figures.sources(first.data.manifest) if alone else (None, [], 0)
-    return {
+    plots = figures.figures(drawn, manifest["tokenizer"]["vocab_size"])
+    content: dict[str, Any] = {
         "title": " and ".join(side.name for side in sides),
         "sides": sides,
-        "cards": _cards(first) if alone else [],
-        "facts": [(name, some, len(set(some)) > 1) for name, some in values.items()],
-        "sampled": _sampled(sides),
-        "plots": [*plots, plot] if plot else plots,
-        "splits": [(side.name, [_split_row(side, found) for found in side.splits]) for side in sides],
-        "sources": (rows, others),
+        "alone": alone,
+        "facts": _facts(sides),
+        "sampled": list(_sampled(sides)),
+        "plots": plots,
         "tokens_of_sides": [(side.name, *_token_tables(side)) for side in sides],
-        "drawn": [(found.name, _drawn(first, found, seed, draws)) for found in first.splits if alone and found.tokens],
-        "pairs": [] if alone else _pairs(sides, draws),
-        "outliers": _outliers(first) if alone else [],
-        "run": figures.run_figures(read_record(first.data.folder)) if alone else [],
         "seed": seed,
         "least": LEAST_TOKENS,
+        **dict.fromkeys(("sources", "drawn", "pairs", "outliers", "run"), ()),
+    }
+    if not alone:
+        pairs = [(found.name, _pairs(first, sides[1], found, draws)) for found in first.splits]
+        return content | {"pairs": [(split, some) for split, some in pairs if some]}
+    sources, plot = figures.sources(manifest)
+    return content | {
+        "plots": [*plots, plot] if plot else plots,
+        "sources": sources,
+        "drawn": [(found.name, _drawn(first, found, seed, draws)) for found in first.splits if found.tokens],
+        "outliers": _outliers(first),
+        "run": figures.run_figures(read_record(first.data.folder)),
     }
 
 
 def _outliers(side: Side) -> list[tuple[str, list[tuple[str, excerpts.Excerpt]]]]:
     """Documents by what is unusual in them, each with its split."""
-    outliers = {
-        kind: [
-            (found.name, excerpts.excerpt(side.data, found.name, seen, _SHOWN))
-            for found in side.splits
-            for seen in found.outliers.get(kind, ())
+    outliers = []
+    for kind in OUTLIERS:
+        some = [
+            (found.name, one) for found in side.splits for one in side.shown(found.name, found.outliers.get(kind, ()))
         ]
-        for kind in OUTLIERS
-    }
-    return [(kind, some) for kind, some in outliers.items() if some]
-
-
-def _pairs(sides: list[Side], draws: int) -> list[tuple[str, list[tuple[excerpts.Excerpt, excerpts.Excerpt | None]]]]:
-    """Documents of the first dataset, each with the same one in the second."""
-    one, other = sides
-    pairs = []
-    for found in one.splits:
-        some = []
-        for seen in found.random[:draws]:
-            there = excerpts.counterpart(one.data, other.data, other.sizes, found.name, seen)
-            mine = excerpts.excerpt(one.data, found.name, seen, _SHOWN)
-            theirs = excerpts.excerpt(other.data, found.name, there, _SHOWN) if there else None
-            some.append((mine, theirs))
         if some:
-            pairs.append((found.name, some))
+            outliers.append((kind, some))
+    return outliers
+
+
+def _pairs(
+    one: Side, other: Side, found: SplitSurvey, draws: int
+) -> list[tuple[excerpts.Excerpt, excerpts.Excerpt | None]]:
+    """Documents of a split of the first dataset, each with the same document in the second."""
+    pairs = []
+    for seen in found.random[:draws]:
+        there = excerpts.counterpart(one.data, other.data, other.sizes, found.name, seen)
+        theirs = other.shown(found.name, [there])[0] if there else None
+        pairs.append((one.shown(found.name, [seen])[0], theirs))
     return pairs
 
 
 def _drawn(side: Side, found: SplitSurvey, seed: int, draws: int) -> list[excerpts.Excerpt]:
+    """Documents of a split, or stretches of tokens where nothing separates documents."""
     if found.separated:
-        return [excerpts.excerpt(side.data, found.name, seen, _SHOWN) for seen in found.random]
+        return side.shown(found.name, found.random)
     starts = np.random.default_rng(seed).integers(0, max(1, found.tokens - _SHOWN), draws)
     return [excerpts.stretch(side.data, found.name, start, _SHOWN) for start in np.unique(starts).tolist()]
 
 
-def _cards(side: Side) -> list[tuple[str, str]]:
-    """The figures that stand large at the top."""
-    manifest, tokens, text = side.data.manifest, side.whole.tokens, _text_bytes(side)
-    cards = [("tokens", f"{tokens:,}"), ("documents", f"{manifest['documents']:,}")]
-    cards += [("of text", show_bytes(text))] if text else []
-    cards += [("bytes per token", f"{text / tokens:.2f}")] if text and tokens else []
-    cards.append(("rejected", f"{manifest['rejected']:,}"))
-    return cards
+def _facts(sides: list[Side]) -> list[tuple[str, list[str], bool]]:
+    """The table of facts: name, the value of each side, and whether they differ."""
+    facts = [_facts_of(side) for side in sides]
+    names = dict.fromkeys(name for one in facts for name in one)
+    rows = [(name, [one.get(name, "–") for one in facts]) for name in names]
+    return [(name, values, len(set(values)) > 1) for name, values in rows]
 
 
-def _text_bytes(side: Side) -> int:
-    return sum(side.data[split].described["bytes"] for split in side.data)
-
-
-def _facts(side: Side) -> list[tuple[str, str]]:
+def _facts_of(side: Side) -> dict[str, str]:
     manifest, data = side.data.manifest, side.data
-    tokens, text = side.whole.tokens, _text_bytes(side)
+    tokens, text = side.whole.tokens, side.text_bytes
     files = [file for split in data for file in data[split].described["files"]]
-    used = int((side.whole.counts > 0).sum())
-    options = manifest["options"]
-    facts = [
-        ("tokens", f"{tokens:,}"),
-        ("documents", f"{manifest['documents']:,}"),
-        ("empty documents", f"{manifest.get('empty', 0):,}"),
-        ("rejected documents", f"{manifest['rejected']:,}"),
-        ("bytes of text", f"{text:,}" if text or not tokens else "unknown"),
-        ("bytes per token", f"{text / tokens:.3f}" if text and tokens else "–"),
-        ("invalid UTF-8 replaced", f"{manifest.get('replaced', 0):,}"),
-        ("tokenizer", str(manifest["tokenizer"]["name"])),
-        ("vocabulary", f"{manifest['tokenizer']['vocab_size']:,}"),
-        ("vocabulary used", f"{used:,}"),
-        ("sources", f"{len(manifest['sources']):,}"),
-        ("format", data.format),
-        ("token type", str(data.dtype)),
-        ("end-of-text token", "none" if data.eot == "none" else f"{data.eot} documents"),
-        ("files", f"{len(files):,}"),
-        ("size on disk", show_bytes(sum(file["bytes"] for file in files))),
-    ]
-    usual = {field.name: field.default for field in fields(Options)}
-    shown = [
-        name for name in _OPTIONS if options.get(name) is not None and (name == "val" or options[name] != usual[name])
-    ]
-    facts += [(f"--{name.replace('_', '-')}", str(options[name])) for name in shown]
-    return [*facts, ("fingerprint", str(manifest["fingerprint"])[:12])]
+    facts = {
+        "tokens": f"{tokens:,}",
+        "documents": f"{manifest['documents']:,}",
+        "empty documents": f"{manifest.get('empty', 0):,}",
+        "rejected documents": f"{manifest['rejected']:,}",
+        "bytes of text": f"{text:,}" if text or not tokens else "unknown",
+        "bytes per token": f"{text / tokens:.3f}" if text and tokens else "–",
+        "invalid UTF-8 replaced": f"{manifest.get('replaced', 0):,}",
+        "tokenizer": str(manifest["tokenizer"]["name"]),
+        "vocabulary": f"{manifest['tokenizer']['vocab_size']:,}",
+        "vocabulary used": f"{int((side.whole.counts > 0).sum()):,}",
+        "sources": f"{len(manifest['sources']):,}",
+        "format": data.format,
+        "token type": str(data.dtype),
+        "end-of-text token": "none" if data.eot == "none" else f"{data.eot} documents",
+        "files": f"{len(files):,}",
+        "size on disk": show_bytes(sum(file["bytes"] for file in files)),
+    }
+    defaults = {field.name: field.default for field in fields(Options)}
+    for name in _OPTIONS:
+        value = manifest["options"].get(name)
+        if value is not None and (name == "val" or value != defaults[name]):
+            facts[f"--{name.replace('_', '-')}"] = str(value)
+    return facts | {"fingerprint": str(manifest["fingerprint"])[:12]}
 
 
-def _split_row(side: Side, found: SplitSurvey) -> tuple[str, ...]:
-    text = side.data[found.name].described["bytes"]
-    half, most = (f"{found.quantile(share):,}" if found.seen else "–" for share in (0.5, 0.95))
-    return (
-        found.name,
-        f"{found.documents:,}",
-        f"{found.tokens:,}",
-        show_bytes(text) if text else "–",
-        f"{text / found.tokens:.2f}" if text and found.tokens else "–",
-        half,
-        most,
-    )
-
-
-def _token_tables(side: Side) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """The most frequent tokens, and the longest that occur: (token, count, share)."""
-    counts = side.whole.counts
+def _token_tables(side: Side) -> list[list[tuple[excerpts.Token, int, float, int]]]:
+    """The most frequent tokens, and the longest that occur: (token, count, share, bytes)."""
+    counts, sizes = side.whole.counts, side.sizes
     total = max(1, int(counts.sum()))
-    sizes = side.sizes
-    frequent = (-counts).argsort(kind="stable")[:_TOP]
-    longest = (-(sizes.astype("int64") * (counts > 0))).argsort(kind="stable")[:_TOP]
     tables = []
-    for ids in (frequent, longest):
-        ids = ids[counts[ids] > 0]
-        shown = excerpts.tokens_of(side.data.tokenizer, ids)
-        tables.append(
-            [(one, f"{counts[one.id]:,}", f"{counts[one.id] / total:.2%}", int(sizes[one.id])) for one in shown]
-        )
-    return tables[0], tables[1]
+    for order in (counts, sizes.astype(np.int64) * (counts > 0)):
+        ids = (-order).argsort(kind="stable")[:_TOP]
+        shown = excerpts.tokens_of(side.data.tokenizer, ids[counts[ids] > 0])
+        tables.append([(one, int(counts[one.id]), counts[one.id] / total, int(sizes[one.id])) for one in shown])
+    return tables
 
 
-def _sampled(sides: Sequence[Side]) -> list[str]:
+def _sampled(sides: Sequence[Side]) -> Iterator[str]:
     """What was not read, in sentences."""
-    said = []
     for side in sides:
         for found in side.splits:
             if found.sampled:
-                share = found.looked / found.tokens
-                said.append(
+                yield (
                     f"{side.name}, {found.name}: a sample of {found.looked:,} of {found.tokens:,} tokens "
-                    f"({share:.1%}) was read. The plots, token tables and documents come from the sample; the totals "
-                    "are those of the whole dataset."
+                    f"({found.looked / found.tokens:.1%}) was read. The plots, token tables and documents come from "
+                    "the sample; the totals are those of the whole dataset."
                 )
         if side.rejects.read < side.rejects.total:
-            said.append(f"{side.name}: {side.rejects.read:,} of {side.rejects.total:,} rejects were read.")
-    return said
+            yield f"{side.name}: {side.rejects.read:,} of {side.rejects.total:,} rejects were read."

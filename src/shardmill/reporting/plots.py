@@ -1,4 +1,4 @@
-"""Plots as SVG, drawn here: lines and bars with labelled axes, in colours that the page's theme sets."""
+"""Plots as SVG: lines and bars with labelled axes, in the colours of the page's theme."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TABLE = 24  # rows of a plot's table of numbers
 
 @dataclass(frozen=True)
 class Axis:
-    """What a scale stands for, and how its values are written."""
+    """The label of a scale, and how its values are written."""
 
     label: str
     log: bool = False
     show: Callable[[float], str] = show_count
     least: float | None = None
-    """Where it begins; None: at the least value, or at 0 where it is linear."""
+    """Where it begins; None: at the least value, or at 0 if it is linear."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,12 @@ class Series:
     points: Sequence[tuple[float, float]]
     filled: bool = False
     limit: bool = False
-    """A bound that the others are compared with, drawn as a dashed line."""
+    """It is a limit for the others, drawn as a dashed line."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure: the drawing, what it says in a sentence, and its numbers for those who do not see it."""
+    """A figure: the drawing, a sentence about it, and its numbers as a table for those who cannot see it."""
 
     title: str
     note: str
@@ -86,14 +86,9 @@ class _Scale:
 
 
 def lines(
-    title: str,
-    note: str,
-    series: Sequence[Series],
-    x: Axis,
-    y: Axis,
-    marks: Sequence[tuple[float, float, str]] = (),
+    title: str, note: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[tuple[float, float, str]] = ()
 ) -> Plot:
-    """A line for each series; `marks`: events from one x to another, each with its words."""
+    """Draw a line for each series; `marks`: events from one x to another, each with a text."""
     points = [point for line in series for point in line.points]
     across = _Scale(x, [point[0] for point in points], _LEFT, _RIGHT)
     up = _Scale(y, [point[1] for point in points], _BOTTOM, _TOP)
@@ -104,25 +99,15 @@ def lines(
             f'<rect class="mark" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{_BOTTOM - _TOP}">'
             f"<title>{escape(words)}</title></rect>"
         )
-    colour = 0
-    for line in series:
+    for colour, line in enumerate(line for line in series if line.points):
         path = "L".join(f"{across(a):.1f},{up(b):.1f}" for a, b in line.points)
-        if not path:
-            continue
         shown = f"s{colour} limit" if line.limit else f"s{colour}"
         if line.filled:
             ends = f"{across(line.points[0][0]):.1f},{_BOTTOM}", f"{across(line.points[-1][0]):.1f},{_BOTTOM}"
             body.append(f'<path class="{shown} fill" d="M{ends[0]}L{path}L{ends[1]}Z"/>')
         body.append(f'<path class="{shown} line" d="M{path}"><title>{escape(line.name)}</title></path>')
-        colour += 1
-    named = tuple(line.name for line in series)
-    return Plot(
-        title,
-        note,
-        _svg(_HEIGHT, body, f"{title}. {note}"),
-        *_numbers(series, x, y),
-        named[: 0 if len(named) < 2 else None],
-    )
+    names = tuple(line.name for line in series) if len(series) > 1 else ()
+    return Plot(title, note, _svg(_HEIGHT, body, f"{title}. {note}"), *_numbers(series, x, y), names)
 
 
 def bars(
@@ -132,30 +117,30 @@ def bars(
     names: Sequence[str],
     show: Callable[[float], str] = show_count,
 ) -> Plot:
-    """For each label a horizontal bar for each of `names`; lengths from zero on."""
+    """Draw for each label one horizontal bar for each of `names`."""
     most = max((value for _, values in rows for value in values), default=1) or 1
-    thick = 14
-    step = _ROW if len(names) == 1 else _ROW + 12
-    left, right = 158, _WIDTH - 56
+    thick, left, right = 14, 158, _WIDTH - 56
+    alone = len(names) == 1
+    step = _ROW if alone else _ROW + 12
     body = []
     for i, (label, values) in enumerate(rows):
         top = 6 + step * i
         shown = label if len(label) <= 20 else f"…{label[-19:]}"
-        middle = top + (12 if len(names) == 1 else 19)
+        middle = top + (12 if alone else 19)
         body.append(
             f'<text class="label" x="{left - 8}" y="{middle}" text-anchor="end">{escape(shown)}'
             f"<title>{escape(label)}</title></text>"
         )
         for j, value in enumerate(values):
             width = max(1.0, (right - left) * value / most) if value else 0
-            y = top + (1 if len(names) == 1 else j * (thick + 1))
+            y = top + (1 if alone else j * (thick + 1))
             body.append(f'<rect class="s{j} bar" x="{left}" y="{y}" width="{width:.1f}" height="{thick}"/>')
             body.append(
                 f'<text class="value" x="{left + width + 5:.1f}" y="{y + thick - 1.5}">{escape(show(value))}</text>'
             )
     table = [(label, *(show(value) for value in values)) for label, values in rows]
     svg = _svg(12 + step * len(rows), body, f"{title}. {note}")
-    return Plot(title, note, svg, ("", *names), table, tuple(names) if len(names) > 1 else ())
+    return Plot(title, note, svg, ("", *names), table, () if alone else tuple(names))
 
 
 def _axes(across: _Scale, up: _Scale) -> list[str]:
@@ -180,7 +165,7 @@ def _axes(across: _Scale, up: _Scale) -> list[str]:
 
 
 def _numbers(series: Sequence[Series], x: Axis, y: Axis) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """The points as a table, thinned; where the series have not the same x, each row has one of them."""
+    """The points as a table, thinned; `–` where a series has no point at this x."""
     at = [dict(line.points) for line in series]
     every = sorted({a for line in series for a, _ in line.points})
     every = every[:: max(1, -(-len(every) // _TABLE))]

@@ -1,13 +1,13 @@
-"""One pass over a split in bounded memory: how long documents are, which tokens they have, and which are worth a look.
+"""One pass over a split in bounded memory: lengths of documents, counts of tokens, and documents worth a look.
 
-All of it by the array, a block at a time. A split of more tokens than are wanted is sampled: stretches of it are read,
-and a document counts in the stretch where it begins, so that neither long nor short ones are favoured.
+Everything is done by the array, a block at a time. A split that is too large is sampled: stretches of it are read, and
+a document counts in the stretch where it begins, so that neither long nor short documents are favoured.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,11 +42,11 @@ class Seen(NamedTuple):
     """Without it."""
     bytes: int
     number: int | None
-    """None: only a sample was read, so nobody counted."""
+    """None: only a sample was read, so documents were not counted."""
 
 
 class DocumentRows(NamedTuple):
-    """Documents that were seen whole, one after the other."""
+    """Consecutive documents that were read whole."""
 
     starts: NDArray[np.int64]
     stops: NDArray[np.int64]
@@ -76,8 +76,6 @@ class SplitSurvey:
     """Tokens that were read."""
     seen: int = 0
     """Documents whose beginning and end were read."""
-    content: int = 0
-    """Tokens of those, without end-of-text tokens."""
     separated: bool = True
     """False: nothing says where documents end."""
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -95,9 +93,8 @@ class SplitSurvey:
         return self.looked < self.tokens
 
     def count(self, rows: DocumentRows) -> None:
-        """Some documents more."""
+        """Add some documents."""
         self.seen += len(rows.tokens)
-        self.content += int(rows.tokens.sum())
         self.lengths += np.bincount(np.minimum(rows.tokens, EXACT - 1), minlength=EXACT)
         octave = np.floor(np.log2(np.maximum(rows.tokens, 1)) * PER_OCTAVE + 1e-9).astype(np.int64)
         self.octaves += np.bincount(octave, minlength=len(self.octaves))
@@ -105,7 +102,7 @@ class SplitSurvey:
         self.ratios += np.bincount(ratio, minlength=RATIO_BINS)
 
     def quantile(self, share: float) -> int:
-        """The length that this share of documents does not exceed; from `EXACT` on by the start of its bin."""
+        """Return the length that this share of documents does not exceed; from `EXACT` on the start of its bin."""
         total = int(self.lengths.sum())
         if not total:
             return 0
@@ -116,8 +113,17 @@ class SplitSurvey:
         return int(2 ** (at / PER_OCTAVE))
 
 
+def joined(name: str, splits: Sequence[SplitSurvey]) -> SplitSurvey:
+    """Several splits as one."""
+    whole = SplitSurvey(name, 0, 0, separated=any(split.separated for split in splits))
+    for key in ("tokens", "documents", "looked", "seen", "counts", "lengths", "octaves", "ratios"):
+        setattr(whole, key, sum(getattr(split, key) for split in splits))
+    whole.along = max(splits, key=lambda split: split.tokens).along
+    return whole
+
+
 def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
-    """How many bytes of text each id stands for; nothing for the end-of-text token."""
+    """Return the bytes of text of each id; 0 for the end-of-text token."""
     sizes = np.zeros(tokenizer.largest_id + 1, np.uint16)
     for id_ in range(len(sizes)):
         try:
@@ -132,7 +138,7 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
 def survey(
     data: Dataset, name: str, sizes: NDArray[np.uint16], *, most: int, seed: int, draws: int, outliers: int
 ) -> SplitSurvey:
-    """Look at a split: at all of it, or at `most` of its tokens; `draws` documents are drawn with the `seed`."""
+    """Survey a split, or a sample of `most` of its tokens; draw some documents with the `seed`."""
     split = data[name]
     found = SplitSurvey(name, len(split), split.described["documents"], counts=np.zeros(len(sizes), np.int64))
     try:
@@ -152,7 +158,7 @@ def survey(
 
 
 def _stretches(tokens: int, most: int, random: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """All of it, or stretches that together have `most` tokens: one at random in each equal part."""
+    """Yield all of it, or stretches of `most` tokens together: one at random in each of equal parts."""
     if tokens <= most:
         yield 0, tokens
         return
@@ -165,7 +171,7 @@ def _stretches(tokens: int, most: int, random: np.random.Generator) -> Iterator[
 
 
 def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: int, stop: int) -> Iterator[DocumentRows]:
-    """The documents that begin in a stretch, and its tokens counted.
+    """Count the tokens of a stretch, and yield the documents that begin in it.
 
     Of the document that is open between two blocks only counts are kept, whatever its length.
     """
@@ -212,10 +218,10 @@ def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: in
 
 
 class _Choice:
-    """The documents that are worth a look: some at random, and the outliers. Never more than asked for are kept."""
+    """Chooses documents that are worth a look: some at random, and the outliers."""
 
     def __init__(self, random: np.random.Generator, kept: dict[str, int]) -> None:
-        """`kept`: how many of each kind."""
+        """`kept`: how many documents of each kind."""
         self._random, self._kept = random, kept
         self._best: dict[str, list[tuple[float, Seen]]] = {kind: [] for kind in kept}
 

@@ -9,6 +9,7 @@ from shardmill.run.manifest import (
     SourceLines,
     dataset_files,
     dataset_folder,
+    each_output,
     json_line,
     manifest_json,
     parse_manifest,
@@ -16,11 +17,12 @@ from shardmill.run.manifest import (
 )
 
 if TYPE_CHECKING:
+    from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText
     from shardmill.run.journal import Journal
-    from shardmill.run.loop import Producer, Result, Run
+    from shardmill.run.loop import Producer, Run
     from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
     from shardmill.run.plan import Facts, Plan, fingerprint
@@ -28,22 +30,22 @@ if TYPE_CHECKING:
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
     from shardmill.run.record import read_record
-    from shardmill.run.rows import Counted, Rows, Stream, eot_places
     from shardmill.run.splits import Limit
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
-    from shardmill.run.summary import as_data, as_text, splits_html
-    from shardmill.run.worker import Amounts, Batch, Entry, Worker
+    from shardmill.run.summary import Result, as_data, as_text, splits_html
+    from shardmill.run.worker import Worker
     from shardmill.run.writer import Writer, append_batch
 
-# Whoever opens a dataset reads a manifest, and does not wait for what makes one.
+# Imported when asked for: who only opens a dataset needs its manifest, and not what makes one.
 __all__, __getattr__ = lazily(
     "shardmill.run",
     {
+        "batch": "Batch Counted Entry Rows Stream eot_places",
         "budget": "Budget default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
         "journal": "Journal",
-        "loop": "Producer Result Run",
+        "loop": "Producer Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
         "plan": "Facts Plan fingerprint",
@@ -51,13 +53,12 @@ __all__, __getattr__ = lazily(
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
         "record": "read_record",
-        "rows": "Counted Rows Stream eot_places",
         "splits": "Limit",
         "store_destination": "SHARDS_HERE staging_folder",
-        "summary": "as_data as_text splits_html",
-        "worker": "Amounts Batch Entry Worker",
+        "summary": "Result as_data as_text splits_html",
+        "worker": "Worker",
         "writer": "Writer append_batch",
     },
 )
-__all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder"]
+__all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder", "each_output"]
 __all__ += ["json_line", "manifest_json", "parse_manifest", "read_manifest"]

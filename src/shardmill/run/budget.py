@@ -1,8 +1,7 @@
-"""The memory of a run: how much there is, and who holds how much of it.
+"""The memory of a run: how much there is, and what holds how much of it.
 
-A chunk is worked on only while it holds a lease for its worst case. Besides the leases there is what the program itself
-takes, and the engines. The core's engines never grow; the caches of others do: `crowded` says when one has to be
-replaced.
+A chunk is worked on only while it holds a lease for its worst case. Besides the leases there are the program itself and
+the engines. The core's engines never grow; the caches of others do: `crowded` says when one has to be replaced.
 """
 
 from __future__ import annotations
@@ -68,16 +67,15 @@ class Budget:
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `engine_bytes`: what an engine takes that never grows. `engines`: how many of the workers' are there already, so
-        that they are not counted twice. `library_bytes`: what the tokenizer's library takes for each byte of text
-        besides. `remote`: bytes are read ahead. `beside`: bytes that are buffered on the way out, whatever the chunks
-        are.
+        `engine_bytes`: the size of an engine, if it never grows. `engines`: how many exist already, so that they are
+        not counted twice. `library_bytes`: what the tokenizer's library takes in addition for each byte of text.
+        `remote`: sources are read ahead. `beside`: memory that is needed whatever the size of the chunks.
         """
         self._closed = False
         self._held = 0
         self._feeding = 0
         self.engines_replaced = 0
-        """So far, for those who watch."""
+        """So far, for progress."""
         self._freed = threading.Condition()
         self.grows = engine_bytes is None
         """Whether engines take more memory with the text."""
@@ -90,7 +88,7 @@ class Budget:
         self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
         self._most_workers = self.workers = workers or usable_cpus()
-        # What a notebook or a larger program holds already is not ours to count, unless a limit was set.
+        # What a notebook or a larger program holds already is not counted, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
         self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
@@ -99,7 +97,7 @@ class Budget:
         self._divide(fixed, workers)
 
     def _divide(self, fixed: int, workers: int | None) -> None:
-        """Deal what is left, beside what is always taken, to workers, their engines, leases and steps of the feeder."""
+        """Divide what is left beside the fixed costs among workers, engines, leases and steps of the feeder."""
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """What the program, the engines and the leases take together at the most."""
         room = ceiling - fixed
@@ -118,7 +116,7 @@ class Budget:
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def _check_least(self, fixed: int, workers: int | None) -> None:
-        """BudgetError when there is too little for these workers, or for one, beside what is always taken."""
+        """Raise BudgetError when too little is left beside the fixed costs for these workers, or for one."""
         least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
         if self.memory < least:
             several = workers is not None and workers > 1
@@ -138,10 +136,7 @@ class Budget:
         return max(SMALLEST, min(LARGEST, fitting & -_STEP))
 
     def lease_for(self, text_bytes: int, beside: int = 0) -> int:
-        """What a chunk of so many bytes of text may take at the most while it is worked on.
-
-        `beside`: bytes of memory that are taken besides, for rows and rejects.
-        """
+        """The memory that a chunk with so much text may take while it is worked on; `beside`: for rows and rejects."""
         return self._per_byte * text_bytes + beside + _TASK
 
     def _worker_needs(self, chunk_bytes: int) -> int:
@@ -153,18 +148,17 @@ class Budget:
         return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self.grows else 0
 
     def too_small(self, message: str, record: int, place: str, hint: str = "") -> BudgetError:
-        """The error for a record of so many bytes, which is more than `largest`; its hint names what suffices.
+        """The error for a record of more than `largest` bytes; its hint names the memory that suffices.
 
-        `hint`: the way out, where more memory is none. What suffices may be more than the least: all workers, the
-        largest chunks and the most that is read ahead are counted, since more memory leads to them, so that every
-        `--memory` from there on will do.
+        That may be more than the least that works: all workers, the largest chunks and the largest read-ahead are
+        counted, so that every larger `--memory` works too. `hint`: what to do where more memory does not help.
         """
         if hint:
             return BudgetError(message, place=place, hint=hint)
         return self._needs(message, 2 * self.lease_for(record), place)
 
     def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
-        """The error that says with how much memory there is so much for leases."""
+        """The error that names the memory with which leases have so much `capacity`."""
         feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
         engines = self._most_workers * (self.engine_bytes + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
@@ -174,10 +168,7 @@ class Budget:
         return BudgetError(message, place=place, hint=hint)
 
     def exhausted(self, place: str, *, ours: bool) -> BudgetError:
-        """The error for memory that ran out though nothing that was reckoned with takes so much.
-
-        `ours`: what was reached is `--memory`, not a limit of the system.
-        """
+        """The error for memory that ran out in spite of all estimates; `ours`: at `--memory`, not at a system limit."""
         if not ours:
             hint = "end other programs, or lift the limit that binds this one"
             return BudgetError("the system has no memory left", place=place, hint=hint)
@@ -188,19 +179,19 @@ class Budget:
         )
 
     def sample(self) -> int:
-        """Bytes that this process holds in memory now, remembering the largest."""
+        """The resident size of this process now; the largest is remembered."""
         now = resident()
         self._sampled = max(self._sampled, now)
         return now
 
     @property
     def peak(self) -> int:
-        """The most bytes that this process has held since the budget was made, also between two samples."""
+        """The largest resident size since the budget was made, also between two samples."""
         ever = most_resident()
         return max(self._sampled, ever) if ever > self._before else self._sampled
 
     def crowded(self) -> bool:
-        """Whether an engine has to be replaced before the next chunk; not if handing back what is unused will do."""
+        """Whether an engine has to be replaced before the next chunk; first returns unused memory to the system."""
         soft = self._alone if self._feeding + self.lease_for(self.chunk_bytes) > self.capacity else self._soft
         if self.sample() <= soft:
             return False
@@ -210,7 +201,7 @@ class Budget:
     def lease(self, amount: int) -> bool:
         """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
         with self._freed:
-            # Waking now and then is a guard: a release that never comes must not look like one that is late.
+            # With a timeout, so that a lost notification cannot block for ever.
             while not self._closed and self._held > self._feeding and self._held + amount > self.capacity:
                 self._freed.wait(0.5)
             self._held += amount
@@ -220,8 +211,8 @@ class Budget:
     def hold(self, amount: int, what: str, place: str, longest: Callable[[], int | None] = lambda: 0) -> Iterator[None]:
         """Memory for a step of the feeder, beside the leases; waits until it is free. Only the feeder's thread asks.
 
-        BudgetError where there is never so much; it names what suffices, also for the `longest` record in bytes that
-        will come out of it. Where that is not known, it says which would need more.
+        BudgetError when there is never so much. It names what suffices, also for the `longest` record in bytes that the
+        step will give; if that is unknown, it says which records need more.
         """
         together = self._feeding + amount  # a page is held while its dictionary is
         if together > self.largest_step:
@@ -235,7 +226,7 @@ class Budget:
         amount = max(0, amount - _STEP_FREE)
         full = self.lease_for(self.chunk_bytes)
         with self._freed:
-            # Not for what this thread itself holds: nobody would ever give that back.
+            # Not for what this thread itself holds: that would never be released.
             while not self._closed and self._held > self._feeding and self._held + amount + full > self.capacity:
                 self._freed.wait(0.5)
             self._held += amount
@@ -253,7 +244,7 @@ class Budget:
             self._freed.notify_all()
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Wake all waiting threads; no more leases are granted."""
         with self._freed:
             self._closed = True
             self._freed.notify_all()
@@ -263,7 +254,7 @@ _here = threading.local()
 
 
 def feed_here(budget: Budget) -> None:
-    """This thread is the feeder of a run with that budget, and will be nothing else."""
+    """Declare that this thread is the feeder of a run with that budget."""
     _here.budget = budget
 
 

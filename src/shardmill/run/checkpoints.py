@@ -1,4 +1,4 @@
-"""Checkpoints: what was written is brought to the disk and recorded in the journal, in the background."""
+"""Checkpoints: sync what was written and record it in the journal, in a background thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
-from shardmill.run.journal import Journal, SavedRun
+from shardmill.run.journal import SavedRun
 from shardmill.run.plan import Facts
 from shardmill.shards import Output
 from shardmill.storage import PartialFile, Written
@@ -25,68 +25,57 @@ _PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has fa
 
 
 class Checkpoints:
-    """The outputs of a run and the journal that speaks of them. One thread uses it.
-
-    `thread` settles files in the background.
-    """
+    """The outputs of a run and their journal. One thread uses it; `thread` syncs files in the background."""
 
     def __init__(
-        self,
-        destination: Destination,
-        journal: Journal,
-        outputs: Sequence[Output],
-        thread: Executor,
-        state: Callable[[], dict[str, Any]],
+        self, destination: Destination, outputs: Sequence[Output], thread: Executor, state: Callable[[], dict[str, Any]]
     ) -> None:
-        """`state` gives all that a later run needs to go on from here, but for the outputs' positions."""
-        self._destination, self._journal, self._outputs = destination, journal, outputs
-        self._thread, self._state = thread, state
+        """`state` returns all that a later run needs to go on from here, except for the outputs' positions."""
+        self._destination, self._outputs, self._thread, self._state = destination, outputs, thread, state
         self.files: list[tuple[int, str, Written]] = []
-        """Those that are whole: the number of the output, the split, and what the manifest says."""
+        """Complete files: the number of the output, the split, and what the manifest says."""
         self.beside: list[PartialFile] = []
-        """Files that are settled with the outputs'."""
+        """Other files to sync with the outputs."""
         self._sound = True
-        self._unrecorded: list[Any] = []
         self._running: Future[None] | None = None
         self._last = time.monotonic()
 
     def begin(self, facts: Facts, saved_run: SavedRun | None) -> dict[str, Any] | None:
-        """Start from nothing, or from what an earlier run has recorded, whose state it gives.
+        """Start from nothing, or from what an earlier run has recorded; return the state that it recorded.
 
-        OutputError when files of another making are in the way.
+        OutputError when files that shardmill did not make are in the way.
         """
         saved = saved_run.state if saved_run else None
         if saved_run is None:
             self._destination.check_foreign(self._outputs)
-        if saved_run and saved:
+        elif saved:
             self.files = [(i, split, Written(**entry)) for i, split, entry in saved_run.files]
         self._destination.begin(facts, [written for _, _, written in self.files], self._outputs)
         for i, output in enumerate(self._outputs):
             position = saved["outputs"][i] if saved else output.position()
             output.restore(position, [written for j, _, written in self.files if j == i])
-        self._journal.begin(facts, saved)
+        self._destination.journal.begin(facts, self._entries, saved)
         return saved
 
     def adopt(self, files: list[tuple[int, str, Written]]) -> None:
-        """These files were written by others, and are whole."""
+        """Take over complete files that were written by others."""
         self._wait()
         self.files += files
-        self._unrecorded += [[i, split, written.entry()] for i, split, written in files]
 
     @contextmanager
     def step(self, *, final: bool = True) -> Iterator[None]:
         """Around all that must be recorded together or not at all: an interrupt may come between any two lines.
 
-        Not `final`: what was done is no place to go on from, until a step that is.
+        Not `final`: a later run cannot go on from here, so nothing is recorded until a step that is final.
         """
         self._sound = False
         yield
         self._sound = final
 
     def keep(self, *, now: bool = False) -> None:
-        """Bring everything to the disk and record it; with `now` also when it is not time yet, waiting for the end.
+        """Start a checkpoint when it is time for one; with `now` make one in any case, and wait for its end.
 
-        Between steps that are not final, full files get their names and nothing is recorded.
+        After a step that is not final, full files get their names and nothing is recorded.
         """
         if self._running is not None and self._running.done():
             self._wait()
@@ -107,7 +96,7 @@ class Checkpoints:
             self._wait()
 
     def stop(self, why: BaseException, kept: str | None) -> None:
-        """Record what is done before a run ends early, and say in the error what is kept."""
+        """Record what is done when a run ends early, and put `kept` into the error."""
         if isinstance(why, StuckError):
             return
         try:
@@ -131,16 +120,18 @@ class Checkpoints:
         done = [(i, split, written) for i, work in enumerate(settling) for split, written in work()]
         self._destination.deliver([written for _, _, written in done])
         self.files += done
-        self._unrecorded += [[i, split, written.entry()] for i, split, written in done]
         if saved is None:
             return
         for file, length in beside:
             file.settle(length)
-        self._journal.record(self._unrecorded, saved)
-        self._unrecorded = []
+        self._destination.journal.record(self._entries, saved)
         for output in self._outputs:
             output.recorded()
-        self._destination.record(lambda: [[i, split, one.entry()] for i, split, one in self.files], saved, now=now)
+        self._destination.record(self._entries, saved, now=now)
+
+    def _entries(self, first: int = 0) -> list[Any]:
+        """The complete files from a number on, as the journal lists them."""
+        return [[i, split, written.entry()] for i, split, written in self.files[first:]]
 
     def _wait(self) -> None:
         if self._running is None:
@@ -149,7 +140,7 @@ class Checkpoints:
         while not wait_for([self._running], timeout=_PATIENCE).done:
             # Gigabytes may have to go through a slow line: there it is the store's silence that counts.
             if self._destination.answered < waiting:
-                self._journal.stuck = self._destination.medium == "disk"
+                self._destination.journal.stuck = self._destination.medium == "disk"
                 raise StuckError(
                     f"the {self._destination.medium} has not answered for {_PATIENCE:.0f} seconds",
                     place=str(self._destination.shown),
@@ -163,7 +154,7 @@ class Checkpoints:
 
 @contextmanager
 def checkpoint_thread() -> Iterator[Executor]:
-    """What settles files and records them in the background; waited for in the end, unless the disk is stuck."""
+    """The thread that makes checkpoints; at the end it is waited for, unless the disk does not answer."""
     thread, stuck = ThreadPoolExecutor(1, "shardmill-checkpoints"), False
     try:
         yield thread

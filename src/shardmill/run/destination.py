@@ -1,4 +1,4 @@
-"""Where a dataset is made: a folder of this machine, or an object store with a folder as its workplace.
+"""Where a dataset is written: a folder of this machine, or an object store with a folder as its workplace.
 
 DIR/.shardmill/revisions.json   repository and revision as asked for → the commit that an unfinished run reads
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.journal import FOLDER, Journal, read_plan, refuse, tidy
+from shardmill.run.journal import FOLDER, Entries, Journal, read_plan, refuse, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
 from shardmill.run.plan import Facts, SourceFacts, fingerprint
 from shardmill.shards import Output
@@ -25,23 +25,25 @@ _REVISIONS = "revisions.json"
 
 
 class Destination:
-    """A folder. A subclass also brings what is done to another place; here those steps do nothing.
+    """A folder. The methods that do nothing here are hooks for an object store, which uploads what is done.
 
-    `deliver` and `record` run in the checkpoint thread, the rest while that one is idle.
+    `deliver` and `record` run in the checkpoint thread, the others while that thread is idle.
     """
 
     medium = "disk"
-    """What does not answer when it is stuck."""
+    """What an error names that does not answer."""
     room = 0
-    """Bytes of memory that are buffered on the way out."""
+    """Bytes of memory for upload buffers."""
     waiting_files = 8
-    """Full files that may wait for their names; each holds two handles."""
+    """Full files that may wait for a checkpoint; each holds two handles."""
     largest_file: int | None = None
-    """Bytes that one file may have."""
+    """Bytes that one file may have; None: any number."""
     hint = "choose another folder, or prepare a part of it with `--limit`"
     """What to do when the disk is too small."""
     answered = 0.0
-    """When the other place last did something for us, by the monotonic clock."""
+    """When the store last answered, by the monotonic clock."""
+    journal: Journal
+    """While a run is at work."""
     retries = 0
     """Requests that were retried."""
 
@@ -51,37 +53,37 @@ class Destination:
         self.shown: Path | str = folder
         """What the user has named."""
         self.commits: dict[str, str] = {}
-        """Of the sources: what a later run reads, though a branch may have moved."""
+        """Revisions of the sources → commits: what a later run reads, even if a branch has moved."""
 
     def recorded_commits(self) -> dict[str, str]:
-        """The commits that an unfinished run reads; empty where there is none."""
+        """The commits that an unfinished run reads; empty when there is no such run."""
         try:
             commits: dict[str, str] = json.loads((self.folder / FOLDER / _REVISIONS).read_bytes())
         except (OSError, ValueError):
-            # None was begun; or the folder cannot be read, which the journal, asked next, says better.
+            # There is no run; or the folder cannot be read, for which the journal has the better error.
             return {}
         return commits
 
     def record_commits(self) -> None:
-        """Write them down, before the plan is: a run that has a plan must find its commits again."""
+        """Write the commits to a file, before the plan: a run that has a plan must find its commits again."""
         if self.commits:
             write_whole(self.folder / FOLDER / _REVISIONS, json.dumps(self.commits).encode())
 
     @contextmanager
-    def at_work(self, *, overwrite: bool) -> Iterator[Journal]:
-        """The journal, locked; OutputError when another process is at work there."""
-        journal = Journal(self.folder)
+    def at_work(self, *, overwrite: bool) -> Iterator[None]:
+        """Open and lock the journal; OutputError when another process is at work there."""
+        self.journal = Journal(self.folder)
         try:
-            yield journal
+            yield
         finally:
-            journal.close()
+            self.journal.close()
 
     def manifest(self) -> dict[str, Any] | None:
-        """That of the complete dataset, if there is one."""
+        """The manifest of the complete dataset, if there is one."""
         return read_manifest(self.folder) if (self.folder / NAME).exists() else None
 
     def finished(self, facts: Facts) -> dict[str, Any] | None:
-        """The manifest of a complete dataset of the same plan; None: there is none, MismatchError: of another plan."""
+        """The manifest of a complete dataset, if there is one; MismatchError when it has another plan."""
         manifest = self.manifest()
         if manifest is None:
             return None
@@ -93,15 +95,15 @@ class Destination:
         return manifest
 
     def tidy(self, facts: Facts) -> None:
-        """Remove what a run of this plan has left that was killed after it had written the manifest."""
+        """Remove the working files of a run of this plan that was killed after it had written the manifest."""
         tidy(self.folder)
 
     def names(self) -> Collection[str] | None:
-        """The files that are there; None: whoever asks looks into the folder."""
+        """The files that are there; None: look into the folder."""
         return None
 
     def check_foreign(self, outputs: Sequence[Output]) -> None:
-        """OutputError when files of another making bear names that the outputs will use."""
+        """Raise OutputError when files that shardmill did not make have names that the outputs will use."""
         there = self.names()
         if foreign := [name for output in outputs for name in output.foreign(there)]:
             raise OutputError(
@@ -111,14 +113,14 @@ class Destination:
             )
 
     def remove_dataset(self, facts: Facts, outputs: Sequence[Output]) -> None:
-        """Make it as if nothing had been there, for a run of the plan that `facts` describe.
+        """Remove all files of a dataset, before a run of the plan that `facts` describe.
 
-        The manifest goes first, so that no half dataset has one.
+        The manifest is removed first, so that no half dataset has one.
         """
         there = self.names()
         names = [*dataset_files(self.folder), REJECTS + PARTIAL]
         names += [name for output in outputs for name in output.foreign(there)]
-        # A manifest may come from anywhere.
+        # A manifest may come from an untrusted place.
         names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
         self._clear(facts, names)
 
@@ -129,29 +131,29 @@ class Destination:
                 (self.folder / name).unlink(missing_ok=True)
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
-        """Before the outputs are restored: bring what is unfinished to the folder. OutputError where files are lost."""
+        """Called before the outputs are restored. OutputError when files are missing."""
 
     def restored(self) -> None:
-        """The files were cut back to what the journal says."""
+        """Called when the files were cut back to what the journal says."""
 
     def deliver(self, files: Iterable[Written]) -> None:
-        """Files became whole."""
+        """Called when files became complete."""
 
-    def record(self, files: Callable[[], list[Any]], state: dict[str, Any], *, now: bool) -> None:
-        """The journal was written: `files` are whole, and the state is on disk."""
+    def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
+        """Called when the journal was written: `files` are complete, and the state is on disk."""
 
     def leave(self, files: Iterable[PartialFile]) -> None:
-        """The run ends early: put unfinished files where people find them."""
+        """Called with unfinished files when a run ends early."""
 
     def complete(self) -> None:
-        """The manifest is written, last of all."""
+        """Called when the manifest is written, last of all."""
 
     def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
-        """Of an output of so many bytes, give or take `margin`, what needs space on this disk."""
+        """How much space an output of `size` bytes, give or take `margin`, needs on this disk."""
         return size, margin
 
     def check_free(self, need: float, doubt: float = 0) -> None:
-        """OutputError when so many bytes more, give or take, have no space on this disk."""
+        """Raise OutputError when `need` bytes, give or take `doubt`, do not fit on this disk."""
         free = shutil.disk_usage(self.folder).free
         # Stopping a run that would have fitted is worse than a late "no space".
         if need - doubt > free:
@@ -162,17 +164,17 @@ class Destination:
             )
 
     def trouble(self) -> str:
-        """What is being retried just now, in words; empty when all is well."""
+        """What is being retried now, in words; empty when all is well."""
         return ""
 
 
 def open_destination(out: str | os.PathLike[str], cache: str | None = None) -> Destination:
-    """That of a folder or of a URL; UsageError for a URL that nothing can be written to.
+    """The destination at a folder or a URL; UsageError for a URL that cannot be written to.
 
-    `cache`: where the workplace for an object store may be made.
+    `cache`: the folder for the workplace of an object store.
     """
     if is_url(out):
-        # Only now: most runs do not need what speaks to stores.
+        # Imported here, since most runs do not need it.
         from shardmill.run.store_destination import StoreDestination
 
         return StoreDestination(os.fspath(out), Path(cache) if cache else None)

@@ -1,4 +1,4 @@
-"""Text as a stream of batches: chunks go out to the workers, and come back in plan order as tokens."""
+"""Text as a stream of batches: chunks go to the workers, and come back in plan order as tokens."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from shardmill.documents import Reading, chunks_of, load_libraries
+from shardmill.documents import Bounds, Reading, chunks_of, load_libraries
 from shardmill.options import Val
+from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import Budget
 from shardmill.run.loop import Producer
 from shardmill.run.machine import hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
-from shardmill.run.plan import Plan
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
-from shardmill.run.worker import Batch, Entry, Worker, WorkerSettings
+from shardmill.run.worker import Worker
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher, Sources
 
 if TYPE_CHECKING:
     from shardmill.run.destination import Destination
+    from shardmill.run.plan import Plan
     from shardmill.run.writer import Writer
     from shardmill.shards import Output
     from shardmill.tokens import Engine
@@ -39,58 +40,35 @@ _KEPT_BY_ARROW = 22_000_000
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
 
-    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
-        """BudgetError when it cannot be done in the memory that is allowed; nothing is touched.
+    _bounds: Bounds | None = None
+    """The part of the sources that is read; None: all."""
 
-        `room`: bytes of memory that are buffered on the way out. `engines`: one that an earlier run of this process
-        has left, if there was one; this run leaves one there too.
+    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
+        """BudgetError when the memory that is allowed does not suffice.
+
+        `room`: bytes of memory for buffers of the destination. `engines`: holds an engine that an earlier run of this
+        process has left, or nothing; this run leaves one there too.
         """
-        options, val = plan.options, Val.parse(plan.options.val)
-        self._plan, self.facts, self.sources = plan, plan.facts(), plan.sources
+        options = plan.options
+        self.plan, self.facts, self.sources = plan, plan.facts(), plan.sources
+        self.val = val = Val.parse(options.val)
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
+        self.eots = tuple(dict.fromkeys(output.eot for output in outputs))
+        """The EOT policies that the outputs need, each once."""
         # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
-        spans = options.separator is None and not (val.nothing and options.limit is None)
-        engines = [] if engines is None else engines
-        self._load(engines)
-        self.budget = self._make_budget(room)
-        cache = Cache(options.cache) if options.cache else None
-        self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
-        self._settings = WorkerSettings(
-            tokenizer=plan.tokenizer,
-            val=val,
-            seed=options.seed,
-            eots=tuple(dict.fromkeys(output.eot for output in outputs)),
-            budget=self.budget,
-            spans=spans,
-            limited=options.limit is not None,
-            warm=engines,
-        )
-        self._reading = Reading(
-            text_field=options.text_field,
-            separator=options.separator_bytes,
-            gaps=True,
-            cut=plan.tokenizer.cut,
-            spans=spans,
-            tail=val.tail or None,
-            limited=options.limit is not None,
-            largest=self.budget.largest,
-            hold=self.budget.hold,
-            fetcher=self._fetcher,
-        )
-
-    def _load(self, engines: list[Engine]) -> None:
-        """Put everything to work that the budget must see: the libraries, and an engine."""
+        self.spans = options.separator is None and not (val.nothing and options.limit is None)
+        """Text without a separator is dealt in spans."""
+        self.engines = [] if engines is None else engines
+        # The budget counts what is in memory already: the libraries, and an engine.
         settle_allocator()
-        load_libraries(self.sources)
-        if not engines:
-            engines.append(self._plan.tokenizer.engine())
-        self.engine = self._plan.tokenizer.provenance(engines[0])
+        load_libraries(plan.sources)
+        tokenizer = plan.tokenizer
+        if not self.engines:
+            self.engines.append(tokenizer.engine())
+        self.engine = tokenizer.provenance(self.engines[0])
         hand_back()
-
-    def _make_budget(self, room: int) -> Budget:
-        options, tokenizer = self._plan.options, self._plan.tokenizer
-        return Budget(
+        self.budget = Budget(
             options.memory_bytes,
             options.workers,
             tokenizer.vocab_size,
@@ -98,9 +76,30 @@ class EncodedText(Producer):
             engine_bytes=tokenizer.engine_bytes,
             engines=1,
             library_bytes=tokenizer.library_bytes,
-            remote=self.sources.remote,
-            beside=room + (0 if self.sources.light else _KEPT_BY_ARROW),
+            remote=plan.sources.remote,
+            beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
         )
+        cache = Cache(options.cache) if options.cache else None
+        self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
+        self._reading = Reading(
+            text_field=options.text_field,
+            separator=options.separator_bytes,
+            gaps=True,
+            cut=tokenizer.cut,
+            spans=self.spans,
+            tail=val.tail or None,
+            limited=options.limit is not None,
+            largest=self.budget.largest,
+            hold=self.budget.hold,
+            fetcher=self._fetcher,
+        )
+
+    def take_engine(self) -> Engine:
+        """An engine that exists already, or a new one."""
+        try:
+            return self.engines.pop()
+        except IndexError:
+            return self.plan.tokenizer.engine()
 
     @property
     def retries(self) -> int:  # type: ignore[override]
@@ -111,22 +110,22 @@ class EncodedText(Producer):
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """OutputError when a sample of the text says that the output would clearly not fit."""
-        plan, reading = self._plan, self._reading
+        plan, reading = self.plan, self._reading
         total = plan.sources.bytes_before(len(plan.sources))
         free = shutil.disk_usage(destination.folder).free
         most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
         if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
             return  # would fit at one token for every byte of text, at a compression of four
-        # Only now: most runs come this far never, and these take a twentieth of a second to load.
+        # Imported here, since most runs never get here and it takes a twentieth of a second.
         from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
         sized = Sources(source for source in plan.sources if source.size)
-        engine = self._settings.engine()
-        # With a fetcher of its own: that of the run expects the sources in their order.
+        engine = self.take_engine()
+        # With a fetcher of its own: the run's expects the sources in their order.
         with looking_fetcher() as fetcher:
             looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
             kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
-        self._settings.warm.append(engine)
+        self.engines.append(engine)
         need = doubt = 0.0
         for output in outputs:
             separated, marked = reading.separator is not None, output.eot != "none"
@@ -140,46 +139,51 @@ class EncodedText(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        """BudgetError when memory runs out in spite of all."""
-        own = Worker(self._settings)
+        """BudgetError when memory runs out nevertheless."""
+        own = Worker(self)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
             limited(self.budget.memory) as ours,
             self._memory_errors(writer, ours),
-            Pipeline(self._settings) as pipeline,
+            Pipeline(self) as pipeline,
             self._fetcher,
         ):
             batches = pipeline.run(self._entries(writer), own)
-            yield batches if self._plan.options.limit is None else self._limited(batches, writer, own)
+            yield batches if self.plan.options.limit is None else self._limited(batches, writer, own)
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
-        state = writer.state
-        chunks = chunks_of(self.sources, state.source, state.position, self._reading, self.budget.chunk_bytes)
+        state, size = writer.state, self.budget.chunk_bytes
+        chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
         yield from itertools.starmap(Entry, chunks)
 
     def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
-        """The batches up to `--limit`; the one that reaches it is made again with fewer rows."""
-        documents, tokens = self._plan.options.limits
+        """The batches up to `--limit`; the one that reaches it is made again with fewer rows.
+
+        A long stretch is taken whole: it cannot be made again.
+        """
+        documents, tokens = self.plan.options.limits
         for batch in batches:
-            done = writer.done()
+            done, chunk = writer.done(), batch.entries[0].chunk
             limit = Limit(
                 None if documents is None else documents - done.documents,
                 None if tokens is None else tokens - done.tokens,
             )
+            found = sum(counted.documents for counted in batch.counted)
+            tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
             if limit.nothing:
-                yield Batch([], [], {}, last=True)
+                yield Batch([], [], {}, after=lambda writer: writer.end_source())
                 return
-            if batch.reaches(limit):
+            if limit.reached_by(found, tokens_found) and not (chunk is not None and chunk.long):
                 batch = own.encode(batch.entries, limit)
-                batch.last = True
+                batch.after = lambda writer: writer.end_source()
                 yield batch
                 return
             yield batch
 
     @contextmanager
     def _memory_errors(self, writer: Writer, ours: bool) -> Iterator[None]:
-        """`ours`: what was reached is the limit of this run, not the system's."""
+        """`ours`: the limit that was reached is this run's, not the system's."""
         try:
             yield
         except (MemoryError, OSError, RuntimeError) as error:

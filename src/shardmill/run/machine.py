@@ -33,7 +33,7 @@ def usable_memory() -> int:
 def resident() -> int:
     """Bytes that this process holds in memory now."""
     if _LINUX:
-        # By hand, since a run begins sooner without psutil (docs/log.md).
+        # Not with psutil, which takes time to import (docs/log.md).
         with open("/proc/self/statm", "rb") as counts:
             return int(counts.read().split()[1]) * _PAGE
     import psutil
@@ -98,7 +98,7 @@ def _number(path: Path) -> int:
 
 
 def hand_back() -> None:
-    """Hand memory that was freed back to the system: Arrow keeps some for itself, and so does the C library (glibc)."""
+    """Return freed memory to the system: Arrow and the C library (glibc) keep some of it."""
     if (pyarrow := sys.modules.get("pyarrow")) is not None:
         pyarrow.default_memory_pool().release_unused()
     if _libc is not None:
@@ -106,9 +106,9 @@ def hand_back() -> None:
 
 
 def settle_allocator() -> None:
-    """Make glibc use the buffers of one chunk again for the next, and not keep an arena for each thread.
+    """Make glibc reuse the buffers of one chunk for the next, and not keep an arena for each thread.
 
-    By default it would return every buffer to the system, and page faults would be a fifth of all time (docs/log.md).
+    By default it returns every buffer to the system, and page faults take a fifth of all time (docs/log.md).
     """
     if _libc is not None:
         _libc.mallopt(_M_ARENA_MAX, 2)

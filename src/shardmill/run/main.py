@@ -11,13 +11,14 @@ from typing import Any
 from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
-from shardmill.run.destination import open_destination
+from shardmill.run.destination import Destination, open_destination
 from shardmill.run.encoded_text import EncodedText
-from shardmill.run.loop import Result, Run
+from shardmill.run.loop import Run
 from shardmill.run.machine import most_resident
 from shardmill.run.manifest import dataset_files
 from shardmill.run.plan import Plan
 from shardmill.run.progress import Progress, default_progress
+from shardmill.run.summary import Result
 from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.tokens import load_tokenizer
@@ -41,23 +42,27 @@ def prepare(
     specs, options = apply_recipes(arguments.sources("sources", sources), Options.typed(options))
     chosen = Options.of(options)
     destination = open_destination(out, chosen.cache)
-    known = None if chosen.overwrite else destination.recorded_commits()
-    plan = Plan(
-        find_sources(specs, chosen.input_format, known, chosen.cache, out=destination.folder, owned=dataset_files),
-        load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials).with_delimiter(
-            chosen.delimiter
-        ),
-        chosen,
-    )
-    destination.commits = plan.commits
+    plan = _make_plan(specs, chosen, destination)
     if not chosen.overwrite and (manifest := destination.finished(plan.facts())):
         return Result(destination.shown, manifest, already=True)
     outputs = open_outputs(plan, destination.folder)
     text = EncodedText(plan, outputs, destination.room)
     result = Run(text, destination, outputs, progress or default_progress(), overwrite=chosen.overwrite).go()
-    # What was seen now and then is less than what there was. A process may have held more before it called us.
+    # The budget saw only samples. But the process may have held more before this call.
     most = most_resident()
     return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
+
+
+def _make_plan(specs: list[Any], options: Options, destination: Destination) -> Plan:
+    """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
+    commits = None if options.overwrite else destination.recorded_commits()
+    sources = find_sources(
+        specs, options.input_format, commits, options.cache, out=destination.folder, owned=dataset_files
+    )
+    tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
+    plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
+    destination.commits = plan.commits
+    return plan
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
@@ -68,7 +73,7 @@ prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
 
 
 def output_orders(plan: Plan) -> list[dict[str, Any]]:
-    """What `open_output` is asked for, for each format that is wanted."""
+    """The arguments of `open_output`, for each format that is wanted."""
     options, tokenizer = plan.options, plan.tokenizer
     order = {
         "name": plan.name,
@@ -84,7 +89,7 @@ def output_orders(plan: Plan) -> list[dict[str, Any]]:
 
 
 def open_outputs(plan: Plan, out: Path, **more: Any) -> list[Output]:
-    """An output for each format that is asked for; `more`: what is ordered in another way than usual."""
+    """An output for each format that is wanted; `more` overrides arguments of `open_output`."""
     tokenizer = plan.tokenizer
     outputs = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):

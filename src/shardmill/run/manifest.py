@@ -7,6 +7,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ _BEGIN, _END = b' "sources": [\n', b" ]"
 
 
 class SourceLines(InBlocks[dict[str, Any]]):
-    """What a manifest says of each source, kept as compressed text: 20 bytes a source, which are parsed when asked for.
+    """What a manifest says of each source, held as compressed text, 20 bytes a source, and parsed when asked for.
 
     `list(...)` makes an ordinary list of it.
     """
@@ -54,7 +55,7 @@ class SourceLines(InBlocks[dict[str, Any]]):
         return f"<{len(self):,} sources>"
 
     def blocks(self) -> Iterator[bytes]:
-        """The lines again, many at a time."""
+        """The lines, many at a time."""
         return map(zlib.decompress, self._blocks)
 
     def block(self, number: int) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ class SourceLines(InBlocks[dict[str, Any]]):
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """UsageError when there is none, DamageError when it cannot be read."""
+    """The manifest in a folder; UsageError when there is none, DamageError when it cannot be read."""
     file = folder / NAME
     try:
         with open(file, "rb") as lines:
@@ -85,7 +86,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
-    """What a manifest says; DamageError when it cannot be read. Its sources are not looked at, only kept."""
+    """Parse a manifest; DamageError when it cannot be read. Its sources are parsed only when asked for."""
     lines = iter(io.BytesIO(data) if isinstance(data, bytes) else data)
     others: list[bytes] = []
     sources: SourceLines | None = None
@@ -135,7 +136,7 @@ def describe_outputs(
 
 
 def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
-    """The files that belong to the dataset in a folder, also an unfinished one, by their names from there on."""
+    """The names, relative to a folder, of the files of the dataset there, also of an unfinished one."""
     yield from (NAME, REJECTS)
     try:
         manifest = read_manifest(Path(folder))
@@ -144,17 +145,23 @@ def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
     for described in each_output(manifest):
         for split in described.get("splits", {}).values():
             yield from (file["name"] for file in split.get("files", ()))
+    with suppress(OSError):  # as a folder that may not be read has none either
+        for entry in journal_entries(Path(folder)):
+            yield from (file["name"] for _, _, file in entry["files"])
+
+
+def journal_entries(folder: Path) -> Iterator[dict[str, Any]]:
+    """What the journal of a run in a folder says, line by line; nothing when there is none."""
     try:
-        journal = open(Path(folder, ".shardmill", "journal.jsonl"), "rb")  # noqa: SIM115 - closed below
-    except OSError:  # there is none
+        journal = open(folder / ".shardmill" / "journal.jsonl", "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
         return
     with journal:
         for line in journal:
             try:
-                entries = json.loads(line)["files"]
-            except ValueError:  # torn by a crash
+                yield json.loads(line)
+            except ValueError:  # the last one, torn by a crash
                 return
-            yield from (entry["name"] for _, _, entry in entries)
 
 
 def dataset_folder(named: str | os.PathLike[str]) -> Path:
@@ -169,7 +176,7 @@ def dataset_folder(named: str | os.PathLike[str]) -> Path:
 
 
 def manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
-    """The file's content in pieces: the same for the same dataset. A source is a line: there may be a million."""
+    """The file's content in pieces. Each source is a line, since there may be a million."""
     listed = manifest["sources"]
     lines = listed if isinstance(listed, SourceLines) else SourceLines(map(json_line, listed))
     whole = as_bytes(json.dumps({**manifest, "sources": []}, ensure_ascii=False, indent=1)) + b"\n"
@@ -191,5 +198,5 @@ def json_line(value: dict[str, Any]) -> bytes:
 
 
 def as_bytes(written: str) -> bytes:
-    """JSON in UTF-8. A byte of a file name that is none is `\\udcff` in Python and, spelled out so, in JSON too."""
+    """JSON in UTF-8. A byte of a file name that is not UTF-8 is `\\udcff` in Python, and is written so in JSON."""
     return written.encode("utf-8", "backslashreplace")

@@ -1,9 +1,9 @@
-"""The threads of a run: a feeder, the workers, and a consumer who gets their results in the order of the plan.
+"""The threads of a run: a feeder, the workers, and a consumer that gets their results in the order of the plan.
 
 The feeder takes a lease for every task before it is worked on, in plan order: the consumer waits for the oldest task,
-and a young one that held the last bytes would make it wait for ever. A lease shrinks to what the result takes, and ends
-when the result has been consumed, so a slow disk holds up the feeder and nothing piles up. Every wait looks now and
-then whether it still makes sense.
+and a younger one that held the last bytes would make it wait for ever. A lease shrinks to what the result takes, and
+ends when the result has been consumed, so a slow disk slows down the feeder and no queue grows. Every wait has a
+timeout, after which it checks whether the run still goes on.
 """
 
 from __future__ import annotations
@@ -15,39 +15,42 @@ import time
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shardmill.errors import Interrupted
+from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import feed_here
-from shardmill.run.worker import Batch, Entry, Worker
+from shardmill.run.worker import Worker
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from shardmill.documents import Chunk
-    from shardmill.run.worker import WorkerSettings
+    from shardmill.run.encoded_text import EncodedText
 
 _TICK = 0.5  # seconds
-# Seconds that the end of a run waits for its threads, and those for one who has pressed Ctrl-C. Work on a chunk takes a
-# second at the most, but a read from a pipe or a broken disk may take for ever.
+# Seconds that the end of a run waits for its threads; the second is for a run that was interrupted. Work on a chunk
+# takes a second at the most, but a read from a pipe or a broken disk may take for ever.
 _PATIENCE, _PATIENCE_INTERRUPTED = 10.0, 0.5
 _TOGETHER = 2048  # small chunks in one task, or whole sources in them, at the most
 
 
 @dataclass
 class _Task:
-    entries: list[Entry]
-    lease: int
+    entries: list[Entry] = field(default_factory=list)
+    text: int = 0
+    beside: int = 0
+    sources: int = 0
+    lease: int = 0
     future: Future[Batch] | None = None
-    """None: a long stretch, which the consumer's own thread works on when its turn comes."""
+    """None: a long stretch, which the consumer's own thread encodes when its turn comes."""
 
 
 class Pipeline:
-    """Use it as a context: leaving it ends all threads, whatever happened, but for one that waits for the system."""
+    """Use it as a context: leaving it ends all threads, whatever happened, except one that a system call blocks."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings, self._budget = settings, settings.budget
+    def __init__(self, text: EncodedText) -> None:
+        self._text, self._budget = text, text.budget
         self._tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(4 * self._budget.workers + 8)
         self._stopped = threading.Event()
         self._local = threading.local()
@@ -70,12 +73,12 @@ class Pipeline:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, until - time.monotonic()))
-        if kind is None and self._settings.tokenizer.engine_bytes is not None:
-            # An engine of a fixed size has learnt, and the next run of this process may want it.
-            self._settings.warm[:] = [worker.engine for worker in self._workers[:1]]
+        if kind is None and self._text.plan.tokenizer.engine_bytes is not None:
+            # An engine of a fixed size has a filled cache, which the next run of this process may use.
+            self._text.engines[:] = [worker.engine for worker in self._workers[:1]]
 
     def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Batch]:
-        """The results for `entries`, in their order; `own` does what only this thread may do."""
+        """The results for `entries`, in their order; `own` encodes long stretches, in this thread."""
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
         self._threads.append(self._feeder)
         self._feeder.start()
@@ -92,7 +95,7 @@ class Pipeline:
                 task = self._tasks.get(timeout=_TICK)
             except queue.Empty:
                 if self._feeder is not None and not self._feeder.is_alive() and self._tasks.empty():
-                    raise RuntimeError("the feeder has ended without a word") from None
+                    raise RuntimeError("the feeder has ended without a result") from None
                 continue
             if isinstance(task, BaseException):
                 raise task
@@ -109,12 +112,13 @@ class Pipeline:
         fault: list[BaseException] = []
         feed_here(self._budget)
         try:
-            # Closed by this thread: what the caller's iterable still holds is let go where it was made.
+            # Closed by this thread: an iterable of the caller is closed in the thread that iterated it.
             with contextlib.closing(_up_to(fault, entries)) as readable:
                 for task in self._grouped(readable):
                     if not self._budget.lease(task.lease):
                         return
-                    if not _long(task.entries):
+                    first = task.entries[0].chunk
+                    if first is None or not first.long:
                         task.future = self._pool.submit(self._work, task)
                     if not self._put(task):
                         return
@@ -133,40 +137,41 @@ class Pipeline:
 
     def _grouped(self, entries: Iterable[Entry]) -> Iterator[_Task]:
         """Small chunks together, so that a thousand files of a kilobyte are one task."""
-        group: list[Entry] = []
-        cost = beside = together = 0
-        full = self._budget.lease_for(self._budget.chunk_bytes)
+        task, budget = _Task(), self._budget
+        full = budget.lease_for(budget.chunk_bytes)
         for entry in entries:
             if self._stopped.is_set():
                 return
             chunk = entry.chunk
-            text, more = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
+            text, beside = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
             if chunk is not None and chunk.long:
                 # The consumer has an engine of its own for the time.
-                text, more = self._budget.chunk_bytes, self._budget.engine_bytes
+                text, beside = budget.chunk_bytes, budget.engine_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
-            if group and (alone or self._budget.lease_for(cost + text, beside + more) > full or together >= _TOGETHER):
-                yield _Task(group, self._budget.lease_for(cost, beside))
-                group, cost, beside, together = [], 0, 0, 0
-            group.append(entry)
-            cost, beside = cost + text, beside + more
-            together += 1 if chunk is None else max(1, chunk.whole)
+            too_large = budget.lease_for(task.text + text, task.beside + beside) > full or task.sources >= _TOGETHER
+            if task.entries and (alone or too_large):
+                yield task
+                task = _Task()
+            task.entries.append(entry)
+            task.text, task.beside = task.text + text, task.beside + beside
+            task.sources += 1 if chunk is None else max(1, chunk.whole)
+            task.lease = budget.lease_for(task.text, task.beside)
             if alone:
-                yield _Task(group, self._budget.lease_for(cost, beside))
-                group, cost, beside, together = [], 0, 0, 0
-        if group:
-            yield _Task(group, self._budget.lease_for(cost, beside))
+                yield task
+                task = _Task()
+        if task.entries:
+            yield task
 
     def _work(self, task: _Task) -> Batch:
         worker = getattr(self._local, "worker", None)
         if worker is None:
-            worker = self._local.worker = Worker(self._settings)
+            worker = self._local.worker = Worker(self._text)
             self._workers.append(worker)
             self._threads.append(threading.current_thread())
         batch: Batch = worker.encode(task.entries)
-        if not self._settings.limited:
+        if self._text.plan.options.limit is None:  # else it may have to be made again from the same entries
             batch.entries = task.entries = [_without_payload(entry) for entry in task.entries]
-            # A result with many rejects may be larger than its lease: the feeder then waits the longer.
+            # A result with many rejects may be larger than its lease: then the feeder waits longer.
             needed = batch.size
             self._budget.release(task.lease - needed)
             task.lease = needed
@@ -174,19 +179,14 @@ class Pipeline:
 
 
 def _up_to(fault: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:
-    """The entries before a fault, which is put into the list: what comes before it is still worked on and recorded."""
+    """The entries before an error, which is put into the list: what comes before it is still encoded and recorded."""
     try:
         yield from entries
     except BaseException as why:  # noqa: BLE001 - handed to the consumer, who raises it
         fault.append(why)
 
 
-def _long(entries: list[Entry]) -> bool:
-    return bool(entries) and entries[0].chunk is not None and entries[0].chunk.long
-
-
 def _without_payload(entry: Entry) -> Entry:
-    chunk: Chunk | None = entry.chunk
-    if chunk is None or chunk.payload is None:
+    if entry.chunk is None or entry.chunk.payload is None:
         return entry
-    return Entry(entry.reader, entry.source, chunk._replace(payload=None))
+    return entry._replace(chunk=entry.chunk._replace(payload=None))

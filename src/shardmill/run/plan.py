@@ -1,4 +1,4 @@
-"""What is to be done: sources in order, tokenizer, options; and a fingerprint of all that can change the bytes.
+"""The plan: sources in order, tokenizer, options; and a fingerprint of all that can change the bytes.
 
 There may be a million sources, so a plan's facts are written, read, hashed and compared as streams.
 """
@@ -63,7 +63,7 @@ class Plan:
 
 
 class SourceFacts:
-    """What a plan's facts say of each source: made one by one, and anew for whoever asks."""
+    """What a plan's facts say of each source, as an iterable that makes its rows one by one, every time anew."""
 
     def __init__(self, make: Callable[[], Iterator[Row]]) -> None:
         self._make = make
@@ -73,7 +73,7 @@ class SourceFacts:
 
 
 def fingerprint(facts: Facts) -> str:
-    """A hash of the plan's facts: of what `json.dumps` makes of them, without spaces and with the keys sorted."""
+    """The SHA-256 of the facts as JSON without spaces and with sorted keys."""
     dumps = partial(json.dumps, sort_keys=True, separators=(",", ":"))
     before, begin, after = dumps({**facts, "sources": []}).partition('"sources":[')
     found = hashlib.sha256((before + begin).encode())
@@ -86,7 +86,7 @@ def fingerprint(facts: Facts) -> str:
 
 
 def facts_json(facts: Facts) -> Iterator[bytes]:
-    """The facts as they are written to a file, in pieces. Many sources are a line, and the last line is all else."""
+    """The facts as they are written to a file, in pieces: lines of many sources, and a last line with all else."""
     yield _FIRST_LINE
     between = ""
     for some in _batches(facts["sources"]):
@@ -104,7 +104,7 @@ def read_facts(path: Path) -> Facts | None:
                 last = next((line for line in file if line.startswith(b"]")), b"")
                 return {**json.loads(_FIRST_LINE + last), "sources": SourceFacts(lambda: _stored(path))}
             file.seek(0)
-            facts: Facts = json.loads(file.read())  # of 0.1.0, or by another hand
+            facts: Facts = json.loads(file.read())  # of 0.1.0, or edited
     except (FileNotFoundError, ValueError):
         return None
     return facts
@@ -145,11 +145,11 @@ def differences(before: Facts, now: Facts) -> list[str]:
 
 
 def _source_differences(before: Iterable[Row], now: Iterable[Row]) -> tuple[int, list[str]]:
-    """How many sources differ, and the first few in words; 16 bytes a source are held, and no names."""
+    """How many sources differ, and the first few in words; 16 bytes are held for each source, and no names."""
     import numpy as np
 
     (old, old_rest), (new, new_rest) = _hashes(before), _hashes(now)
-    order = np.argsort(old, kind="stable")  # of a name that stands there twice, the last counts
+    order = np.argsort(old, kind="stable")  # if a name occurs twice, the last counts
     at = order[np.searchsorted(old[order], new, side="right") - 1] if len(old) else np.zeros(len(new), np.int64)
     known = old[at] == new if len(old) else np.zeros(len(new), np.bool_)
     differ = np.flatnonzero(~known | (old_rest[at] != new_rest if len(old) else True))
@@ -168,7 +168,7 @@ def _source_differences(before: Iterable[Row], now: Iterable[Row]) -> tuple[int,
 
 
 def _hashes(rows: Iterable[Row]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Of each source a number for its name, and one for the rest."""
+    """For each source a hash of its name, and one of the rest."""
     import numpy as np
 
     pairs = np.fromiter(((hash(name), hash((size, version))) for name, size, version in rows), np.dtype("2i8"))

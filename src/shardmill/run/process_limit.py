@@ -1,9 +1,9 @@
-"""A limit for this process below all that is reckoned: data of a shape that nobody has thought of is a MemoryError.
+"""A memory limit for this process: data that takes more memory than any estimate is a MemoryError.
 
-Linux has no limit for what is resident, but one for what is mapped to be written to, `RLIMIT_DATA`. What a process has
-mapped and not touched does no harm, and may be a hundred megabytes: stacks of threads, tables of engines that will
-fill, what an allocator keeps. So the limit is moved many times a second: it lies where what is resident cannot pass
-`--memory`, given that what was left untouched for a second is left so.
+Linux has no limit for resident memory, but one for private writable mappings, `RLIMIT_DATA`. What a process has mapped
+and not touched does no harm, and may be a hundred megabytes: stacks of threads, tables of engines that will fill, what
+an allocator keeps. So the limit is moved many times a second: it lies where resident memory cannot pass `--memory`,
+provided that what was left untouched for a second stays untouched.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
+from contextlib import AbstractContextManager, nullcontext
 
 if sys.platform != "win32":
     import resource
 
 _LINUX = sys.platform.startswith("linux")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _LINUX else 0
-# Seconds between two looks, and looks after which what is untouched is taken to stay so: a buffer is filled at once.
+# Seconds between two looks, and looks after which untouched memory is expected to stay so: a buffer is filled at once.
 _TICK, _LOOKS = 0.02, 50
 # What a thread of ours maps for its stack, as much as Rust gives one; by default it would be 8 MB.
 _STACK = 2 << 20
@@ -35,9 +33,9 @@ _owned = False
 
 
 def own_process() -> None:
-    """Say that this process is ours alone, before pyarrow is loaded: then `limited` may limit it.
+    """Declare that this process runs nothing else, before pyarrow is loaded: then `limited` may limit it.
 
-    Arrow's allocator would map a gigabyte at once, out of which it then takes what no limit sees.
+    By default Arrow's allocator maps a gigabyte at once, and a limit cannot see what it takes out of that.
     """
     global _owned
     _owned = True
@@ -45,19 +43,11 @@ def own_process() -> None:
     threading.stack_size(_STACK)
 
 
-class _Held(NamedTuple):
-    """Bytes that this process holds now."""
-
-    shared: int
-    """Of files and shared memory, which are resident and which the limit does not count."""
-    untouched: int
-    """Mapped to be written to, and not resident."""
-
-    @classmethod
-    def now(cls) -> _Held:
-        with open("/proc/self/statm", "rb") as counts:
-            _, resident, shared, _, _, data, _ = (int(pages) * _PAGE for pages in counts.read().split())
-        return cls(shared, data - (resident - shared))
+def _memory() -> tuple[int, int]:
+    """Bytes of resident files and shared memory, which the limit does not count; and of untouched private memory."""
+    with open("/proc/self/statm", "rb") as counts:
+        _, resident, shared, _, _, data, _ = (int(pages) * _PAGE for pages in counts.read().split())
+    return shared, data - (resident - shared)
 
 
 def _threads() -> int:
@@ -71,17 +61,17 @@ class _MovingLimit:
         self._most = memory - memory // _MARGIN
         self._heaps = max(0, _HEAPS - memory // _SPARE)
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
-        self._untouched_at_first, self._threads_at_first = _Held.now().untouched, _threads()
+        self._untouched_at_first, self._threads_at_first = _memory()[1], _threads()
         self._seen: deque[int] = deque(maxlen=_LOOKS)
         self._early = 2 * _LOOKS
         self._over, self._moving = threading.Event(), threading.Lock()
 
-    def begin(self) -> None:
+    def __enter__(self) -> bool:
         threading.Thread(target=self._keep_looking, name="shardmill-limit", daemon=True).start()
         self._look()
+        return True
 
-    def end(self) -> None:
-        """The limit is what it was before."""
+    def __exit__(self, *_: object) -> None:
         with self._moving:
             self._over.set()
             resource.setrlimit(resource.RLIMIT_DATA, self._before)
@@ -90,12 +80,12 @@ class _MovingLimit:
         while not self._over.wait(_TICK):
             try:
                 self._look()
-            except MemoryError:  # the limit is reached; whoever has reached it will say so
+            except MemoryError:  # the limit is reached; the thread that needs the memory gets the error too
                 continue
 
     def _look(self) -> None:
-        held = _Held.now()
-        limit = self._most - held.shared + min(held.untouched, self._lasting(held.untouched) + self._heaps)
+        shared, untouched = _memory()
+        limit = self._most - shared + min(untouched, self._lasting(untouched) + self._heaps)
         soft, hard = self._before
         if soft != resource.RLIM_INFINITY:
             limit = min(limit, soft)
@@ -104,30 +94,20 @@ class _MovingLimit:
                 resource.setrlimit(resource.RLIMIT_DATA, (max(0, limit), hard))
 
     def _lasting(self, untouched: int) -> int:
-        """Of the bytes that are untouched now, those that are taken to stay so."""
+        """Of the bytes that are untouched now, those that are expected to stay so."""
         self._seen.append(untouched)
         lasting = min(self._seen) if len(self._seen) == _LOOKS else 0
-        if self._early:  # what comes now is stacks of threads, or will be touched
+        if self._early:  # new mappings are stacks of threads, or will be touched
             self._early -= 1
             stacks = (_threads() - self._threads_at_first) * _STACK
             lasting = max(lasting, self._untouched_at_first + stacks)
         return lasting
 
 
-@contextmanager
-def limited(memory: int) -> Iterator[bool]:
-    """While it lasts, an allocation that would make this process hold more than `memory` is a MemoryError; whether so.
+def limited(memory: int) -> AbstractContextManager[bool]:
+    """Make an allocation a MemoryError if this process would then hold more than `memory`; yields whether that works.
 
-    Only on Linux, and only where the process is ours: in a program that calls us it would be the limit of its other
-    threads too. What leases and engines add up to must lie well below `memory`: a library in Rust aborts where it gets
-    none.
+    Only on Linux, and only in our own process: in a program that calls us, its other threads would be limited too.
+    Leases and engines together must stay well below `memory`, since a library in Rust aborts when it gets none.
     """
-    if not (_owned and _LINUX):
-        yield False
-        return
-    limit = _MovingLimit(memory)
-    limit.begin()
-    try:
-        yield True
-    finally:
-        limit.end()
+    return _MovingLimit(memory) if _owned and _LINUX else nullcontext(False)

@@ -1,4 +1,4 @@
-"""Signs of life while a run goes on: a view on a terminal or in a notebook, a line every few seconds elsewhere."""
+"""Progress of a run: a view on a terminal or in a notebook, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shardmill.units import show_bytes, show_count, show_seconds
 
 _EVERY = 5.0  # seconds between plain lines
 _WINDOW = 20.0  # seconds over which speed is measured
-_SILENT = 10.0  # seconds without a result after which that is worth a word
+_SILENT = 10.0  # seconds without a result after which the view says so
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Done:
     tokens: int = 0
     rejected: int = 0
     source: str = ""
-    """The one that is read."""
+    """The source that is being read."""
     retries: int = 0
     engines: int = 0
-    """That were replaced to make room."""
+    """Engines that were replaced to free memory."""
     parts: str = ""
     """Of a run that is made in parts: how many are done, and how many are being made, in words."""
 
@@ -47,7 +47,7 @@ class Progress:
     """Base class; prints nothing."""
 
     trouble: Callable[[], str] = staticmethod(lambda: "")
-    """Words about what is being retried or waited for just now; empty when all is well."""
+    """Returns what is being retried or waited for now, in words; empty when all is well."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         """`total`: bytes of all sources; None when that is unknown."""
@@ -56,17 +56,16 @@ class Progress:
         """The newest state; called after every result."""
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """The run is over."""
 
 
-class _Meter:
-    """Turns states into words."""
+class Meter(Progress):
+    """Keeps the latest state and puts it into words; the subclasses show them."""
 
-    def __init__(self, total: int | None, done: Done, budget: MemoryUse, trouble: Callable[[], str]) -> None:
-        self._trouble = trouble
+    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         self.total, self.done, self._budget = total, done, budget
-        self._past = [(time.monotonic(), done)]
         self._updated = time.monotonic()
+        self._past = [(self._updated, done)]
 
     def update(self, done: Done) -> None:
         now = self._updated = time.monotonic()
@@ -82,7 +81,7 @@ class _Meter:
 
     @property
     def left(self) -> str:
-        """How long it will still take, in words; empty where nobody knows."""
+        """How long it will still take, in words; empty when that is unknown."""
         speed, _ = self._speeds()
         if self.total is None or speed <= 0:
             return ""
@@ -90,7 +89,7 @@ class _Meter:
 
     @property
     def memory(self) -> tuple[int, int]:
-        """Bytes that are held, and that may be."""
+        """Bytes in use, and the limit."""
         return self._budget.sample(), self._budget.memory
 
     def amounts(self) -> list[str]:
@@ -105,44 +104,32 @@ class _Meter:
         ]
 
     def events(self) -> list[str]:
-        """What went wrong so far, counted."""
+        """Counts of what went wrong so far."""
         done = self.done
         parts = [f"{done.rejected:,} rejected"] if done.rejected else []
         parts += [f"{done.retries:,} retries" if done.retries > 1 else "1 retry"] if done.retries else []
         return parts
 
-    def trouble(self) -> str:
-        """What is waited for just now; empty when all is well."""
+    def waiting(self) -> str:
+        """What the run waits for now; empty when all is well."""
         silent = time.monotonic() - self._updated
-        return self._trouble() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else "")
+        return self.trouble() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else "")
 
     def words(self) -> str:
         """All of it in a line."""
         held, most = self.memory
         parts = [self.done.parts, *self.amounts(), f"memory {show_bytes(held)} of {show_bytes(most)}", *self.events()]
-        return " · ".join(part for part in (*parts, self.left, self.trouble()) if part)
+        return " · ".join(part for part in (*parts, self.left, self.waiting()) if part)
 
     def _speeds(self) -> tuple[float, float]:
-        """Bytes and tokens a second, over the last while."""
+        """Bytes and tokens a second, over the last seconds."""
         then, before = self._past[0]
         seconds = max(time.monotonic() - then, 1e-3)
         return (self.done.bytes - before.bytes) / seconds, (self.done.tokens - before.tokens) / seconds
 
 
-class _View(Progress):
-    """One that shows what a meter says."""
-
-    _meter: _Meter
-
-    def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
-        self._meter = _Meter(total, done, budget, self.trouble)
-
-    def update(self, done: Done) -> None:
-        self._meter.update(done)
-
-
-class Lines(_View):
-    """A plain line every few seconds, also when nothing comes in: a sign of life."""
+class Lines(Meter):
+    """A plain line every few seconds, also when nothing is new."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -163,15 +150,15 @@ class Lines(_View):
 
     def _tell(self) -> None:
         while not self._over.wait(_EVERY):
-            share = f"{self._meter.share:4.0%}  " if self._meter.total else ""
+            share = f"{self.share:4.0%}  " if self.total else ""
             try:
-                print(f"{share}{self._meter.words()}", file=self._stream, flush=True)
-            except OSError:  # nobody reads it any more
+                print(f"{share}{self.words()}", file=self._stream, flush=True)
+            except OSError:  # the reader has closed the pipe
                 return
 
 
-class Bar(_View):
-    """A calm view of a few lines, on a terminal."""
+class Bar(Meter):
+    """A view of a few lines, on a terminal."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         from rich.console import Console
@@ -187,11 +174,11 @@ class Bar(_View):
             self._live.stop()
 
     def _show(self) -> Any:
-        return view(self._meter, self._console.width)
+        return view(self, self._console.width)
 
 
-def view(meter: _Meter, width: int) -> Any:
-    """What is shown on a terminal of this width: always the same lines, so that nothing jumps."""
+def view(meter: Meter, width: int) -> Any:
+    """What a terminal of this width shows: always the same lines, so that they keep their places."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
@@ -231,13 +218,13 @@ def view(meter: _Meter, width: int) -> Any:
     lines.add_row(bar("memory", share, words, "green" if share < 0.9 else "yellow"))
     if events := " · ".join(meter.events()):
         lines.add_row(line(events, "yellow"))
-    if trouble := meter.trouble():
+    if trouble := meter.waiting():
         lines.add_row(line(trouble, "yellow"))
     return lines
 
 
 def shorten(text: str, width: int) -> str:
-    """A text that fits, without its beginning where it does not: the end of a path says more."""
+    """A text that fits, if need be without its beginning: the end of a path is more useful."""
     from rich.cells import cell_len
 
     text = "".join(c if c.isprintable() else "�" for c in text)
@@ -248,8 +235,8 @@ def shorten(text: str, width: int) -> str:
     return f"…{text}"
 
 
-class Notebook(_View):
-    """A bar and figures in a cell of a notebook, which are replaced in their place."""
+class Notebook(Meter):
+    """A bar and figures in a cell of a notebook, updated in place."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         super().begin(total, done, budget)
@@ -267,35 +254,33 @@ class Notebook(_View):
             self._cell.update(self)
 
     def __repr__(self) -> str:
-        return self._meter.words() if hasattr(self, "_meter") else "<shardmill progress>"
+        return self.words() if hasattr(self, "done") else "<shardmill progress>"
 
     def _repr_html_(self) -> str:
-        held, most = self._meter.memory
-        bar = (
-            f"<progress max='1' value='{self._meter.share:.4f}' style='width:24em'></progress> {self._meter.share:.0%}"
-        )
+        held, most = self.memory
+        bar = f"<progress max='1' value='{self.share:.4f}' style='width:24em'></progress> {self.share:.0%}"
         memory = (
             f"<meter max='{most}' value='{held}' style='width:12em'></meter> {show_bytes(held)} of {show_bytes(most)}"
         )
         lines = [
-            *([f"{bar} {escape(self._meter.left)}"] if self._meter.total else []),
-            escape(self._meter.done.parts or self._meter.done.source),
-            escape(" · ".join([*self._meter.amounts(), *self._meter.events()])),
+            *([f"{bar} {escape(self.left)}"] if self.total else []),
+            escape(self.done.parts or self.done.source),
+            escape(" · ".join([*self.amounts(), *self.events()])),
             f"memory {memory}",
-            escape(self._meter.trouble()),
+            escape(self.waiting()),
         ]
         return "<br>".join(line for line in lines if line)
 
 
 def default_progress() -> Progress:
-    """For those who call from Python: a view in a notebook, nothing elsewhere."""
+    """The progress of a call from Python: a view in a notebook, nothing elsewhere."""
     shell = sys.modules.get("IPython")
     kernel = getattr(shell.get_ipython(), "kernel", None) if shell is not None else None
     return Notebook() if kernel is not None else Progress()
 
 
 def choose_progress(quiet: bool) -> Progress:
-    """A bar where somebody looks, lines where nobody does, nothing when that is wanted."""
+    """The progress of a command: a view on a terminal, lines elsewhere, nothing when `quiet`."""
     if quiet or sys.stderr is None:  # None: it was closed before this process began
         return Progress()
     return Bar() if sys.stderr.isatty() else Lines()

@@ -1,4 +1,4 @@
-"""The readers alone: sources in, documents out as Arrow record batches, for programs that filter or look."""
+"""Reading without encoding: the documents of sources as Arrow record batches, for programs that filter or inspect."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class DocumentBatches:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         options, sources = self._options, self._sources
         load_libraries(sources)
-        # In a generator that `prepare` iterates, the memory is that of the run.
+        # In a generator that `prepare` iterates, the memory comes from the run's budget.
         budget = budget_here() if options.memory is None else None
         budget = budget or Budget(options.memory_bytes, 1, engine_bytes=0, remote=sources.remote)
         ahead = budget.ahead or (LEAST_AHEAD if sources.remote else 0)
@@ -119,5 +119,5 @@ class DocumentBatches:
 
 
 def _unit(reader: Reader) -> str:
-    """What a place counts; bytes of a text are not known any more when it has been split and repaired."""
+    """What a place counts; the bytes of a text are no longer known when it has been split and repaired."""
     return "document" if reader.unit == "byte" else reader.unit

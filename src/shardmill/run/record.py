@@ -27,26 +27,31 @@ _SAVED = 5.0  # seconds between two writes of the file: what a kill costs of the
 class RunRecord:
     """Points over the time of one attempt, written now and then beside those of the attempts before it.
 
-    It is never waited for and never ends a run: `later` takes the writing to another thread.
+    A run never waits for it, and never fails because of it: `later` writes the file in another thread.
     """
 
-    def __init__(self, folder: Path, later: Callable[[Callable[[], None]], object]) -> None:
-        self._path, self._later = folder / NAME, later
+    def __init__(
+        self,
+        folder: Path,
+        later: Callable[[Callable[[], None]], object],
+        budget: Budget,
+        engine: str,
+        done: Done,
+        *,
+        resumed: bool,
+    ) -> None:
+        """The attempts of a run that is resumed stay in the file."""
+        self._path, self._later, self._budget, self._engine = folder / NAME, later, budget, engine
+        self._before = read_record(folder.parent)[-_ATTEMPTS + 1 :] if resumed else []
         self._points: list[list[float]] = []
         self._stalls: list[list[float]] = []
-        self._every, self._failed = 0.25, False
-
-    def begin(self, done: Done, budget: Budget, engine: str, resumed: bool) -> None:
-        """`resumed`: what earlier attempts have recorded stays."""
-        self._budget, self._engine = budget, engine
-        self._before = read_record(self._path.parent.parent)[-_ATTEMPTS + 1 :] if resumed else []
+        self._every, self._failed, self._saved = 0.25, False, 0.0
         self._started = self._seen = time.monotonic()
-        self._saved = 0.0
         self._clock = time.time()
         self._point(0.0, done)
 
     def update(self, done: Done) -> None:
-        """The newest state."""
+        """Add a point, if the last one is old enough."""
         now = time.monotonic()
         if now - self._seen > _STALL and len(self._stalls) < _STALLS:
             self._stalls.append([round(self._seen - self._started, 2), round(now - self._started, 2)])
@@ -62,7 +67,7 @@ class RunRecord:
             self._write("running")
 
     def end(self, done: Done, *, complete: bool) -> None:
-        """Nothing more comes."""
+        """Write the last point."""
         self._point(time.monotonic() - self._started, done)
         self._write("complete" if complete else "ended early")
 
@@ -89,12 +94,12 @@ class RunRecord:
         try:
             beside.write_text(text)
             os.replace(beside, self._path)
-        except OSError:  # a full disk is told by those who write the data; a run without its record is still right
+        except OSError:  # a full disk is reported where the data is written; the record is not worth an error
             self._failed = True
 
 
 def read_record(out: Path) -> list[dict[str, Any]]:
-    """The attempts of the run that made the dataset in a folder; none where nothing sound is recorded."""
+    """The attempts of the run that made the dataset in a folder; empty when the record is missing or damaged."""
     try:
         found = json.loads((out / ".shardmill" / NAME).read_text())
     except (OSError, ValueError):
@@ -104,7 +109,7 @@ def read_record(out: Path) -> list[dict[str, Any]]:
 
 
 def _sound(attempt: Any) -> bool:
-    """Whether it is what `RunRecord` writes: the folder may come from anywhere."""
+    """Whether it is what `RunRecord` writes: the folder may come from an untrusted place."""
     if not isinstance(attempt, dict) or not isinstance(attempt.get("memory"), int):
         return False
     points, stalls = attempt.get("points"), attempt.get("stalls")

@@ -1,11 +1,11 @@
 """What goes to which split, and where a run with `--limit` ends.
 
-By content, a document's split is a function of its text and the seed, never of where it stood. Duplicates hash alike,
-so they fall on one side; and the split of a document does not change when files are added, renamed or cut in another
-way. Only the first 64 KiB of a document are looked at, so that the split of one that does not fit in memory is known
-from its first piece; of those, 16 words of eight bytes spread evenly (all of a text of up to 128 bytes), so that it
-costs less than a microsecond a document. Two documents that differ nowhere else share a side, which for near-duplicates
-is what one wants.
+By content, a document's split is a function of its text and the seed, never of its place. Duplicates have the same
+hash, so they are in the same split; and the split of a document does not change when files are added, renamed or cut in
+another way. Only the first 64 KiB of a document are looked at, so that the split of one that does not fit in memory is
+known from its first piece; of those, 16 words of eight bytes spread evenly (all of a text of up to 128 bytes), so that
+it costs less than a microsecond a document. Documents that differ only elsewhere are in the same split, which is right
+for near-duplicates.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from shardmill.documents import Documents
     from shardmill.options import Val
-    from shardmill.run.rows import Rows, Stream
+    from shardmill.run.batch import Rows, Stream
 
 PREFIX = SPAN
 """Bytes that decide the split, of a span as of a document."""
@@ -49,10 +49,10 @@ class Share(NamedTuple):
 
 
 def shares(stream: Stream, *, spans: bool, first: int = 0, split: str | None = None) -> Iterator[Share]:
-    """Deal a batch's tokens. Val takes the next `first` of them, whatever the rows say.
+    """Divide a batch's tokens among the splits. Val takes the next `first` of them, whatever the rows say.
 
     `spans`: the rows of one document may go to several splits, and it ends in each of them with its last row there.
-    `split`: of a piece of a document that began in an earlier batch.
+    `split`: that of a document which began in an earlier batch.
     """
     for name, tokens in stream.tokens.items():
         mine = stream.rows.val if name == "val" else ~stream.rows.val
@@ -73,7 +73,7 @@ def shares(stream: Stream, *, spans: bool, first: int = 0, split: str | None = N
 
 
 def _last_of_each(rows: Rows, mine: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The last of my rows of each document; of the last document only if it ends in these rows."""
+    """For each document its last row among `mine`; for the last document only if it ends in these rows."""
     some = np.flatnonzero(mine & (rows.length > 0))  # an empty file ends nothing
     document = np.cumsum(rows.opens)[some]
     closed = rows.closes[np.flatnonzero(rows.length)[-1:]]
@@ -92,7 +92,7 @@ class Limit(NamedTuple):
         return self.reached_by(0, 0)
 
     def reached_by(self, documents: int, tokens: int) -> bool:
-        """Whether so much is all of it, or more."""
+        """Whether so much is all that is allowed, or more."""
         return (self.documents is not None and documents >= self.documents) or (
             self.tokens is not None and tokens >= self.tokens
         )
@@ -137,7 +137,7 @@ def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int,
 
 
 def numpy_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
-    """The same where there is no core."""
+    """The same in numpy, for when there is no core."""
     starts = offsets[:-1]
     lengths = np.minimum(np.diff(offsets) - gap, PREFIX)
     hashes = np.full(len(starts), np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF), dtype=np.uint64)

@@ -1,14 +1,16 @@
-"""A dataset in an object store: it is made in a folder of this machine, and what is done is brought there.
+"""A dataset in an object store: a run makes it in a folder of this machine, and uploads what is done.
 
-    URL/NAME                             files that are whole, each put there in one piece
-    URL/.shardmill/journal.json          its run and commits, the name of its plan, how far it came, and of which parts
+    URL/NAME                             complete files, each uploaded as a whole
+    URL/.shardmill/journal.json          the run and its commits, the name of its plan, its state, and its parts
     URL/.shardmill/plan-….json           the plan, named by its fingerprint and written once
-    URL/.shardmill/RUN/…                 what there is of unfinished files: see unfinished.py
+    URL/.shardmill/RUN/NAME.partial/AT   what a run has appended to an unfinished file from byte AT on
     URL/.shardmill/plan.json             what remains of this when the dataset is complete
 
-The folder is only a workplace: a run fills it from the store before it goes on, and can therefore be any machine's.
-The journal is replaced only in the state in which this run has left it. So the run that came last is at work, and one
-that another took for dead stops at its next step. There is no lock that could outlive who holds it.
+The folder is only a workplace: a run fills it from the store before it goes on, so any machine can go on with it.
+The journal is replaced only if it is still the version that this run has written. So the run that started last is at
+work, and one that was taken for dead stops at its next step. There is no lock that could outlive its holder.
+Objects cannot grow, so what a file has grown by is an object, a part. A part is never replaced, and each run has names
+of its own: what a run that was taken for dead still sends cannot be confused with what another one goes on from.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,10 +30,9 @@ from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.run.destination import Destination
-from shardmill.run.journal import FOLDER, Journal
+from shardmill.run.journal import FOLDER, Entries
 from shardmill.run.manifest import NAME, REJECTS
 from shardmill.run.plan import Facts, facts_json, fingerprint
-from shardmill.run.unfinished import Parts, blocks
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import (
     LARGEST_OBJECT,
@@ -47,15 +48,14 @@ from shardmill.storage import (
 )
 
 _JOURNAL, _PLAN = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json"
-_EVERY = 5.0  # seconds between pushes: what a killed run costs at the most, beside what it had in hand
-
-
+_EVERY = 5.0  # seconds between uploads: what a kill costs at the most, beside what was being worked on
+_BLOCK = 1 << 20
 SHARDS_HERE = 6
-"""Files of each format that are on this machine, at the most: open ones, those that wait or are being sent."""
+"""Files of each format on this machine, at the most: open ones, those that wait for upload, and those on their way."""
 
 
 class StoreDestination(Destination):
-    """The objects below a URL, and the folder where they are made."""
+    """The objects below a URL, and a folder as the workplace."""
 
     medium = "store"
     room = ROOM
@@ -64,10 +64,10 @@ class StoreDestination(Destination):
     hint = "a format with shards needs little space here, such as `-f shards`"
 
     def __init__(self, url: str, cache: Path | None = None) -> None:
-        """`cache`: where the workplace may be made; the user's cache by default."""
+        """`cache`: the folder for the workplace; the user's cache by default."""
         self._store = ObjectStore(url)
         self.url = self._store.url
-        # The same for every run with this URL, so that the next one clears away what a killed one has left.
+        # The same for every run with this URL, so that the next run removes what a killed one has left.
         super().__init__(staging_folder(cache) / hashlib.sha256(self.url.encode()).hexdigest()[:16])
         self.shown = self.url
         self._staged = False
@@ -103,17 +103,16 @@ class StoreDestination(Destination):
         """The store's journal holds them."""
 
     @contextmanager
-    def at_work(self, *, overwrite: bool) -> Iterator[Journal]:
-        """The journal of the workplace, which is as the store says, and cleared away in the end."""
-        journal = Journal(self.folder)
+    def at_work(self, *, overwrite: bool) -> Iterator[None]:
+        """The same in the workplace, which is filled from the store, and emptied at the end."""
         try:
-            self._stage(overwrite=overwrite)
-            yield journal
+            with super().at_work(overwrite=overwrite):
+                try:
+                    self._stage(overwrite=overwrite)
+                    yield
+                finally:
+                    self.clean()
         finally:
-            try:
-                self.clean()
-            finally:
-                journal.close()
             if self.folder.exists() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
 
@@ -121,7 +120,7 @@ class StoreDestination(Destination):
         return super().finished(facts) if self._staged else None
 
     def _stage(self, *, overwrite: bool) -> None:
-        """Make the workplace as a folder would look whose run has ended there, without the data.
+        """Make the workplace look like the folder of a run that has ended, but without the data.
 
         The workplace must be locked. OutputError when the store cannot be used.
         """
@@ -145,7 +144,7 @@ class StoreDestination(Destination):
                 "the journal cannot be read", place=f"{self.url}/{_JOURNAL}", hint="start anew with `--overwrite`"
             ) from None
         self._record = record
-        # Of a complete dataset it may be gone already: the journal is the last to go.
+        # For a complete dataset it may be deleted already: the journal is deleted last.
         if not self._fetch(record["plan"], _PLAN) and not overwrite and not (self.folder / NAME).exists():
             raise OutputError(
                 f"`{record['plan']}` is not there as the journal says",
@@ -157,11 +156,11 @@ class StoreDestination(Destination):
             write_whole(self.folder / FOLDER / "journal.jsonl", line)
 
     def names(self) -> dict[str, int]:
-        """The files of the dataset that are there, with their sizes."""
+        """The files of the dataset in the store, with their sizes."""
         return self._store.beside(("", *SPLITS))
 
     def _clear(self, facts: Facts, names: Iterable[str]) -> None:
-        """Start anew: the manifest goes first, then the journal is ours and says that nothing is done."""
+        """Start anew: delete the manifest first, then write a journal that says that nothing is done."""
         names = list(names)
         self._store.delete([NAME])
         self._record, self._parts.table = None, {}
@@ -171,12 +170,12 @@ class StoreDestination(Destination):
         super()._clear(facts, names)
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
-        """Take the journal over, or write the first one; bring to the workplace what is recorded of unfinished files.
+        """Take over the journal, or write the first one; download the recorded parts of unfinished files.
 
-        OutputError when files that are recorded as complete are not there.
+        OutputError when files that are recorded as complete are missing.
         """
         if not self._serial:
-            # That of another plan is left only by a run that has done nothing.
+            # Another plan's journal is still there only if its run has done nothing.
             known = self._record if self._record and self._record["plan"] == _plan_name(facts) else None
             self._put_journal(known or self._fresh(facts))
         there = self.names()
@@ -195,40 +194,40 @@ class StoreDestination(Destination):
         self._parts.fetch()
 
     def restored(self) -> None:
-        """Parts beyond what the journal says are forgotten."""
+        """Forget and delete parts beyond what the journal says."""
         self._parts.cut_back()
         assert self._record is not None
         self._put_journal({**self._record, "parts": self._parts.table})
         self._sweep()
 
     def deliver(self, files: Iterable[Written]) -> None:
-        """Bring files that became whole to the store under their names; they leave the workplace."""
+        """Upload files that became complete, and remove them from the workplace."""
         for written in files:
             self._check_owner()
             self._upload(written.name, self.folder / written.name, written.bytes)
             (self.folder / written.name).unlink()
 
-    def record(self, files: Callable[[], list[Any]], state: dict[str, Any], *, now: bool) -> None:
-        """Bring what was appended to unfinished files to the store, and record it; unless it is too early for that.
+    def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
+        """Upload what was appended to unfinished files, then the journal, if `now` or the last time was long ago.
 
-        `files` are those that are whole, which must be there already; the state must be on disk.
+        The complete `files` must be in the store already.
         """
         if self._sealed or not (now or time.monotonic() - self._pushed >= _EVERY):
             return
         gone = self._parts.send()
         assert self._record is not None
-        self._put_journal({**self._record, "files": files(), "state": state, "parts": self._parts.table})
+        self._put_journal({**self._record, "files": files(0), "state": state, "parts": self._parts.table})
         self._parts.delete(gone)
         self._pushed = time.monotonic()
 
     def leave(self, files: Iterable[PartialFile]) -> None:
-        """Put unfinished files where people find them, as they are when a run ends early."""
+        """Upload unfinished files of a run that ends early to where people look for them."""
         for file in files if not self._sealed else ():
             path = file.path.with_name(file.path.name + PARTIAL)
             self._upload(path.name, path, file.length)
 
     def complete(self) -> None:
-        """Bring what stands beside the outputs to the store, then the manifest; then end what was for the work only."""
+        """Upload what stands beside the outputs, then the manifest; then delete the working files."""
         self._sealed = True
         self._check_owner()
         for path in sorted(self.folder.iterdir()):
@@ -238,14 +237,14 @@ class StoreDestination(Destination):
         self._check_owner()
         self._upload(NAME, self.folder / NAME)
         self._store.delete([REJECTS + PARTIAL])
-        # One whose beginning was not answered is still open, though all that it was for has been sent anew.
+        # An upload whose first answer was lost is still open, though its data has been sent again.
         self._store.abort_uploads(self._owns)
         self.tidy()
 
     def tidy(self, facts: Facts | None = None) -> None:
-        """Only the plan remains of the work, for a dataset that is complete.
+        """Delete all working files of a complete dataset except for the plan.
 
-        With `facts` only what a run of that plan has left that was killed after it had written the manifest.
+        With `facts` only if they are of that plan: its run was killed after it had written the manifest.
         """
         if self._record is None or (facts and self._record["plan"] != _plan_name(facts)):
             return
@@ -254,21 +253,21 @@ class StoreDestination(Destination):
         self._store.delete([_JOURNAL])
 
     def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
-        """A file needs space here only until it is whole, and must not be too large for one object."""
+        """A file needs space here only until it is complete, and must not be too large for one object."""
         if output.file_tokens:
             return min(size, SHARDS_HERE * output.file_tokens * output.dtype.itemsize), 0
         check_size(f"the {output.format} file", int(size - margin), self.url)
         return size, margin
 
     def _owns(self, name: str) -> bool:
-        """Whether an object of that name is the dataset's, or working files."""
+        """Whether an object of that name belongs to the dataset or to its working files."""
         return name.startswith(f"{FOLDER}/") or any(output.foreign([name]) for output in self._outputs)
 
     def _fresh(self, facts: Facts) -> dict[str, Any]:
         return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "parts": {}}
 
     def _put_plan(self, facts: Facts) -> str:
-        """Put the plan to the store, as a stream: it may list a million sources. Gives its name."""
+        """Upload the plan, as a stream, since it may list a million sources; return its name."""
         name = _plan_name(facts)
         self._store.upload(name, partial(facts_json, facts), sum(map(len, facts_json(facts))))
         return name
@@ -279,10 +278,10 @@ class StoreDestination(Destination):
 
     def _upload(self, name: str, path: Path, size: int | None = None) -> None:
         size = path.stat().st_size if size is None else size
-        self._store.upload(name, partial(blocks, path, 0, size), size)
+        self._store.upload(name, partial(_blocks, path, 0, size), size)
 
     def _fetch(self, name: str, here: str) -> bool:
-        """Bring an object to the workplace; False when there is none."""
+        """Download an object to the workplace; False when there is none."""
         data = self._store.download(name)
         try:
             first = next(data, b"")
@@ -294,7 +293,7 @@ class StoreDestination(Destination):
         return True
 
     def _put_journal(self, record: dict[str, Any]) -> None:
-        """Replace the journal; OutputError when it is another run's by now."""
+        """Replace the journal; OutputError when another run has replaced it."""
         self._serial += 1
         self._record = {**record, "run": self._run, "serial": self._serial}
         data = json.dumps(self._record, separators=(",", ":")).encode()
@@ -304,7 +303,7 @@ class StoreDestination(Destination):
         self._version = version
 
     def _check_owner(self) -> None:
-        """OutputError when the journal is another run's by now."""
+        """Raise OutputError when another run has replaced the journal."""
         if self._store.version(_JOURNAL) != self._version:
             raise self._taken_over()
 
@@ -317,7 +316,7 @@ class StoreDestination(Destination):
         )
 
     def clean(self) -> None:
-        """Empty the workplace, but for the lock."""
+        """Empty the workplace, except for the lock."""
         for path in self.folder.iterdir():
             if path.name == FOLDER:
                 for working in path.iterdir():
@@ -334,7 +333,7 @@ def _plan_name(facts: Facts) -> str:
 
 
 def staging_folder(cache: Path | None = None) -> Path:
-    """Where the workplaces of all runs are that write to object stores."""
+    """The folder that holds the workplaces of all runs that write to object stores."""
     return (cache or _user_cache()) / "staging"
 
 
@@ -346,3 +345,110 @@ def _user_cache() -> Path:
     if sys.platform == "win32":
         return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "shardmill" / "cache"
     return Path.home() / ".cache" / "shardmill"
+
+
+Chain = list[list[Any]]
+"""The runs that have sent the parts of a file, in order: [run, byte up to which its parts count]."""
+
+
+class Parts:
+    """The unfinished files of a run: in a folder of this machine, and in the store."""
+
+    def __init__(self, store: ObjectStore, folder: Path, run: str) -> None:
+        self._store, self._folder, self._run = store, folder, run
+        self.table: dict[str, Chain] = {}
+        """What the journal says of them, by name. It does not grow with the number of parts."""
+
+    def send(self) -> dict[str, Chain]:
+        """Upload what was appended to files in the folder; return the entries of those that are gone."""
+        here = {path.relative_to(self._folder).as_posix(): path for path in self._folder.rglob(f"*{PARTIAL}")}
+        gone = {name: self.table.pop(name) for name in list(self.table) if name not in here}
+        for name, path in here.items():
+            chain = self.table.get(name, [])
+            start, end = chain[-1][1] if chain else 0, path.stat().st_size
+            if end > start:
+                part = f"{_folder(self._run, name)}/{start:016x}"
+                self._store.upload(part, partial(_blocks, path, start, end), end - start)
+                if not chain or chain[-1][0] != self._run:
+                    chain.append([self._run, end])
+                chain[-1][1] = end
+                self.table[name] = chain
+        return gone
+
+    def fetch(self) -> None:
+        """Download the files into the folder; OutputError when a part is missing."""
+        for name, chain in self.table.items():
+            path = self._folder / name
+            with writing_to(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "wb") as file:
+                    for run, end in chain:
+                        self._fetch(file, run, name, end)
+
+    def _fetch(self, file: Any, run: str, name: str, end: int) -> None:
+        for part, _ in sorted(self._store.below(_folder(run, name))):
+            if _start(part) != file.tell() or file.tell() >= end:
+                break
+            file.writelines(self._store.download(part))
+        if file.tell() < end:
+            raise OutputError(
+                f"parts of `{name}` are not there as the journal says",
+                place=f"{self._store.url}/{FOLDER}",
+                hint="the store was changed by something else; start anew with `--overwrite`",
+            )
+        # What that run had sent beyond this, a later one has made again.
+        file.truncate(end)
+        file.seek(end)
+
+    def cut_back(self) -> None:
+        """Forget parts beyond the end of the files in the folder, which were cut back to what is recorded."""
+        for name, chain in list(self.table.items()):
+            path = self._folder / name
+            size = path.stat().st_size if path.exists() else 0
+            starts = [0, *(end for _, end in chain)]
+            kept = [[run, min(end, size)] for start, (run, end) in zip(starts, chain, strict=False) if start < size]
+            if kept:
+                self.table[name] = kept
+            else:
+                del self.table[name]
+
+    def delete(self, gone: dict[str, Chain]) -> None:
+        """Delete the parts of files that the journal no longer lists."""
+        for name, chain in gone.items():
+            for run, _ in chain:
+                self._store.delete(part for part, _ in self._store.below(_folder(run, name)))
+
+    def sweep(self, keep: tuple[str, ...]) -> None:
+        """Delete the working files of all runs, except for the parts in the table and the names in `keep`."""
+        needed = {(run, name): end for name, chain in self.table.items() for run, end in chain}
+        stray = []
+        for path, _ in self._store.below(FOLDER):
+            run, _, rest = path.removeprefix(f"{FOLDER}/").partition("/")
+            name = rest.rpartition("/")[0]
+            if path not in keep and not (name and _start(path) < needed.get((run, name), 0)):
+                stray.append(path)
+        self._store.delete(stray)
+
+
+def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
+    """The bytes of a file between two offsets."""
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while start < end:
+            block = file.read(min(_BLOCK, end - start))
+            if not block:
+                raise OutputError(f"`{path.name}` became shorter while it was sent", place=str(path))
+            start += len(block)
+            yield block
+
+
+def _folder(run: str, name: str) -> str:
+    return f"{FOLDER}/{run}/{name}"
+
+
+def _start(part: str) -> int:
+    """The byte at which a part begins; larger than any offset when the name is not a part's."""
+    try:
+        return int(part.rpartition("/")[2], 16)
+    except ValueError:
+        return sys.maxsize

@@ -1,16 +1,55 @@
-"""What a run has made, for people and for programs."""
+"""The result of a run, for people and for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from shardmill.run.manifest import each_output
 from shardmill.units import show_bytes, show_seconds
 
-if TYPE_CHECKING:
-    from shardmill.run.loop import Result
+
+@dataclass(frozen=True)
+class Result:
+    """What a run has made."""
+
+    out: Path | str
+    """The folder, or the URL."""
+    manifest: dict[str, Any]
+    seconds: float = 0.0
+    peak_memory: int = 0
+    replaced: int = 0
+    """Invalid UTF-8 sequences that became U+FFFD."""
+    fallbacks: int = 0
+    """Documents that the tokenizer's own library encoded, because the engine might have differed."""
+    warnings: tuple[str, ...] = ()
+    """What the readers of the formats will trip over."""
+    already: bool = False
+    """The dataset was complete before; nothing was done."""
+    resumed: bool = False
+    retries: int = 0
+    """Requests to remote sources and to the output's store that were retried. Those that the store's library retries
+    within an upload of many parts are not counted."""
+    engine: str = ""
+    """What encoded, and the library that it was compared with, with their versions."""
+
+    def __repr__(self) -> str:
+        data = as_data(self)
+        took = "complete before" if self.already else f"in {show_seconds(self.seconds)}"
+        return (
+            f"<shardmill result {str(self.out)!r}: {data['tokens']:,} tokens of {data['documents']:,} documents, "
+            f"{data['rejected']:,} rejected, {took}>"
+        )
+
+    def _repr_html_(self) -> str:
+        data = as_data(self)
+        took = "it was complete before" if self.already else show_seconds(self.seconds)
+        memory = f", at most {show_bytes(self.peak_memory)} of memory" if self.peak_memory else ""
+        counts = f"{data['documents']:,} documents, {data['rejected']:,} rejected, {data['empty']:,} empty"
+        name, splits = self.manifest["tokenizer"]["name"], self.manifest["splits"]
+        return splits_html(str(self.out), f"{counts}; {took}{memory}", name, splits)
 
 
 def as_data(result: Result) -> dict[str, Any]:
@@ -18,11 +57,7 @@ def as_data(result: Result) -> dict[str, Any]:
     manifest = result.manifest
     return {
         "out": str(result.out),
-        "fingerprint": manifest["fingerprint"],
-        "documents": manifest["documents"],
-        "empty": manifest["empty"],
-        "rejected": manifest["rejected"],
-        "replaced": manifest["replaced"],
+        **{key: manifest[key] for key in ("fingerprint", "documents", "empty", "rejected", "replaced")},
         "fallbacks": result.fallbacks,
         "tokens": sum(split["tokens"] for split in manifest["splits"].values()),
         "text_bytes": sum(split["bytes"] for split in manifest["splits"].values()),
@@ -32,11 +67,7 @@ def as_data(result: Result) -> dict[str, Any]:
         },
         "warnings": list(result.warnings),
         "seconds": round(result.seconds, 3),
-        "peak_memory": result.peak_memory,
-        "already": result.already,
-        "resumed": result.resumed,
-        "retries": result.retries,
-        "engine": result.engine,
+        **{key: getattr(result, key) for key in ("peak_memory", "already", "resumed", "retries", "engine")},
     }
 
 
@@ -46,13 +77,15 @@ def as_text(result: Result) -> str:
     if result.already:
         return f"{result.out} is complete: {data['tokens']:,} tokens of {data['documents']:,} documents. Nothing to do."
     tokens, text = data["tokens"], data["text_bytes"]
+    # What encoded: the core, gigatoken, or the tokenizer's own library.
+    by = ", by ".join(filter(None, [result.manifest["tokenizer"]["name"], result.engine.partition(" ")[0]]))
     counts = [f"{data['documents']:,} documents"]
     counts += [f"{data['empty']:,} empty"] if data["empty"] else []
     counts += [f"{data['rejected']:,} rejected (see {result.out}/rejects.jsonl)"] if data["rejected"] else []
     lines = [
         ", ".join(counts),
         f"{tokens:,} tokens from {show_bytes(text)} of text"
-        + (f", {text / tokens:.2f} bytes a token ({_tokenizer(result)})" if tokens else ""),
+        + (f", {text / tokens:.2f} bytes a token ({by})" if tokens else ""),
     ]
     rows = []
     for described in each_output(result.manifest):
@@ -62,7 +95,9 @@ def as_text(result: Result) -> str:
             shown += f" … {files[-1]['name']} ({len(files):,} files)" if len(files) > 1 else ""
             size = show_bytes(sum(file["bytes"] for file in files))
             rows.append((name, f"{split['tokens']:,} tokens", f"{split['documents']:,} documents", size, shown))
-    lines += _aligned(rows)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for *cells, last in rows:
+        lines.append("  ".join([*(cell.rjust(width) for cell, width in zip(cells, widths, strict=False)), last]))
     if data["replaced"]:
         lines.append(f"{data['replaced']:,} invalid UTF-8 sequences became U+FFFD")
     if result.fallbacks:
@@ -79,32 +114,6 @@ def as_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    """Columns as wide as they have to be, and the last one as it is."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for *cells, last in rows:
-        yield "  ".join([*(cell.rjust(width) for cell, width in zip(cells, widths, strict=False)), last])
-
-
-def as_line(result: Result) -> str:
-    """The summary as Python's prompt shows it."""
-    data = as_data(result)
-    took = "complete before" if result.already else f"in {show_seconds(result.seconds)}"
-    return (
-        f"<shardmill result {str(result.out)!r}: {data['tokens']:,} tokens of {data['documents']:,} documents, "
-        f"{data['rejected']:,} rejected, {took}>"
-    )
-
-
-def as_html(result: Result) -> str:
-    """The summary as a notebook shows it."""
-    data = as_data(result)
-    took = "it was complete before" if result.already else show_seconds(result.seconds)
-    memory = f", at most {show_bytes(result.peak_memory)} of memory" if result.peak_memory else ""
-    words = f"{data['documents']:,} documents, {data['rejected']:,} rejected, {data['empty']:,} empty; {took}{memory}"
-    return splits_html(str(result.out), words, result.manifest["tokenizer"]["name"], result.manifest["splits"])
-
-
 def splits_html(name: str, words: str, tokenizer: str, splits: dict[str, dict[str, Any]]) -> str:
     """The splits of a dataset as a table, with a line below it."""
     rows = []
@@ -114,17 +123,8 @@ def splits_html(name: str, words: str, tokenizer: str, splits: dict[str, dict[st
         size = show_bytes(text) if text else "–"
         rows.append((split, f"{tokens:,}", f"{described['documents']:,}", size, ratio, f"{len(described['files']):,}"))
     head = ("split", "tokens", "documents", "text", "bytes/token", "files")
-    return f"{_table(f'{name} · {tokenizer}', head, rows)}<p>{escape(words)}</p>"
-
-
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    cells = "".join(f"<th>{escape(name)}</th>" for name in head)
+    names = "".join(f"<th>{name}</th>" for name in head)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    shown = f"<caption><b>{escape(caption)}</b></caption>"
-    return f"<table>{shown}<thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _tokenizer(result: Result) -> str:
-    """Its name, and what encoded: the core, gigatoken, or its own library."""
-    name, engine = result.manifest["tokenizer"]["name"], result.engine.partition(" ")[0]
-    return f"{name}, by {engine}" if engine else str(name)
+    caption = f"<caption><b>{escape(f'{name} · {tokenizer}')}</b></caption>"
+    table = f"<table>{caption}<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
+    return f"{table}<p>{escape(words)}</p>"

@@ -1,125 +1,41 @@
-"""One chunk, or several small ones, from description to tokens: read, encode, choose splits, place EOT."""
+"""From chunks to a batch: read, encode, choose splits, place EOT. All of this is done by the array."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.documents import Chunk, Documents, Reader, join
-from shardmill.options import Val
-from shardmill.run.budget import Budget
+from shardmill.documents import Chunk, Documents, Reject, join
+from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
 from shardmill.run.machine import hand_back
-from shardmill.run.rows import Counted, Rows, Stream, count, make_rows, with_eot
 from shardmill.run.splits import PREFIX, Limit, val_rows
 from shardmill.tokens import Encoded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.run.writer import Writer
-    from shardmill.tokens import Engine, Tokenizer
+    from shardmill.run.encoded_text import EncodedText
+    from shardmill.tokens import Engine
 
-_REJECT = 256  # bytes that a reject takes, with its excerpt
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
-
-
-class Entry(NamedTuple):
-    """A chunk, its reader and its (first) source; no chunk: the source ends here."""
-
-    reader: Reader
-    source: int
-    chunk: Chunk | None
-
-
-class Amounts(NamedTuple):
-    """Documents and bytes of text for one split."""
-
-    split: str
-    documents: int
-    bytes: int
-
-
-@dataclass
-class Batch:
-    """Encoded chunks: all that the writer needs of them."""
-
-    entries: list[Entry]
-    counted: list[Counted]
-    streams: dict[str, Stream]
-    """By EOT policy."""
-    fallbacks: int = 0
-    spans: bool = False
-    """Rows are spans of documents, each with a split of its own."""
-    begins: bool = True
-    """False: its first row goes on with the document that is open."""
-    ends: bool = True
-    """False: its last document goes on in the next batch."""
-    final: bool = True
-    """False: more of the same chunk follows."""
-    last: bool = False
-    """No more is wanted of the source that it is of."""
-    known: Amounts | None = None
-    """What it adds to the counts of its split, where its rows do not tell."""
-    after: Callable[[Writer], None] | None = None
-    """What else is to be recorded together with it."""
-
-    @property
-    def piece(self) -> bool:
-        """Whether it is a part of one document that has one split."""
-        return not self.spans and not (self.begins and self.ends)
-
-    def reaches(self, limit: Limit) -> bool:
-        """Whether this is all that is wanted, or more. A long stretch is taken whole: it cannot be made again."""
-        if self.entries[0].chunk is not None and self.entries[0].chunk.long:
-            return False
-        tokens = sum(map(len, next(iter(self.streams.values())).tokens.values()))
-        return limit.reached_by(sum(counted.documents for counted in self.counted), tokens)
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory, about."""
-        rejects = sum(len(counted.rejects) for counted in self.counted)
-        return _REJECT * rejects + sum(stream.nbytes for stream in self.streams.values())
-
-
-@dataclass(frozen=True)
-class WorkerSettings:
-    """What all workers of a run have in common."""
-
-    tokenizer: Tokenizer
-    val: Val
-    seed: int
-    eots: tuple[str, ...]
-    """The EOT policies that the outputs need, each once."""
-    budget: Budget
-    spans: bool = False
-    """Text without a separator is dealt in spans."""
-    limited: bool = False
-    """Results may have to be made again for fewer documents, so they keep what they were made from."""
-    warm: list[Engine] = field(default_factory=list)
-    """Engines that are there already, for whoever comes first."""
-
-    def engine(self) -> Engine:
-        try:
-            return self.warm.pop()
-        except IndexError:
-            return self.tokenizer.engine()
+_RUNS = 64  # of rows of the same split, up to which copying run by run is faster than a mask over all tokens
 
 
 class Worker:
     """An engine of its own, replaced when memory runs short. One thread at a time uses it."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
+    def __init__(self, text: EncodedText) -> None:
+        self._text, self._budget = text, text.budget
         self._engine: Engine | None = None
 
     @property
     def engine(self) -> Engine:
         if self._engine is None:
-            self._engine = self._settings.engine()
+            self._engine = self._text.take_engine()
         return self._engine
 
     def encode(self, entries: list[Entry], limit: Limit | None = None) -> Batch:
@@ -127,81 +43,176 @@ class Worker:
         chunks = [entry.chunk for entry in entries if entry.chunk is not None]
         found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
         documents = join(found)
-        settings = self._settings
         encoded = self.engine.encode(documents.data, documents.offsets, len(documents.gap))
-        rows = make_rows(chunks, found, documents, encoded, val_rows(documents, settings.val, settings.seed))
+        rows = _make_rows(chunks, found, documents, encoded, self._val_rows(documents))
         if limit is not None:
             rows = limit.cut(rows, spans=documents.spans)
             stops = np.cumsum([len(documents) for documents in found])
             last = chunks[int(np.searchsorted(stops, len(rows), side="left"))]
             entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
-        counted = count(chunks, found, rows, encoded)
+        counted = _count(chunks, found, rows, encoded)
         streams = self._with_eots(rows, encoded)
-        self._make_room()
+        if self._budget.crowded():
+            self._engine = None
+            self._budget.engines_replaced += 1
+            hand_back()
         # A chunk that cuts a document is alone in its batch.
         begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
         return Batch(entries, counted, streams, encoded.fallbacks, documents.spans, begins, ends)
 
     def encode_long(self, entry: Entry) -> Iterator[Batch]:
         """Encode a stretch without a place to cut, in pieces that are written at once; only the last is final."""
-        chunk, settings = entry.chunk, self._settings
+        chunk, spans = entry.chunk, self._text.spans
         assert chunk is not None
-        texts = entry.reader.pieces(chunk, _PIECE)
-        head = b""
+        seen = replaced = 0
+
+        def read() -> Iterator[bytes]:
+            nonlocal seen, replaced
+            pieces = entry.reader.pieces(chunk, _PIECE)
+            while True:
+                try:
+                    text = next(pieces)
+                except StopIteration as end:
+                    replaced = end.value or 0
+                    return
+                seen += len(text)
+                yield text
+
+        texts, head = read(), b""
         for text in texts:
             head += text
             if len(head) >= PREFIX:
                 break
-        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=settings.spans)
-        val = bool(val_rows(row, settings.val, settings.seed)[0]) if chunk.tail is None else chunk.tail
-        seen, replaced = len(head), 0
+        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
+        val = bool(self._val_rows(row)[0]) if chunk.tail is None else chunk.tail
 
-        def rest() -> Iterator[bytes]:
-            nonlocal seen, replaced
-            yield head
-            try:
-                while True:
-                    text = next(texts)
-                    seen += len(text)
-                    yield text
-            except StopIteration as end:
-                replaced = end.value or 0
+        def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
+            begins, ends = chunk.begins and first, chunk.ends and last
+            rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
+            encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
+            counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
+            return Batch([entry], counted, self._with_eots(rows, encoded), 0, spans, begins, ends, final=last)
 
         first, total = True, 0
-        waiting: NDArray[Any] | None = None
-        for tokens in self.engine.encode_pieces(rest()):
+        waiting: NDArray[Any] | None = None  # until it is known whether it is the last
+        for tokens in self.engine.encode_pieces(itertools.chain([head], texts)):
             if waiting is not None:
-                yield self._part(entry, chunk, val, waiting, first, None)
+                yield batch(waiting, first=first, last=False)
                 first = False
-                if settings.budget.crowded():
+                if self._budget.crowded():
                     self.engine.renew()
-                    settings.budget.engines_replaced += 1
+                    self._budget.engines_replaced += 1
                     hand_back()
             waiting, total = tokens, total + len(tokens)
-        last = waiting if waiting is not None else np.empty(0, settings.tokenizer.dtype)
-        batch = self._part(entry, chunk, val, last, first, seen)
-        batch.counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)]
-        yield batch
+        rest = waiting if waiting is not None else np.empty(0, self._text.plan.tokenizer.dtype)
+        yield batch(rest, first=first, last=True)
         # The next one has memory for an engine again, but it may be far.
         self._engine = None
 
-    def _part(
-        self, entry: Entry, chunk: Chunk, val: bool, tokens: NDArray[Any], first: bool, seen: int | None
-    ) -> Batch:
-        """Some tokens of a long stretch; `seen`: bytes of all of it, with the last."""
-        begins, ends = chunk.begins and first, chunk.ends and seen is not None
-        rows = Rows(*(np.array([value]) for value in (len(tokens), seen or 0, val, begins, ends)))
-        encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
-        streams, final = self._with_eots(rows, encoded), seen is not None
-        return Batch([entry], [], streams, 0, self._settings.spans, begins, ends, final)
-
     def _with_eots(self, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
         """The rows and their tokens, for each EOT policy that the outputs need."""
-        mark = self._settings.tokenizer.eot or 0
-        return {eot: with_eot(rows, encoded, eot, mark) for eot in self._settings.eots}
+        eot_id = self._text.plan.tokenizer.eot or 0
+        return {eot: _with_eot(rows, encoded, eot, eot_id) for eot in self._text.eots}
 
-    def _make_room(self) -> None:
-        if self._settings.budget.crowded():
-            self._engine = None
-            self._settings.budget.engines_replaced += 1
-            hand_back()
+    def _val_rows(self, documents: Documents) -> NDArray[np.bool_]:
+        return val_rows(documents, self._text.val, self._text.plan.options.seed)
+
+
+def _make_rows(
+    chunks: list[Chunk], found: list[Documents], joined: Documents, encoded: Encoded, val: NDArray[np.bool_]
+) -> Rows:
+    """The table of some chunks; its lengths are without end-of-text tokens."""
+    opens = np.ones(len(joined), dtype=np.bool_)
+    closes = opens.copy()
+    row = 0
+    for chunk, documents in zip(chunks, found, strict=True):
+        end = row + len(documents)
+        plain = chunk.begins and chunk.ends and (not documents.spans or end - row == 1)
+        if not plain and end > row:
+            opens[row:end] = closes[row:end] = False
+            opens[row], closes[end - 1] = chunk.begins, chunk.ends
+        row = end
+    filled = encoded.lengths > 0
+    # A row without tokens is no document: it may have been refused. Its bytes count only where it is a part of one.
+    counts = filled | ~(opens & closes)
+    return Rows(encoded.lengths, joined.lengths * counts, val, opens & filled, closes & filled)
+
+
+def _with_eot(rows: Rows, encoded: Encoded, eot: str, eot_id: int) -> Stream:
+    """The rows and their tokens, with `eot_id` after or before each document or not at all."""
+    offsets = encoded.offsets[: len(rows) + 1]
+    tokens, places = encoded.tokens[: offsets[-1]], offsets[1:] - 1
+    marked = eot_places(rows, eot)
+    tokens[places] = eot_id
+    if eot == "before" and len(tokens):
+        tokens, places = np.concatenate([tokens[-1:], tokens[:-1]]), offsets[:-1]
+    tokens = _without(tokens, places[~marked])
+    rows = replace(rows, length=rows.length + marked)
+    split = {}
+    for name, mine in (("train", ~rows.val), ("val", rows.val)):
+        if mine.any():
+            split[name] = tokens if mine.all() else _taken(tokens, rows.length, mine)
+    return Stream(rows, split)
+
+
+def _without(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+    """The tokens except for those at these places."""
+    if not len(places):
+        return tokens
+    if len(places) > _RUNS:
+        kept = np.ones(len(tokens), dtype=np.bool_)
+        kept[places] = False
+        return tokens[kept]
+    begins = [0, *(places + 1).tolist()]
+    return np.concatenate([tokens[begin:end] for begin, end in zip(begins, [*places.tolist(), None], strict=True)])
+
+
+def _taken(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bool_]) -> NDArray[Any]:
+    """The tokens of some rows."""
+    borders = np.flatnonzero(np.diff(mine)) + 1
+    if len(borders) > _RUNS:
+        return tokens[np.repeat(mine, lengths)]
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    runs = itertools.pairwise([0, *borders.tolist(), len(mine)])
+    return np.concatenate([tokens[ends[first] : ends[last]] for first, last in runs if mine[first]])
+
+
+def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Encoded) -> list[Counted]:
+    """What each chunk held; `rows` may end before the chunks do."""
+    failed = dict(encoded.failed)
+    ends = np.cumsum([len(documents) for documents in found], dtype=np.int64)
+    closed, bare, tokens = (_sums(one, ends) for one in (rows.closes, rows.length == 0, rows.length))
+    counted, row = [], 0
+    for i, documents in enumerate(found):
+        end = row + len(documents)
+        last = min(end, len(rows))
+        if last <= row < end:
+            break
+        rejects = documents.rejects
+        if last < end:
+            rejects = [reject for reject in rejects if reject.record < documents.record(last - row - 1)]
+        refused = [bad for bad in failed if row <= bad < last]
+        if refused:
+            rejects = rejects + [_refused(documents, bad - row, failed[bad]) for bad in refused]
+            rejects.sort(key=lambda reject: (reject.record, reject.byte))
+        cut = documents.spans and len(documents) > 1
+        empty = 0 if cut else bare[i] - len(refused)
+        lengths = rows.length[row:last] if chunks[i].whole else None
+        replaced = documents.replaced(last - row)
+        counted.append(Counted(closed[i], empty, documents.lines, replaced, rejects, tokens[i], lengths))
+        row = end
+    return counted
+
+
+def _sums(values: NDArray[Any], ends: NDArray[np.int64]) -> list[int]:
+    """The sum of the values up to the first end, from there to the second, and so on."""
+    before = np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])[np.minimum(ends, len(values))]
+    sums: list[int] = np.diff(before, prepend=0).tolist()
+    return sums
+
+
+def _refused(documents: Documents, row: int, reason: str) -> Reject:
+    start = int(documents.offsets[row])
+    end = start + int(documents.lengths[row])
+    excerpt = bytes(documents.data[start : min(end, start + 320)]).decode("utf-8", "ignore")[:80]
+    return Reject(documents.record(row), -1, reason, excerpt)

@@ -1,4 +1,4 @@
-"""The end of the line: results in plan order → files, counts, rejects."""
+"""The end of the path: batches in plan order → files, counts, rejects."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ import numpy as np
 
 from shardmill.documents import Position, TooLarge
 from shardmill.errors import MismatchError, SourceError
+from shardmill.run.batch import Batch, Counted, Entry, Stream
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
-from shardmill.run.rows import Counted, Stream
 from shardmill.run.splits import Share, shares
-from shardmill.run.worker import Batch, Entry
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, PartialFile
 
 if TYPE_CHECKING:
     from shardmill.documents import Chunk
     from shardmill.run.destination import Destination
-    from shardmill.run.journal import Journal, SavedRun
+    from shardmill.run.journal import SavedRun
     from shardmill.run.loop import Producer
     from shardmill.storage import Source
 
@@ -62,30 +61,22 @@ class State:
 
 
 class Writer:
-    """Appends results to all outputs. One thread uses it; `thread` runs its checkpoints."""
+    """Appends batches to all outputs. One thread uses it; `thread` runs its checkpoints."""
 
-    def __init__(
-        self,
-        producer: Producer,
-        destination: Destination,
-        journal: Journal,
-        outputs: list[Output],
-        thread: Executor,
-    ) -> None:
+    def __init__(self, producer: Producer, destination: Destination, outputs: list[Output], thread: Executor) -> None:
         self._producer, self._destination, self._outputs = producer, destination, outputs
-        self._working = journal.folder
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.checkpoints = Checkpoints(destination, journal, outputs, thread, lambda: asdict(self.state))
+        self.checkpoints = Checkpoints(destination, outputs, thread, lambda: asdict(self.state))
         self._before = self._through = 0
         self._left: list[bytes] = []
-        self._last_reject = b""
+        self._last_reason = ""
 
     def begin(self, saved_run: SavedRun | None) -> None:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way.
 
-        MismatchError if what has been written was encoded by libraries that give other tokens than those of now.
+        MismatchError if that run used libraries that give other tokens than the present ones.
         """
         engine = self._producer.engine
         if saved_run and saved_run.state:
@@ -96,14 +87,15 @@ class Writer:
             self._before = self._producer.sources.bytes_before(self.state.source)
         self.state.engine = engine
         self._rejects = PartialFile(self._destination.folder / REJECTS, self.state.rejects_bytes)
-        self._sources = PartialFile(self._working / "sources.jsonl", self.state.sources_bytes)
+        self._sources = PartialFile(self._destination.journal.folder / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
         self._destination.restored()
 
     def write(self, batch: Batch) -> None:
-        """Append the next batch in plan order, and checkpoint when it is time; BudgetError where a record has no room.
+        """Append the next batch in plan order, and make a checkpoint when it is time.
 
-        That comes before anything of the batch is written, so that all before it can be recorded.
+        BudgetError for a record that is too large, before anything of the batch is written: so what came before it can
+        be recorded.
         """
         self._refuse_too_large(batch)
         with self.checkpoints.step(final=batch.final):
@@ -116,14 +108,14 @@ class Writer:
             count = self.state.counts[i]
             first = max(0, self._producer.first - count["val"]["tokens"]) if self._producer.first else 0
             split = self.state.split if batch.piece else None
+            known = [] if batch.known is None else [batch.known]
             for share in append_batch(output, batch, streams[output.eot], first=first, split=split):
                 count[share.split]["tokens"] += len(share.tokens)
                 if batch.known is None:
-                    count[share.split]["documents"] += share.documents
-                    count[share.split]["bytes"] += share.bytes
-            if batch.known is not None:
-                count[batch.known.split]["documents"] += batch.known.documents
-                count[batch.known.split]["bytes"] += batch.known.bytes
+                    known.append((share.split, share.documents, share.bytes))
+            for name, documents, size in known:
+                count[name]["documents"] += documents
+                count[name]["bytes"] += size
         self.state.totals["fallbacks"] += batch.fallbacks
         counted = iter(batch.counted)
         for entry in batch.entries if batch.final else ():
@@ -134,44 +126,46 @@ class Writer:
                 self._count_whole(entry, entry.chunk, next(counted))
             else:
                 self._count(entry, entry.chunk, next(counted))
-        if batch.last and self.state.position != Position():
-            self._leave(self.state.source)
         self._list_sources()
         if batch.after is not None:
             batch.after(self)
 
     def add_rejects(self, lines: list[bytes]) -> None:
         """Append rejects that another run has found."""
-        together = b"".join(lines)
-        self._rejects.append(together)
-        self.state.rejects_bytes += len(together)
-        self._last_reject = lines[-1]
+        self._append_rejects(b"".join(lines))
+        self._last_reason = json.loads(lines[-1])["reason"]
 
     def add_sources(self, lines: bytes) -> None:
         """Append what another run has found in some sources."""
         self._left.append(lines)
         self._list_sources()
 
+    def end_source(self) -> None:
+        """No more is wanted of the source that is being read."""
+        if self.state.position != Position():
+            self._leave(self.state.source)
+            self._list_sources()
+
     def pass_bytes(self, count: int) -> None:
-        """So many bytes of the sources lie behind, for those who watch."""
+        """Count bytes of the sources as done, for progress."""
         self._before += count
 
     def check_rejects(self, where: str) -> None:
-        """SourceError when more documents were bad in all than `--max-bad` allows."""
-        if self._last_reject:
-            self._check_rejects(where, json.loads(self._last_reject)["reason"])
-
-    def _check_rejects(self, where: str, reason: str) -> None:
+        """Raise SourceError when rejects were added and `--max-bad` does not allow so many."""
         totals, allowed = self.state.totals, self._producer.bad_allowed
         bad, read = totals["rejected"], totals["documents"] + totals["empty"] + totals["rejected"]
         most = max(_ALWAYS_ALLOWED, allowed * read) if isinstance(allowed, float) else allowed
-        if most is not None and bad > most:
+        if self._last_reason and most is not None and bad > most:
             listed = f"{self._destination.shown}/{REJECTS}{PARTIAL}"
             raise SourceError(
-                f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows; the last: {reason}",
+                f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows; the last: {self._last_reason}",
                 place=where,
                 hint=f"see `{listed}`; `--max-bad any` sets all such documents aside and goes on",
             )
+
+    def _append_rejects(self, lines: bytes) -> None:
+        self._rejects.append(lines)
+        self.state.rejects_bytes += len(lines)
 
     def _with_carried(self, batch: Batch) -> dict[str, Stream]:
         """The streams of a piece: its document has one split, and its bytes count where it ends."""
@@ -184,7 +178,7 @@ class Writer:
         return {eot: stream._replace(rows=replace(stream.rows, bytes=counted)) for eot, stream in batch.streams.items()}
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """End all files and record that; gives those that stand beside the outputs, as the manifest says it."""
+        """End all files and record that; return the manifest's entry for the rejects, if there are any."""
         with self.checkpoints.step():
             for output in self._outputs:
                 output.finish(self._producer.splits)
@@ -198,14 +192,14 @@ class Writer:
         return {}
 
     def close(self) -> None:
-        """Let go of all files as they are."""
+        """Close all files as they are."""
         for output in self._outputs:
             output.close()
         self._rejects.close()
         self._sources.close()
 
     def done(self) -> Done:
-        """How far it has come, for those who watch."""
+        """How far it has come, for progress."""
         totals = self.state.totals
         tokens = sum(count["tokens"] for count in self.state.counts[0].values())
         sources, at = self._producer.sources, self.state.source
@@ -213,7 +207,7 @@ class Writer:
         return Done(self._before + self._through, totals["documents"], tokens, totals["rejected"], source)
 
     def kept(self) -> str | None:
-        """What an early end leaves, in words; None: nothing."""
+        """What is kept when the run ends early, in words; None: nothing."""
         whole = len(self.checkpoints.files)
         if not whole and not self.state.totals["documents"]:
             return None
@@ -235,22 +229,22 @@ class Writer:
         if "tokens" in state.here:  # not in a run that was begun before they were counted
             state.here["tokens"] += counted.tokens
         state.totals["replaced"] += counted.replaced
-        # No call of the system for each: it lets go of the interpreter, and workers who judge bad lines hold that long.
+        # Many at a time: every write releases the interpreter's lock, and workers that parse bad lines hold it long.
         for some in range(0, len(counted.rejects), _TOGETHER):
             lines = bytearray()
             for reject in counted.rejects[some : some + _TOGETHER]:
                 number = first + reject.record + 1 if reject.record >= 0 else 0
                 byte = chunk.start + reject.byte if reject.byte >= 0 else -1
                 lines += reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
-            self._rejects.append(bytes(lines))
-            state.rejects_bytes += len(lines)
+            self._append_rejects(bytes(lines))
         self._through = chunk.through if chunk.through >= 0 else chunk.end
         state.source = entry.source
         state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
         if counted.rejects:
             last = counted.rejects[-1]
+            self._last_reason = last.reason
             where = entry.reader.place(first + last.record, chunk.start + last.byte if last.byte >= 0 else -1)
-            self._check_rejects(f"{source.name}, {where}", last.reason)
+            self.check_rejects(f"{source.name}, {where}")
 
     def _refuse_too_large(self, batch: Batch) -> None:
         source, behind = self.state.source, self.state.position.records
@@ -265,7 +259,7 @@ class Writer:
             behind += counted.lines
 
     def _count_whole(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
-        """Count sources of which each is a document, empty or rejected, and write them down."""
+        """Count sources of which each is a document, empty or rejected."""
         state, first = self.state, chunk.source
         assert counted.lengths is not None
         lengths = counted.lengths.tolist()
@@ -286,7 +280,7 @@ class Writer:
         state.source, state.position = first + chunk.whole, Position()
 
     def _list_sources(self) -> None:
-        """Write down the sources that were left."""
+        """Append the sources that are done to the list of them."""
         lines = b"".join(self._left)
         self._left.clear()
         if lines:
@@ -294,6 +288,7 @@ class Writer:
             self.state.sources_bytes += len(lines)
 
     def _leave(self, index: int) -> None:
+        """The source is done: count from zero for the next."""
         source = self._producer.sources[index]
         self._left.append(json_line({"name": source.name, "bytes": source.size, **self.state.here}))
         self._before, self._through = self._before + (source.size or self._through), 0
@@ -326,7 +321,7 @@ def reject_line(source: str, unit: str, number: int, byte: int, reason: str, exc
 
 
 def _line(source: Source, tokens: int) -> str:
-    """What `_leave` writes of a source that is one document or none: the same bytes, in an eighth of the time."""
+    """The line that `_leave` makes of a source that is one document or none, in an eighth of the time."""
     counts = '"documents": 1, "empty": 0' if tokens else '"documents": 0, "empty": 1'
     return f'{{"name": {_quoted(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0, "tokens": {tokens}}}\n'
 

@@ -61,7 +61,7 @@ class Expected:
 
 
 def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
-    """What a kind holds. `separated`: text has a separator."""
+    """Return what a kind holds. `separated`: text has a separator."""
     places = kind.places
     text = _total(kind, [place.text for place in places])
     full = int(np.count_nonzero(kind.sizes))
@@ -69,7 +69,7 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
         if not kind.whole and not kind.compression and not kind.replaced:
             text = Amount(kind.stored)
         documents = Amount(len(kind.members))
-        blank = sum(1 for one in kind.looked if not one.text and one.source.size)
+        blank = sum(1 for one in kind.looked if not one.excerpts and one.source.size)
         written = Amount(round(full * (1 - blank / max(1, len(kind.looked)))))
     else:
         documents = _total(kind, [place.begun for place in places], documents=True)
@@ -81,39 +81,39 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
         bad = sum((place.empty + place.rejected) * place.weight for place in places)
         share = max(0.0, 1 - bad / seen) if seen else 1.0
         written = Amount(round(documents.value * share), round(documents.margin * share))
-    # Of a stretch without a place to cut it only the beginning is encoded.
+    # Of a stretch that cannot be cut only the beginning is encoded.
     encoded = sum(place.encoded for place in places) >= sum(place.text for place in places)
     tokens = _total(kind, [place.tokens for place in places], whole=kind.whole and encoded)
     return Expected(text, documents, written, tokens + written if eot else tokens)
 
 
 def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whole: bool | None = None) -> Amount:
-    """From the ratio of values to stored bytes in the sample to the sum over all of the kind.
+    """The sum over all of the kind, by the ratio of the values to the stored bytes in the sample.
 
-    `whole`: the values are exact; unless told, where all was read. `documents` are counted where they begin, so it is
-    the bytes of the places that they are divided by; other values by those that the records take.
+    `documents` count where they begin, so they are divided by the bytes of the places; other values by the bytes that
+    the records take. `whole`: the values are exact; by default where everything was read.
     """
     places, found = kind.places, np.array(values, float)
     weights = np.array([place.weight for place in places])
-    bytes_of = np.array([place.stored if documents else place.covered for place in places])
-    covered = float(weights @ bytes_of)
-    if (kind.whole if whole is None else whole) or not covered:
+    stored = np.array([place.stored if documents else place.covered for place in places])
+    sampled = float(weights @ stored)
+    if (kind.whole if whole is None else whole) or not sampled:
         return Amount(round(sum(values)))
-    ratio = float(weights @ found) / covered
+    ratio = float(weights @ found) / sampled
     total = ratio * kind.measured
-    # A place that stands for `counts` of them is itself one of these, so nothing is unknown where all were read.
+    # A place that stands for `counts` places is itself one of them, so nothing is unknown where all were read.
     counts = weights * np.array([max(1.0, place.text / (place.encoded or place.text or 1)) for place in places])
-    unknown = np.sqrt(np.maximum(counts * (counts - 1), (counts - 1) ** 2)) * (found - ratio * bytes_of)
-    # What stands side by side in a stream is alike, so the variance is that between clusters.
+    unknown = np.sqrt(np.maximum(counts * (counts - 1), (counts - 1) ** 2)) * (found - ratio * stored)
+    # Places side by side in a stream are alike, so the variance is that between clusters.
     _, cluster = np.unique([place.cluster for place in places], return_inverse=True)
     rest = np.bincount(cluster, unknown)
     n = len(rest)
-    # Where a few long documents make most of the variance, one more of them may be where nobody looked.
+    # The largest difference counts twice: one more long document may be where nobody looked.
     square = float(rest @ rest + np.max(rest * rest))
-    error = math.sqrt(square * n / (n - 1)) / covered * kind.measured if n > 1 else _ALONE * total
-    unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * total * kind.unseen
+    error = math.sqrt(square * n / (n - 1)) / sampled * kind.measured if n > 1 else _ALONE * total
     student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)
-    margin = math.hypot(student * error, (_LEAST_MARGIN + _FEW / n) * total, unseen)
+    unseen = (_UNSEEN_DOCUMENTS if documents else _UNSEEN) * kind.unseen
+    margin = math.hypot(student * error, (_LEAST_MARGIN + _FEW / n) * total, unseen * total)
     # An estimate that happens to have no variance is still an estimate.
     return Amount(round(total), max(1, round(margin)) if found.any() else 0)
 
@@ -138,8 +138,3 @@ def output_sizes(expects: Expected, width: int, vocab_size: int, shard_tokens: i
     """Bytes that each output format takes; `width` is that of a token."""
     tokens, documents = expects.tokens.value, expects.written.value
     return {name: format_named(name).size(tokens, documents, width, vocab_size, shard_tokens) for name in FORMATS}
-
-
-def within(sizes: dict[str, int], most: int) -> dict[str, int]:
-    """The same, where a run keeps no more than so many bytes of shards on this machine."""
-    return {name: min(size, most) if format_named(name).sharded else size for name, size in sizes.items()}

@@ -11,7 +11,7 @@ import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -30,18 +30,15 @@ if TYPE_CHECKING:
 
     from shardmill.tokens import Engine
 
-# Bytes of a record that is looked at; and where most of the text is in larger ones.
-_LARGEST, _LARGEST_OF_FEW = 2 << 20, 64 << 20
-_TOO_MUCH = 0.25  # of what stands at places, to be passed over
-_INSTEAD, _INSTEAD_AFAR = 64, 8  # small sources that are read instead of one place
-_AFAR = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
+# Bytes of the largest record that is read; the second is for kinds in which much of the text is in larger ones.
+_LARGEST = (2 << 20, 64 << 20)
+_MUCH = 0.25
+_INSTEAD, _INSTEAD_REMOTE = 64, 8  # small sources that are read instead of one place
+_REMOTE = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
 _FEWEST = 6  # places for a kind, however small its share
-_LISTED, _LISTED_AFAR, _LISTED_TIME = 4096, 64, 3.0  # files whose parts are all listed, and seconds for it
+_LISTED, _LISTED_REMOTE, _LISTED_SECONDS = 4096, 64, 3.0  # files whose parts are all listed, and seconds for it
 _PATIENCE = 3  # times that a sample may take on the clock what it may take of the CPU
 _EIGHTHS = 8  # parts of a stream between which the variance is that of the rest
-
-Draw = tuple[SampledSource, list[float] | None]
-"""A source, and the shares of it that were hit; None: all of it is wanted."""
 
 
 @dataclass
@@ -53,19 +50,21 @@ class Kind:
     members: Sequence[int]
     """Indices in the plan."""
     sizes: NDArray[np.int64]
+    """Stored bytes of each."""
     measures: NDArray[np.int64]
-    """What each source is measured by, and so drawn by: its stored bytes, or what is nearer to its bytes of text."""
+    """What sources are drawn by: their stored bytes, or what is nearer to their bytes of text."""
     remote: bool = False
     rows: int | None = None
-    """Documents, where footers or headers of all files say how many there are."""
+    """Number of documents, where footers or headers of all files say it."""
     places: list[SampledPlace] = field(default_factory=list)
     whole: bool = False
-    """All of it was read: what was counted is exact."""
+    """Everything was read: what was counted is exact."""
     looked: list[SampledSource] = field(default_factory=list)
     """Sources that were opened."""
     replaced: int = 0
     """Invalid UTF-8 sequences."""
     reasons: Counter[str] = field(default_factory=Counter)
+    """Why documents were rejected."""
 
     @property
     def stored(self) -> int:
@@ -82,19 +81,19 @@ class Kind:
 
     @property
     def unseen(self) -> float:
-        """The share of what was read from its start that was not reached."""
+        """The share of the streams, which are read from their start, that was not reached."""
         streams = [one for one in self.looked if not one.entered]
         return sum(one.unseen for one in streams) / max(1, sum(one.source.size or 0 for one in streams))
 
     @property
-    def passed_over(self) -> float:
-        """The share of what stands at its places that was not looked at, since its records are too large."""
+    def passed(self) -> float:
+        """The share of the text at the places that was not read, since its records are too large."""
         passed = sum(place.passed for place in self.places)
         return passed / (passed + sum(place.encoded for place in self.places)) if passed else 0.0
 
     @property
     def column(self) -> float:
-        """The share of the stored bytes that a run reads: of parquet the text column alone."""
+        """The share of the stored bytes that a run reads: of parquet only the text column."""
         listed = [one for one in self.looked if one.parts]
         size = sum(one.source.size or 0 for one in listed)
         return sum(part.stored for one in listed for part in one.parts) / size if size else 1.0
@@ -109,7 +108,7 @@ class Kind:
 def take_sample(
     sources: Sequence[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
 ) -> list[Kind]:
-    """The kinds of the sources, each with a sample of about its share of `places`, in at most about `seconds`."""
+    """Return the kinds of the sources, each with about its share of `places`, after at most about `seconds`."""
     kinds = _kinds(sources)
     total = sum(kind.expanded for kind in kinds)
     began, started = reading_places.clock(), time.monotonic()
@@ -119,26 +118,27 @@ def take_sample(
             kind.whole = True
             continue
         spent += kind.expanded
-        # Kinds share the time as they share the bytes, and what one leaves over goes to the next.
+        # Kinds share the time as they share the bytes, and what one does not use is left for the next.
         until = seconds * max(spent / total, 0.1)
 
         def ended(until: float = until) -> bool:
-            """On a busy machine it may take longer; on one that waits for its disk too, but not for ever."""
+            """On a busy machine, or one that waits for its disk, it may take longer, but not for ever."""
             passed = time.monotonic() - started
             return passed > until and (passed > _PATIENCE * until or reading_places.clock() - began > until)
 
         share = max(_FEWEST, places * kind.expanded // total)
-        for largest in (_LARGEST, _LARGEST_OF_FEW):
+        share = min(share, _REMOTE) if kind.remote else share
+        for largest in _LARGEST:
             kinds[i] = replace(kind, places=[], looked=[], reasons=Counter())
-            some = replace(reading, largest=min(reading.largest, largest))
-            _Sampling(kinds[i], sources, some, engine, share, ended).go()
-            if kinds[i].passed_over < _TOO_MUCH:
+            limited = replace(reading, largest=min(reading.largest, largest))
+            _Sampler(kinds[i], sources, limited, engine, share, ended).run()
+            if kinds[i].passed < _MUCH:
                 break
     return kinds
 
 
 def _kinds(sources: Sequence[Source]) -> list[Kind]:
-    """Told by the names alone: to open a hundred thousand files would take minutes."""
+    """The kinds by the names of the sources alone: to open a hundred thousand files would take minutes."""
     found: dict[tuple[str, str], tuple[array[int], array[int]]] = {}
     remote = set()
     for i, source in enumerate(sources):
@@ -155,37 +155,36 @@ def _kinds(sources: Sequence[Source]) -> list[Kind]:
     return sorted(kinds, key=lambda kind: -kind.expanded)
 
 
-class _Sampling:
-    """The sample of one kind."""
+@dataclass(frozen=True)
+class _Sampler:
+    """Puts places into one kind."""
 
-    def __init__(
-        self,
-        kind: Kind,
-        sources: Sequence[Source],
-        reading: Reading,
-        engine: Engine,
-        places: int,
-        ended: Callable[[], bool],
-    ) -> None:
-        self._kind, self._sources, self._reading, self._engine = kind, sources, reading, engine
-        self._places, self._ended = min(places, _AFAR) if kind.remote else places, ended
-        self._most = self._places * (_INSTEAD_AFAR if kind.remote else _INSTEAD)
-        self._step = 0.0
-        """Bytes, as the kind is measured, from one draw to the next; 0: all of it is read."""
-        self._random = random.Random(len(kind.members))
+    kind: Kind
+    sources: Sequence[Source]
+    reading: Reading
+    engine: Engine
+    places: int
+    ended: Callable[[], bool]
+    """Whether the time is over."""
 
-    def go(self) -> None:
-        """Put places into the kind."""
-        kind, unit = self._kind, reading_places.UNIT
+    def run(self) -> None:
+        kind, unit, rng = self.kind, reading_places.UNIT, random.Random(len(self.kind.members))
         self._list_parts()
-        everything = kind.expanded <= self._places * unit and len(kind.members) <= self._most
-        shares = dict[int, list[float] | None].fromkeys(range(len(kind.members))) if everything else self._draws()
-        # In their order, since sources are kept packed, many together.
-        draws = [(self._source(member), some) for member, some in shares.items()]
-        self._random.shuffle(draws)
+        most = self.places * (_INSTEAD_REMOTE if kind.remote else _INSTEAD)
+        everything = kind.expanded <= self.places * unit and len(kind.members) <= most
+        drawn, step = ({}, 0.0) if everything else self._draw(most, rng)
+        # In the order of the plan, since sources are kept packed, many together.
+        draws = [(self._source(member), drawn.get(member)) for member in (drawn or range(len(kind.members)))]
+        rng.shuffle(draws)
+
+        def find(draw: tuple[SampledSource, list[float] | None]) -> tuple[SampledSource, Iterable[SampledPlace]]:
+            # A few compressed megabytes may hold gigabytes.
+            found = draw[0].places(draw[1], 2 * self.places * unit, step)
+            return draw[0], list(found) if kind.remote else found
+
         waiting: list[SampledPlace] = []
-        for source, found in at_once(self._open, draws, kind.remote):
-            if self._ended() and kind.places:
+        for source, found in at_once(find, draws, kind.remote):
+            if self.ended() and kind.places:
                 break
             places = []
             for place in found:
@@ -193,7 +192,7 @@ class _Sampling:
                 waiting.append(place)
                 if sum(one.text for one in waiting) >= unit // 2:
                     self._encode(waiting)
-            # What stands side by side in a stream is alike: its eighths count, or the streams where there are more.
+            # Places side by side in a stream are alike: its eighths are compared, or the streams if there are many.
             apart = everything or source.entered
             alike = 1 if apart else -(-len(places) // (_EIGHTHS if len(draws) < _EIGHTHS else 1))
             for i, place in enumerate(places):
@@ -201,28 +200,27 @@ class _Sampling:
             kind.places += places
             kind.looked.append(source)
         self._encode(waiting)
-        self._conclude()
-
-    def _conclude(self) -> None:
-        """Say of the kind what is known only when all places are there."""
-        kind = self._kind
         kind.whole = len(kind.looked) == len(kind.members) and all(source.whole for source in kind.looked)
-        # Where the time was over before all was read that was drawn, each place stands for more.
-        drawn = sum(place.weight * place.stored for place in kind.places)
+        # Where the time was over before everything was read that was drawn, each place stands for more.
+        sampled = sum(place.weight * place.stored for place in kind.places)
         for place in kind.places:
-            place.weight *= kind.measured / drawn if drawn else 1.0
+            place.weight *= kind.measured / sampled if sampled else 1.0
         formats: Counter[tuple[str, str]] = Counter()
         for source in kind.looked:
             formats[source.format, source.compression] += bool(source.format) * (1 + (source.source.size or 0))
         if any(formats.values()):
             kind.format, kind.compression = max(formats, key=formats.__getitem__)
 
+    def _source(self, member: int) -> SampledSource:
+        index, measure = self.kind.members[member], int(self.kind.measures[member])
+        return SampledSource(index, self.sources[index], measure, self.reading, self.ended)
+
     def _list_parts(self) -> None:
-        """Of row groups and batches, how many rows there are and how much text, unless that takes long or fails."""
-        kind, format = self._kind, INPUT_FORMATS.get(self._kind.format)
-        if format is None or format.text or len(kind.members) > (_LISTED_AFAR if kind.remote else _LISTED):
+        """Count the rows and text of all row groups and batches, unless that takes long or fails."""
+        kind, format = self.kind, INPUT_FORMATS.get(self.kind.format)
+        if format is None or format.text or len(kind.members) > (_LISTED_REMOTE if kind.remote else _LISTED):
             return
-        until = time.monotonic() + _LISTED_TIME
+        until = time.monotonic() + _LISTED_SECONDS
 
         def parts(member: int) -> Sequence[Part] | None:
             source = self._source(member)
@@ -231,7 +229,7 @@ class _Sampling:
             try:
                 with source.opened():
                     return source.parts if time.monotonic() < until else None
-            except SourceError:  # the sample will tell
+            except SourceError:  # reading the sample will report it
                 return None
 
         rows, measures = 0, array("q")
@@ -243,41 +241,33 @@ class _Sampling:
         if any(measures):
             kind.rows, kind.measures = rows, np.array(measures)
 
-    def _source(self, member: int) -> SampledSource:
-        index, measure = self._kind.members[member], int(self._kind.measures[member])
-        return SampledSource(index, self._sources[index], measure, self._reading, self._ended)
+    def _draw(self, most: int, rng: random.Random) -> tuple[dict[int, list[float]], float]:
+        """Draw at even distances over the whole kind, at most so many times.
 
-    def _draws(self) -> Mapping[int, list[float] | None]:
-        """The sources at even distances over the whole kind, and where in them."""
-        kind, unit = self._kind, reading_places.UNIT
-        # Of small sources there are more draws, so that as much text is read.
+        Return the sources that were hit, each with the shares of it at which it was, and the distance.
+        """
+        kind, unit = self.kind, reading_places.UNIT
+        # Small sources are drawn more often, so that as much text is read.
         text = float(np.minimum(kind.sizes * (kind.expanded / kind.stored), unit) @ kind.measures) / kind.measured
-        count = min(self._most, round(self._places * unit / max(1.0, text)))
-        self._step = kind.measured / count
-        targets = (np.arange(count) + self._random.random()) * self._step
+        count = min(most, round(self.places * unit / max(1.0, text)))
+        step = kind.measured / count
+        targets = (np.arange(count) + rng.random()) * step
         ends = np.cumsum(kind.measures)
         hits = np.minimum(np.searchsorted(ends, targets, side="right"), len(ends) - 1)
         shares = 1 - (ends[hits] - targets) / np.maximum(1, kind.measures[hits])
         drawn: dict[int, list[float]] = {}
         for hit, share in zip(hits.tolist(), shares.tolist(), strict=True):
             drawn.setdefault(hit, []).append(share)
-        return drawn
-
-    def _open(self, draw: Draw) -> tuple[SampledSource, Iterable[SampledPlace]]:
-        """Of what is here the documents are read when they are asked for, of what is far away at once."""
-        source, shares = draw
-        if shares is not None:
-            self._random.shuffle(shares)  # so that what time allows is from all over it
-        # A few compressed megabytes may hold gigabytes.
-        found = source.places(shares, 2 * self._places * reading_places.UNIT, self._step)
-        return source, list(found) if self._kind.remote else found
+        for some in drawn.values():
+            rng.shuffle(some)  # so that what is read before the time is over is from all over the source
+        return drawn, step
 
     def _encode(self, places: list[SampledPlace]) -> None:
-        """Encode what was read, all at once: a run does that with megabytes, and a call takes its time."""
-        kind = self._kind
+        """Encode what was read at these places in one call, as a run does with megabytes, and count it."""
+        kind = self.kind
         documents = join([chunk for place in places for chunk in place.chunks])
         started = reading_places.clock()
-        encoded = self._engine.encode(documents.data, documents.offsets)
+        encoded = self.engine.encode(documents.data, documents.offsets)
         each = (reading_places.clock() - started) / max(1, int(documents.offsets[-1] - documents.offsets[0]))
         row = 0
         for place in places:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.document_index import Ends
-from shardmill.shards.documents import DocumentOutput, Pair
+from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Order, Recognised, whole
-from shardmill.shards.token_files import TokenFile, TokenFiles
-from shardmill.storage import PartialFile, Written
+from shardmill.shards.output import Shard
+from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
+from shardmill.storage import Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,8 +58,6 @@ def _beside(path: Path, ending: str) -> Path:
 
 
 class DatatroveOutput(DocumentOutput):
-    """The files of all splits."""
-
     cumulative = True
 
     def __init__(self, kind: Format, order: Order) -> None:
@@ -67,7 +65,7 @@ class DatatroveOutput(DocumentOutput):
         self._tokenizer = order.tokenizer
 
     def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/{self.name}_{self.first + index:06}.ds"
+        return f"{split}/{self.name}_{self._first + index:06}.ds"
 
     def lengths_name(self, split: str, index: int) -> str:
         return self.tokens_name(split, index) + ".index"
@@ -76,21 +74,20 @@ class DatatroveOutput(DocumentOutput):
         """The tokens, the index and the metadata."""
         return re.compile(rf"(?:train|val)/{re.escape(self.name)}_\d{{6,}}\.ds(?:\.index|\.metadata)?")
 
-    def complete(self, pair: Pair) -> list[Written]:
+    def complete(self, shard: Shard) -> list[Written]:
         """Both files are as they should be; the metadata are added."""
-        name = pair.tokens.name + ".metadata"
-        width, tokens = self.dtype.itemsize, pair.token_count
-        with closing(PartialFile(self.folder / name, name=name)) as metadata:
+        width, tokens = self.dtype.itemsize, shard.token_count
+        with closing(self.create(shard.tokens.name + ".metadata")) as metadata:
             metadata.append(f"{self._tokenizer}|{width}\n{tokens}\n{_for_people(tokens)}".encode())
             return [
-                pair.tokens.finish(tokens),
-                pair.lengths.finish(0, role="index"),
+                shard.tokens.finish(tokens),
+                shard.lengths.finish(0, role="index"),
                 metadata.finish(0, role="metadata"),
             ]
 
 
 def _for_people(tokens: int) -> str:
-    """1234567 → `1.23 MT`, as datatrove's own writer says it."""
+    """1234567 → `1.23 MT`, as datatrove's own writer has it."""
     power = len(str(tokens)) - 1
     unit = ("", "k", "M", "G", "T", "P", "E")[power // 3]
     return f"{tokens / 10 ** (power // 3 * 3):.{2 - power % 3}f} {unit}T"

@@ -1,4 +1,4 @@
-"""What a token format tells everybody else: nobody outside this folder knows one by its name."""
+"""What a token format provides. Nobody outside this folder knows one by its name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.shards import SPLITS
-from shardmill.shards.document_index import DocumentIndex
 from shardmill.shards.output import Output
-from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
 
 
 @dataclass(frozen=True)
 class Order:
-    """All that an output may want to know before it begins."""
+    """What an output may need to know before it begins."""
 
     folder: Path
     name: str
@@ -38,7 +37,7 @@ class Order:
 
 
 class Recognised(NamedTuple):
-    """A file of tokens, as its own head describes it."""
+    """A file of tokens, as its own header describes it."""
 
     dtype: np.dtype[Any]
     file: TokenFile
@@ -55,44 +54,44 @@ class Format(ABC):
     indexed: bool = False
     """Its files say where documents end."""
     claims: tuple[str, ...] = ()
-    """Names of files that another format may have too."""
+    """Names of its files that another format may use too."""
     contiguous: bool = True
-    """The tokens of a file stand side by side, after a head."""
+    """The tokens of a file are side by side, after a header."""
 
     @abstractmethod
     def output(self, order: Order) -> Output:
-        """Writes the files; UsageError when the readers could not take them."""
+        """Return what writes the files. UsageError if the format's readers could not take them."""
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> TokenFiles:
-        """The tokens of some files, by their position."""
+        """Return the tokens of some files, by their position."""
         return TokenFiles(files, dtype)
 
     def index(self, tokens: TokenFiles) -> DocumentIndex | None:
-        """Where documents are, by the files' own index. DamageError when it cannot be right."""
+        """Return where documents are, from the files' own index; None: there is none. DamageError if it is wrong."""
         return None
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        """A file of tokens that some tool has made; None: not of this format. `raw`: of files that do not say it.
+        """Describe a file that another tool may have made; None: it is not of this format.
 
-        DamageError when it is not whole.
+        `raw`: the type of the tokens in files that do not say it. DamageError if the file is not whole.
         """
         return None
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        """Bytes of all files, about, for so many tokens of `width` bytes."""
+        """Estimate the bytes of all files for so many tokens of `width` bytes."""
         return tokens * width
 
     def foreseen(self, *, alone: bool) -> list[str]:
-        """What its readers will trip over, before anything is written; `alone`: in a folder of its own."""
+        """Return sentences about problems that are known before the run; `alone`: in a folder of its own."""
         return []
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-        """What its readers will trip over, in sentences; `splits` as the manifest describes them."""
+        """Return sentences about problems that its readers will have; `splits` as in the manifest."""
         return []
 
 
 def whole(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
-    """A file that holds a head and tokens and nothing else; DamageError when its size is another."""
+    """Describe a file that holds a header and tokens and nothing else; DamageError if its size is another."""
     size, expected = file.path.stat().st_size, file.head + file.tokens * dtype.itemsize
     if size != expected:
         raise DamageError(f"the file has {size:,} bytes where its head says {expected:,}", place=str(file.path))
@@ -100,7 +99,7 @@ def whole(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
 
 
 def headless(dtype: np.dtype[Any], path: Path) -> Recognised:
-    """A file that holds nothing but tokens; DamageError when its size is not that of whole ones."""
+    """Describe a file that holds nothing but tokens; DamageError if the last of them is not whole."""
     size = path.stat().st_size
     if size % dtype.itemsize:
         raise DamageError(f"{size:,} bytes are not whole tokens of {dtype.itemsize} bytes", place=str(path))

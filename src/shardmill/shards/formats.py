@@ -1,4 +1,4 @@
-"""The token formats there are: a new one is a file of its own and a line here."""
+"""The table of token formats: a new one is a file of its own and a line here."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _FILES = {
     "olmo": "olmo",
 }
 FORMATS = tuple(_FILES)
-"""Their names; the first is the default. Nothing is imported for them: `--help` must answer at once."""
+"""Their names; the first is the default. Their modules are imported later, since `--help` must answer at once."""
 
 
 def format_named(name: str) -> Format:
-    """All that is known of a format."""
+    """Return the format of this name."""
     found: Format = import_module(f"shardmill.shards.{_FILES[name]}").FORMAT
     return found
 
 
 def check_together(formats: Sequence[str]) -> None:
-    """UsageError when two formats would write files of one name into one folder."""
+    """Raise UsageError if two formats would write files of one name into one folder."""
     claimed: dict[str, str] = {}
     for name in formats if len(formats) > 1 else ():
         for file in format_named(name).claims:
@@ -51,9 +51,9 @@ def check_together(formats: Sequence[str]) -> None:
 def open_output(
     format: str, folder: Path, *, name: str, dtype: np.dtype[Any], shard_tokens: int, **more: Any
 ) -> Output:
-    """The output of a format; nothing is written yet. The keywords are the fields of `Order`.
+    """Return the output of a format; nothing is written yet. The keywords are the fields of `Order`.
 
-    UsageError when the format's readers could not take such files.
+    Raise UsageError if the format's readers could not take such files.
     """
     from shardmill.shards.format import Order
 
@@ -61,5 +61,5 @@ def open_output(
 
 
 def foreseen(formats: Sequence[str]) -> list[str]:
-    """What the readers of some formats, made in one folder, will trip over, as far as the choice tells it."""
+    """Return sentences about problems that follow from the choice of formats, if they are made in one folder."""
     return [sentence for name in formats for sentence in format_named(name).foreseen(alone=len(formats) == 1)]

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.document_index import Ends
-from shardmill.shards.documents import Pair, RepackedOutput
+from shardmill.shards.documents import RepackedOutput
 from shardmill.shards.format import Format, Order, Recognised, whole
-from shardmill.shards.token_files import TokenFile, TokenFiles
+from shardmill.shards.output import Shard
+from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _CODES: dict[int, np.dtype[Any]] = {16: np.dtype("<i4"), 20: np.dtype("<u2")}
-"""By litData's number of a type of torch. Its readers have no other that fits tokens."""
+"""By litData's number for a type of torch. Its readers have no other that fits tokens."""
 _LARGEST = 1 << 31  # bytes of tokens after which a chunk ends: offsets have 32 bits, and a document may follow
 _COPY = 1 << 22
-_CHUNKS = 2  # whose offsets are held
+_CHUNKS = 2  # whose offsets are kept in memory
 
 
 class Litdata(Format):
@@ -38,7 +38,7 @@ class Litdata(Format):
         for file, count in zip(tokens.files, counts, strict=True):
             if file.head != 4 * (count + 2):
                 raise DamageError("the chunk's offsets do not fit its size", place=str(file.path))
-        return Ends(tokens, counts, lru_cache(_CHUNKS)(partial(_ends, tokens)))
+        return Ends(tokens, counts, lru_cache(_CHUNKS)(lambda i: _ends(tokens, i)))
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         listed = path.with_name("index.json")
@@ -58,28 +58,26 @@ class Litdata(Format):
 
 
 class LitdataOutput(RepackedOutput):
-    """The chunks of all splits."""
-
     stem, ending = "chunk-0-{index}", ".bin"
 
     def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
         self.dtype = np.dtype("<u2" if order.dtype.itemsize == 2 else "<i4")
         self._code = next(code for code, dtype in _CODES.items() if dtype == self.dtype)
-        self.limit = min(order.shard_tokens, _LARGEST // self.dtype.itemsize)
+        self.file_tokens = min(order.shard_tokens, _LARGEST // self.dtype.itemsize)
         self.longest = (_LARGEST - (1 << 29)) // self.dtype.itemsize
         self.per_document = -(-4 // self.dtype.itemsize)
 
-    def write_file(self, file: PartialFile, pair: Pair) -> None:
-        """How many documents, where each begins and the last ends, tokens."""
-        offset = 4 * (pair.document_count + 2)
-        file.append(np.array([pair.document_count, offset], "<u4"))
-        for lengths in pair.blocks():
+    def write_file(self, file: PartialFile, shard: Shard) -> None:
+        """Write how many documents there are, where each begins and the last ends, and the tokens."""
+        offset = 4 * (shard.document_count + 2)
+        file.append(np.array([shard.document_count, offset], "<u4"))
+        for lengths in self.length_blocks(shard):
             ends = offset + np.cumsum(lengths) * self.dtype.itemsize
             file.append(ends.astype("<u4"))
             offset = int(ends[-1])
-        for start in range(0, pair.tokens.length, _COPY):
-            file.append(pair.tokens.read(start, min(_COPY, pair.tokens.length - start)))
+        for start in range(0, shard.tokens.length, _COPY):
+            file.append(shard.tokens.read(start, min(_COPY, shard.tokens.length - start)))
 
     def write_index(self, index: PartialFile, files: list[Written]) -> None:
         chunks = [
@@ -100,7 +98,7 @@ class LitdataOutput(RepackedOutput):
 
 
 def _ends(tokens: TokenFiles, i: int) -> NDArray[np.int64]:
-    """Where the documents of a chunk end, in tokens; DamageError when that cannot be."""
+    """Return where the documents of a chunk end, in tokens; DamageError if its offsets do not fit."""
     file, width = tokens.files[i], tokens.dtype.itemsize
     offsets = tokens.read_bytes(i, 4, file.head - 4).view("<u4").astype(np.int64) - file.head
     lengths = np.diff(offsets)

@@ -1,4 +1,4 @@
-"""The `.bin` shards of llm.c and modded-nanogpt: a head of 256 int32, then tokens, EOT before each document."""
+"""The `.bin` shards of llm.c and modded-nanogpt: a header of 256 int32, then tokens, EOT before each document."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.format import Recognised, whole
-from shardmill.shards.streams import StreamFormat, short_tails
+from shardmill.shards.format import Order, Recognised, whole
+from shardmill.shards.streams import StreamFormat, StreamOutput, short_tails
 from shardmill.shards.token_files import TokenFile
 
 _HEAD = 1024
 _KINDS = {2: (20240520, 1), 4: (20240801, 7)}
-"""By the width of a token: the first number of the head, and its version."""
+"""By the width of a token: the first number of the header, and its version."""
 _LARGEST = (1 << 31) - 1  # the C loader seeks with a 32-bit int
-# What modded-nanogpt reads of val when nothing else is said, and two more: it goes on to the next file, which val has
-# not, when the last token but one of a file is reached.
+# What modded-nanogpt reads of val by default, and two more: it goes on to the next file, which val does not have, when
+# it reaches the last token but one of a file.
 _VAL_TOKENS = 10_485_760 + 2
 
 
@@ -28,13 +28,15 @@ class Llmc(StreamFormat):
     def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
 
-    def check(self, most: int, dtype: np.dtype[Any]) -> None:
-        size = _HEAD + most * dtype.itemsize
+    def output(self, order: Order) -> StreamOutput:
+        most = 2 * order.shard_tokens - 1 if order.tail == "merge" else order.shard_tokens
+        size = _HEAD + most * order.dtype.itemsize
         if size > _LARGEST:
             raise UsageError(
                 f"a shard of {most:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
-                hint=f"set `--shard-tokens` to {1000 // dtype.itemsize}M or less",
+                hint=f"set `--shard-tokens` to {1000 // order.dtype.itemsize}M or less",
             )
+        return super().output(order)
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""nanoGPT's `train.bin` and `val.bin`: raw tokens, one file a split."""
+"""nanoGPT's `train.bin` and `val.bin`: raw tokens, one file per split."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Nanogpt(StreamFormat):
     name, eot, file_name, sharded = "nanogpt", "after", "{split}.bin", False
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        """Any `.bin` that no other format knows: it says nothing of itself."""
+        """Any `.bin` that no other format knows: it has no header."""
         return headless(raw, path) if path.suffix == ".bin" else None
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-        """It takes all files as 16 bits, and draws windows of a block."""
+        """nanoGPT reads all files as 16 bits, and draws windows of a block."""
         said = []
         if dtype.itemsize != 2:
             said.append(

@@ -1,4 +1,4 @@
-"""build-nanogpt's `.npy` shards: NumPy files of version 1.0 with a head of 128 bytes, EOT before each document."""
+"""build-nanogpt's `.npy` shards: NumPy files of version 1.0 with a header of 128 bytes, EOT before each document."""
 
 from __future__ import annotations
 

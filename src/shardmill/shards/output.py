@@ -1,4 +1,6 @@
-"""What the writer asks of an output: all files of one format, for all splits."""
+"""What the writer asks of an output, and what all outputs share that write shards into a folder."""
+
+# ruff: noqa: B027 - an output leaves out the methods that it has no use for
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardmill.shards import SPLITS
@@ -19,31 +21,34 @@ if TYPE_CHECKING:
     from shardmill.shards.format import Format, Order
 
 
-class Output:
-    """One thread appends and takes positions; another runs what `settling` gives, while the first goes on."""
+class Output(ABC):
+    """All files of one format, for all splits.
+
+    One thread appends and takes positions. Another runs the functions that `settling` returns, at the same time.
+    """
 
     format: str
     eot: str
     """Where the end-of-text token stands: after, before or none."""
     dtype: np.dtype[Any]
     file_tokens: int = 0
-    """Tokens after which a file ends; 0: there is one file a split."""
+    """Tokens after which a file ends; 0: there is one file per split."""
 
     only: dict[str, range] | None = None
-    """Of each split the files to write, by their index; others are counted and not written. None: all are written, with
-    what a split has besides: an index, or an empty file if it has no tokens."""
+    """The files of each split to write, by their index; others are counted and not written. None: all are written, and
+    also what belongs to a whole split: an index, or an empty file if the split has no tokens."""
 
+    @abstractmethod
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
-        """Put tokens at the end of a split. `ends`: where documents end, counted from the start of `tokens`."""
-        raise NotImplementedError
+        """Append tokens to a split. `ends`: where documents end, counted from the start of `tokens`."""
 
+    @abstractmethod
     def finish(self, wanted: tuple[str, ...]) -> None:
-        """End every open file; each split in `wanted` has one even when it has no tokens. `settling` follows."""
-        raise NotImplementedError
+        """End every open file. Each split in `wanted` gets a file even if it has no tokens. `settling` follows."""
 
     @property
     def full(self) -> int:
-        """Files that wait for their names."""
+        """How many files wait for their names."""
         return 0
 
     @property
@@ -52,69 +57,143 @@ class Output:
         return {}
 
     def foreign(self, names: Iterable[str] | None = None) -> list[str]:
-        """Which of these names, or of those in the folder, this output would use."""
+        """Return those of the given names, or of the files in the folder, that this output would use."""
         return []
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        """Go on from a recorded position: cut files back to it, remove what came after. All zeros: start.
+        """Continue from a recorded position: truncate files to it and delete later ones. All zeros: start.
 
         The files that are `complete` need not be in the folder.
         """
 
     def end_document(self) -> None:
-        """A document that is open in any split ends here."""
+        """End the document that is open in any split."""
 
     def position(self) -> dict[str, list[int]]:
-        """Where each split stands, as numbers that `restore` understands; the first is the index of the open file."""
+        """Return the position in each split, as numbers for `restore`. The first is the index of the open file."""
         return {}
 
     def adopt(self, files: Collection[Written]) -> None:
-        """These files of the output, which are complete, were written by others."""
+        """Take over complete files of this output that another process has written."""
 
     def settling(self) -> Callable[[], list[tuple[str, Written]]]:
-        """What brings the present position to the disk and gives the files that became whole, each with its split."""
+        """Return a function that syncs what was written so far, and returns the completed files with their splits."""
         return list
 
     def recorded(self) -> None:
-        """All that was settled is in the journal: what only an earlier position needs is removed.
+        """Remove what only an earlier position needed.
 
-        The thread that settles calls it, after the journal's line is on disk.
+        Called by the thread that settles, after the journal's line for the settled position is on disk.
         """
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        """What the format's readers will trip over, in sentences; `splits` as the manifest describes them."""
+        """Return sentences about problems that the format's readers will have; `splits` as in the manifest."""
         return []
 
     def close(self) -> None:
-        """Let go of all files as they are."""
+        """Close all files as they are."""
 
 
-class FileOutput(Output, ABC):
-    """What all outputs have in common that write files into a folder."""
+@dataclass
+class Shard:
+    """A file of tokens that is being written. In some formats a second file holds the lengths of its documents."""
+
+    split: str
+    files: list[PartialFile]
+    token_count: int = 0
+    document_count: int = 0
+    """Documents that have ended in it."""
+    unfinished: int = 0
+    """Tokens of the document that has not ended yet."""
+
+    @property
+    def tokens(self) -> PartialFile:
+        return self.files[0]
+
+    @property
+    def lengths(self) -> PartialFile:
+        return self.files[1]
+
+
+class FileOutput(Output):
+    """An output that writes shards into a folder."""
 
     def __init__(self, kind: Format, order: Order) -> None:
-        self._kind, self.folder, self.name = kind, order.folder, order.name
+        self._kind, self.folder, self.name, self._first = kind, order.folder, order.name, order.first
         self.dtype = order.dtype.newbyteorder("<")
         self.format, self.eot = kind.name, order.eot or kind.eot
-        self.first = order.first
+        self.file_tokens = order.shard_tokens if kind.sharded else 0
+        self._index = dict.fromkeys(SPLITS, 0)
+        self._open: dict[str, Shard] = {}
+        self._full: list[Shard] = []
+        self._settling: list[Shard] = []
+        self._left: list[Shard] = []
+        """Shards that are not needed any more."""
+        self._ended_splits: list[str] = []
         self._obsolete: list[PartialFile] = []
-        """Closed, and needed no more when the present position is recorded: until then a crash goes on from them."""
-
-    def open_file(self, split: str, index: int, path: Path, keep: int = 0, name: str | None = None) -> PartialFile:
-        """A file of a split, new or with its first `keep` bytes."""
-        mine = self.only is None or index in self.only.get(split, ())
-        return (PartialFile if mine else UnwrittenFile)(path, keep, name=name, hash_now=self.only is not None)
+        """Closed, and not needed once the present position is recorded. Until then a crash would continue from them."""
 
     @abstractmethod
     def owns(self) -> re.Pattern[str]:
-        """Matches every file name that this output can make."""
+        """Return a pattern that matches every file name that this output can make."""
+
+    @abstractmethod
+    def complete(self, shard: Shard) -> list[Written]:
+        """Turn a full shard into the files that the readers want; what is not one of them goes to `discard`."""
+
+    def complete_split(self, split: str) -> list[Written]:
+        """Write what comes after the last file of a split."""
+        return []
+
+    def discard(self, file: PartialFile) -> None:
+        """Delete a file as soon as the present position is recorded. Called by the thread that settles."""
+        file.close()
+        self._obsolete.append(file)
+
+    def create(self, name: str, keep: int = 0) -> PartialFile:
+        """Create a file, or reopen it with its first `keep` bytes; its name may begin with the folder of a split."""
+        path = self.folder / name
+        if path.parent != self.folder:
+            with writing_to(self.folder):
+                path.parent.mkdir(exist_ok=True)
+        return PartialFile(path, keep, name=name, hash_now=self.only is not None)
+
+    def open_file(self, split: str, index: int, name: str, keep: int = 0) -> PartialFile:
+        """Create or reopen a file of a split; if it is not in `only`, return one that is merely counted."""
+        if self.only is None or index in self.only.get(split, ()):
+            return self.create(name, keep)
+        return UnwrittenFile(self.folder / name, keep, name=name)
+
+    @property
+    def full(self) -> int:
+        return len(self._full)
 
     def foreign(self, names: Iterable[str] | None = None) -> list[str]:
-        if self.only is not None:  # what bears its names was written by others
+        if self.only is not None:  # files with its names were written by other processes
             return []
         owned = self.owns()
-        names = _names_under(self.folder) if names is None else names
+        names = self._names_in_folder() if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
+
+    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
+        full, self._full = self._full, []
+        self._settling = full
+        left, self._left = self._left, []
+        ended, self._ended_splits = self._ended_splits, []
+        lengths = [(file, file.length) for shard in self._growing() for file in shard.files]
+
+        def settle() -> list[tuple[str, Written]]:
+            mine = [shard for shard in full if shard.tokens.written]
+            done = [(shard.split, written) for shard in mine for written in self.complete(shard)]
+            if self.only is None:
+                done += [(split, written) for split in ended for written in self.complete_split(split)]
+            for file, length in lengths:
+                file.settle(length)
+            for file in (file for shard in left for file in shard.files):
+                self.discard(file)  # not earlier: an earlier function of this kind may have been using it
+            return done
+
+        return settle
 
     def recorded(self) -> None:
         while self._obsolete:
@@ -123,16 +202,24 @@ class FileOutput(Output, ABC):
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
         return [] if self.only is not None else self._kind.warnings(splits, self.dtype, self.eot)
 
-    def remove_strangers(self, keep: set[str]) -> None:
-        """Delete what bears one of the output's names and came after the position that it goes on from."""
-        for name in self.foreign():
-            if name not in keep:
-                with writing_to(self.folder / name):
-                    os.unlink(self.folder / name)
+    def close(self) -> None:
+        for shard in (*self._growing(), *self._full, *self._settling, *self._left):
+            for file in shard.files:
+                file.close()
 
+    def _growing(self) -> list[Shard]:
+        """The shards that may still be appended to."""
+        return list(self._open.values())
 
-def _names_under(folder: Path) -> Iterator[str]:
-    """The files of a folder, and those in a folder for each split, named from the first on."""
-    for prefix in ("", *(f"{split}/" for split in SPLITS)):
-        if not prefix or (folder / prefix).is_dir():
-            yield from (prefix + entry.name for entry in os.scandir(folder / prefix) if not entry.is_dir())
+    def _remove_others(self, complete: Collection[Written]) -> None:
+        """Delete files with this output's names that came after the position from which it continues."""
+        growing = {file.name + PARTIAL for shard in self._growing() for file in shard.files}
+        for name in set(self.foreign()) - growing - {written.name for written in complete}:
+            with writing_to(self.folder / name):
+                os.unlink(self.folder / name)
+
+    def _names_in_folder(self) -> Iterator[str]:
+        """The names of the files in the folder, and in the folders of splits in it."""
+        for prefix in ("", *(f"{split}/" for split in SPLITS)):
+            if not prefix or (self.folder / prefix).is_dir():
+                yield from (prefix + entry.name for entry in os.scandir(self.folder / prefix) if not entry.is_dir())

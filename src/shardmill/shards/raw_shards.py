@@ -15,7 +15,7 @@ class RawShards(Nanogpt):
     name, file_name, sharded = "shards", "{split}_{index}.bin", True
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        """None: nanoGPT's files are not told from these, and need not be."""
+        """None: these cannot be told from nanoGPT's files, and need not be."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Token files that other tools have made: of which format they are, in which splits, and where EOT stands in them."""
+"""Token files that other tools have made: their format, their splits, and where EOT is in them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.document_index import DocumentIndex
 from shardmill.shards.format import Format, Recognised
 from shardmill.shards.formats import FORMATS, format_named
-from shardmill.shards.token_files import TokenFiles
+from shardmill.shards.token_files import DocumentIndex, TokenFiles
 
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 _SAMPLE = 1 << 16
@@ -31,7 +30,7 @@ class Foreign:
     paths: list[Path]
 
     def find_eot(self, eot: int) -> str:
-        """Where the end-of-text token stands in files that do not say it: after, before or none."""
+        """Guess where the end-of-text token is in files that do not say it: after, before or none."""
         firsts, lasts, inside = [], [], False
         for split, tokens in self.splits.items():
             index = self.indices.get(split)
@@ -45,21 +44,21 @@ class Foreign:
         if self.indices:
             every = len(firsts) or -1
             return "before" if before == every else "after" if after == every else "none"
-        # The stream may be cut anywhere into splits: that of build-nanogpt and llm.c is, so that train begins inside
-        # a document. The whole of it still begins or ends with a mark; where that does not tell, it is as usual.
+        # The stream may be cut into splits anywhere, as build-nanogpt and llm.c do, so that train begins inside a
+        # document. The whole of it still begins or ends with the token; else the format's usual place is assumed.
         if before != after:
             return "before" if before > after else "after"
         return self.format.eot if before or inside else "none"
 
 
 def find_foreign(path: Path, raw: np.dtype[Any]) -> Foreign:
-    """The token files at a path: a file, or a folder of them. `raw`: the type in files that do not say it themselves.
+    """Find the token files at a path: a file, or a folder of them. `raw`: the type in files that do not say it.
 
-    UsageError when there are none, or of several kinds; DamageError when one is not whole.
+    Raise UsageError if there are none, or several kinds; DamageError if one is not whole.
     """
     found: dict[Path, tuple[str, Recognised]] = {}
     for one in [path] if path.is_file() else _files_under(path):
-        # The default format comes last: it takes what nobody else knows.
+        # The default format comes last: it takes what no other format knows.
         for name in reversed(FORMATS):
             if recognised := format_named(name).recognise(one, raw):
                 found[one] = (name, recognised)
@@ -84,14 +83,14 @@ def find_foreign(path: Path, raw: np.dtype[Any]) -> Foreign:
 
 
 def _files_under(folder: Path) -> list[Path]:
-    """Those of a folder, and those in the folders of splits in it."""
+    """The files of a folder, and of the folders of splits in it."""
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
     splits = [one for one in inside if one.is_dir() and one.name in _SPLIT_WORDS]
     return [one for one in (*inside, *(file for split in splits for file in sorted(split.iterdir()))) if one.is_file()]
 
 
 def _split_of(path: Path, under: Path) -> str:
-    """By the last word of its name that says so: `medieval_train_000001.npy` is train; else by its folder's."""
+    """By the last word of its name that is a split (`medieval_train_000001.npy`: train), else by its folder's name."""
     folder = path.parent.name if path.parent != under and path != under else ""
     words = [word for word in re.split(r"[^a-z]+", f"{folder} {path.stem}".lower()) if word in _SPLIT_WORDS]
     split = _SPLIT_WORDS[words[-1]] if words else "train"

@@ -1,16 +1,16 @@
-"""A sequence of tokens that lies in many files: read without opening more than a few of them at a time."""
+"""A sequence of tokens in many files, of which only a few are open at a time; and where its documents are."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import threading
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,13 +19,15 @@ from shardmill.errors import DamageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_OPEN = 56  # handles at a time; with the maps 64, where macOS gives a process 256
+_OPEN = 56  # files at a time; with the memory maps 64, and macOS allows a process 256
 _MAPS = 8
+_BLOCK = 1 << 20  # tokens that are searched at once
+_ENTRIES = 1 << 16  # positions that are kept; if there are more, every second one is dropped
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A file that holds `tokens` tokens after a head of so many bytes."""
+    """A file that holds `tokens` tokens after a header of `head` bytes."""
 
     path: Path
     tokens: int
@@ -33,12 +35,12 @@ class TokenFile:
 
 
 class OpenFile:
-    """A file that is read at any place by any number of threads; it is closed when the last of them lets go of it."""
+    """A file that any number of threads read at any offset; it is closed when nobody refers to it any more."""
 
     def __init__(self, path: Path) -> None:
-        """DamageError when it is not there."""
+        """Raise DamageError if it does not exist."""
         self._path, self._handle = path, -1
-        self._lock = threading.Lock()  # only where the system has no call that reads at a place
+        self._lock = threading.Lock()  # only where the system cannot read at an offset
         try:
             self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except FileNotFoundError:
@@ -49,7 +51,7 @@ class OpenFile:
             os.close(self._handle)
 
     def fill(self, at: int, out: NDArray[np.uint8]) -> None:
-        """Fill an array with the bytes from `at` on; DamageError when the file ends too early."""
+        """Fill an array with the bytes from `at` on; DamageError if the file ends too early."""
         view = memoryview(out)  # type: ignore[arg-type,unused-ignore]
         while len(view):
             got = self._read(view, at)
@@ -68,26 +70,24 @@ class OpenFile:
 
 
 class TokenFiles:
-    """Tokens across files, by their position in the whole."""
+    """Tokens across files, by their position in the whole. Threads may share it."""
 
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
         self.starts = np.concatenate([[0], np.cumsum([file.tokens for file in files], dtype=np.int64)]).tolist()
-        # Each is an LRU cache that threads may share. What it forgets stays open for those who still read it.
-        self.opened = lru_cache(_OPEN)(partial(_open, self.files))
-        self._map = lru_cache(_MAPS)(partial(_map, self.files, self.dtype))
+        # A file that leaves a cache stays open for those who still read it.
+        known, stored = self.files, self.dtype  # no reference to self, so that files are closed when it is deleted
+        self.opened = lru_cache(_OPEN)(lambda i: OpenFile(known[i].path))
+        self._map = lru_cache(_MAPS)(lambda i: _map(known[i], stored))
 
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def __getstate__(self) -> tuple[list[TokenFile], np.dtype[Any]]:
-        return self.files, self.dtype  # another process opens its own
-
-    def __setstate__(self, state: tuple[list[TokenFile], np.dtype[Any]]) -> None:
-        TokenFiles.__init__(self, *state)
+    def __reduce__(self) -> Any:
+        return type(self), (self.files, self.dtype)  # another process opens its own
 
     def read_into(self, start: int, out: NDArray[Any]) -> None:
-        """Fill a contiguous array with the tokens from `start` on. Nothing stays in this process's memory."""
+        """Fill a contiguous array with the tokens from `start` on; nothing else stays in memory."""
         i = bisect_right(self.starts, start) - 1
         done = 0
         while done < len(out):
@@ -99,13 +99,13 @@ class TokenFiles:
             i += 1
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """A copy of some tokens."""
+        """Return a copy of some tokens."""
         out = np.empty(max(0, stop - start), self.dtype)
         self.read_into(start, out)
         return out
 
     def view(self, start: int, stop: int) -> NDArray[Any]:
-        """Some tokens, read-only: from the memory map when they lie in one file, else a copy."""
+        """Return some tokens, read-only: a view of the memory map if they are in one file, else a copy."""
         i = bisect_right(self.starts, start) - 1
         if start >= stop or stop > self.starts[i + 1]:
             return frozen(self.read(start, stop))
@@ -113,32 +113,147 @@ class TokenFiles:
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
         """Fill an array with tokens of one file."""
-        file = self.files[i]
-        if out.dtype != self.dtype:
-            narrow = np.empty(len(out), self.dtype)
-            self.fill(i, within, narrow)
-            out[:] = narrow
-            return
-        self.opened(i).fill(file.head + within * self.dtype.itemsize, out.view(np.uint8))
+        stored = out if out.dtype == self.dtype else np.empty(len(out), self.dtype)
+        self.opened(i).fill(self.files[i].head + within * self.dtype.itemsize, stored.view(np.uint8))
+        if stored is not out:
+            out[:] = stored
 
     def read_bytes(self, i: int, at: int, size: int) -> NDArray[np.uint8]:
-        """Bytes of one file; DamageError when it ends too early."""
+        """Return bytes of one file; DamageError if it ends too early."""
         out = np.empty(size, np.uint8)
         self.opened(i).fill(at, out)
         return out
 
 
-def _open(files: Sequence[TokenFile], i: int) -> OpenFile:
-    return OpenFile(files[i].path)
-
-
-def _map(files: Sequence[TokenFile], dtype: np.dtype[Any], i: int) -> NDArray[Any]:
-    with open(files[i].path, "rb") as handle:
+def _map(file: TokenFile, dtype: np.dtype[Any]) -> NDArray[Any]:
+    with open(file.path, "rb") as handle:
         mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, dtype, files[i].tokens, files[i].head)
+    return np.frombuffer(mapped, dtype, file.tokens, file.head)
 
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
-    """The same, read-only."""
+    """Make an array read-only and return it."""
     array.flags.writeable = False
     return array
+
+
+class DocumentIndex(Protocol):
+    """Finds documents by their number."""
+
+    def __len__(self) -> int:
+        """Return how many there are; where that is not stored, all tokens are searched once."""
+
+    def bounds(self, i: int) -> tuple[int, int]:
+        """Return where document `i` begins and ends, with its end-of-text token if it has one there. IndexError."""
+
+    def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
+        """Return where documents end from `start` to `stop`; `tokens` are those between them."""
+
+
+class EndOfText:
+    """Documents between end-of-text tokens. Text before the first or after the last counts if it is not empty.
+
+    Positions are kept for every so many end-of-text tokens only; those between are searched for again. They are found
+    only as far as a caller has asked for documents.
+    """
+
+    def __init__(self, tokens: TokenFiles, eot: int, where: str) -> None:
+        self._tokens, self._eot, self._where = tokens, eot, where
+        self._every = 64
+        self._held: list[int] = []
+        self._seen = 0
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return EndOfText, (self._tokens, self._eot, self._where)
+
+    def __len__(self) -> int:
+        with self._lock:
+            self._search(len(self._tokens) + 1, -1)
+            if not self._count:
+                return int(len(self._tokens) > 0)
+            last = self._mark(self._count - 1)
+            return self._count + 1 - self._skipped - int(last == len(self._tokens) - 1)
+
+    def bounds(self, i: int) -> tuple[int, int]:
+        piece = i + self._skipped
+        with self._lock:
+            self._search(-1, piece + 1)
+            start = 0 if piece == 0 else self._mark(piece - 1) + 1 if piece <= self._count else len(self._tokens)
+            if start >= len(self._tokens):
+                raise IndexError(f"there is no document {i:,}")
+            return start, self._mark(piece) if piece < self._count else len(self._tokens)
+
+    def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
+        marks = np.flatnonzero(tokens == self._eot) + start
+        return marks + 1 if self._where == "after" else marks[marks > 0]
+
+    @property
+    def _skipped(self) -> int:
+        """1 if the first token is an end-of-text token."""
+        return int(len(self._tokens) > 0 and int(self._tokens.read(0, 1)[0]) == self._eot)
+
+    def _search(self, position: int, count: int) -> None:
+        """Find end-of-text tokens up to a position, or until there are `count` of them."""
+        while self._seen < len(self._tokens) and (self._seen < position or self._count < count):
+            stop = min(self._seen + _BLOCK, len(self._tokens))
+            marks = np.flatnonzero(self._tokens.read(self._seen, stop) == self._eot) + self._seen
+            self._held += marks[-self._count % self._every :: self._every].tolist()
+            self._count += len(marks)
+            self._seen = stop
+            while len(self._held) > _ENTRIES:
+                self._held = self._held[::2]
+                self._every *= 2
+
+    def _mark(self, n: int) -> int:
+        """Return the position of the n-th end-of-text token, which was found before."""
+        at, left = self._held[n // self._every], n % self._every
+        size = 4096
+        while left:
+            stop = min(at + 1 + size, len(self._tokens))
+            marks = np.flatnonzero(self._tokens.read(at + 1, stop) == self._eot)
+            if len(marks) >= left:
+                return at + 1 + int(marks[left - 1])
+            left -= len(marks)
+            at, size = stop - 1, min(2 * size, _BLOCK)
+        return at
+
+
+class Ends:
+    """Documents by where they end in each file."""
+
+    def __init__(self, tokens: TokenFiles, counts: list[int], ends: Callable[[int], Any]) -> None:
+        """`counts`: documents in each file; `ends(i)`: where those of file i end, in tokens of the file.
+
+        Ends are an ascending array, or a sequence like one, of which an item or a slice is read when it is needed.
+        """
+        self._tokens, self._ends = tokens, ends
+        self._firsts = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+
+    def __len__(self) -> int:
+        return int(self._firsts[-1])
+
+    def bounds(self, i: int) -> tuple[int, int]:
+        if not 0 <= i < len(self):
+            raise IndexError(f"there is no document {i:,}")
+        file = bisect_right(self._firsts, i) - 1
+        n, ends, base = i - self._firsts[file], self._ends(file), self._tokens.starts[file]
+        start, end = int(ends[n - 1]) if n else 0, int(ends[n])
+        if not 0 <= start <= end <= self._tokens.files[file].tokens:
+            raise self._damage(file)
+        return base + start, base + end
+
+    def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
+        found, starts = [np.empty(0, np.int64)], self._tokens.starts
+        for file in range(max(0, bisect_right(starts, start) - 1), bisect_left(starts, stop)):
+            ends, base = self._ends(file), starts[file]
+            first, last = bisect_right(ends, max(0, start - base)), bisect_right(ends, stop - base)
+            among = np.asarray(ends[first:last], np.int64) + base
+            if len(among) and not (start < among[0] and among[-1] <= stop and (among[1:] > among[:-1]).all()):
+                raise self._damage(file)
+            found.append(among)
+        return np.concatenate(found)
+
+    def _damage(self, file: int) -> DamageError:
+        return DamageError("the index of the documents is damaged", place=str(self._tokens.files[file].path))

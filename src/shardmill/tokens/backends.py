@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,24 +24,49 @@ CORE_BYTES = -(-CACHE // (2 << 20)) * (2 << 20)
 BATCH = 1 << 17
 """Bytes of rows in one call of a tokenizer's own library, which takes a hundred times that in memory."""
 MARK = "\x02\x03"
-"""Stands behind each row that gigatoken gets, as a special token, so that all rows are one text. No end of it is a
-beginning of it: what stands beside it cannot make another one together with a part of it."""
+"""A special token that follows each row for gigatoken, so that all rows are one text. No suffix of it is a prefix of
+it, so a part of it and the text beside it can never form another one."""
 
 
 class Backend(Protocol):
-    """A library that encodes rows; it may raise anything, PanicException too."""
+    """A library that encodes rows; it may raise anything, so calls go through `library_errors`."""
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """The ids of all rows, one more after each that means nothing, and where each row begins.
+        """Return the ids of all rows, each followed by one meaningless id, and where each row begins.
 
-        Row i is data[offsets[i] : offsets[i+1] - gap]. What would come after the last row may be missing.
+        Row i is data[offsets[i] : offsets[i+1] - gap]. The id after the last row may be missing.
         """
 
 
+class LibraryError(Exception):
+    """A library could not encode, and said why."""
+
+    panic = False
+    """It is a Rust library, and its state is unknown now."""
+
+
+@contextmanager
+def library_errors() -> Iterator[None]:
+    """Turn whatever a library raises into LibraryError."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a library may raise anything
+        raise LibraryError(f"{type(error).__name__}: {error}") from None
+    except BaseException as error:
+        # A Rust panic is no Exception, and its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        failure = LibraryError(f"a panic of the library: {error}")
+        failure.panic = True
+        raise failure from None
+
+
 class ReferenceBackend:
-    """The tokenizer's own library. Its calls take many documents, so that threads seldom wait for the GIL."""
+    """The tokenizer's own library. A call takes many documents, so that threads rarely wait for the GIL."""
 
     def __init__(self, encode_batch: Callable[[list[str]], Iterable[Sequence[int]]]) -> None:
         self._encode_batch = encode_batch
@@ -65,7 +91,7 @@ class ReferenceBackend:
 
 
 def core_knows(scheme: Scheme | None) -> bool:
-    """Whether the core is there and splits text by this scheme."""
+    """Return whether the core is available and splits text by this scheme."""
     return scheme is not None and scheme.name in SCHEMES and core.available()
 
 
@@ -79,7 +105,7 @@ class CoreBackend:
         names: TokenNames | None = None,
         normalize: Callable[[str], str] | None = None,
     ) -> None:
-        """`names`: of tokens that are looked for in texts. `normalize`: brings a text into the normal form C."""
+        """`names`: of tokens that are found in texts. `normalize`: brings a text into Unicode's normal form C."""
         self._encoder = Encoder(model, dtype=dtype)
         self._room = np.empty(0, dtype)
         self._names, self._normalize = names, normalize
@@ -94,7 +120,7 @@ class CoreBackend:
             data, offsets = normalized(data, offsets, gap, self._normalize)
         ids, bounds = self._encode(data, offsets, gap)
         if split:
-            # The place that is free behind each row is that of the token which stands there.
+            # The free place after each row is for the token that was found there.
             inside = np.flatnonzero(split.ids >= 0)
             ids[bounds[inside + 1] - 1] = split.ids[inside]
             bounds = np.delete(bounds, inside + 1)
@@ -103,7 +129,7 @@ class CoreBackend:
     def _encode(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        # One buffer for all calls: what is handed on is as large as its tokens, not as large as its text.
+        # One buffer for all calls; what is returned is as large as its tokens, not as large as its text.
         if len(self._room) < room(offsets):
             self._room = np.empty(room(offsets), self._encoder.dtype)
         ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after", out=self._room)
@@ -113,24 +139,24 @@ class CoreBackend:
 
 
 class GigatokenBackend:
-    """A gigatoken tokenizer. Its caches grow with the text and go when it goes."""
+    """A gigatoken tokenizer. Its caches grow with the text, until it is deleted."""
 
     # Its thread pool is slower than one tokenizer in each of our threads: 130-270 MB/s against 390-550 with two. Its
-    # way to take many rows leads through awkward arrays and costs a call 0.7 ms with the GIL held; one text costs 4 µs.
+    # call for many rows goes through awkward arrays and takes 0.7 ms with the GIL held; that for one text takes 4 µs.
     def __init__(self, make: Callable[[dict[str, int]], Any], mark_id: int) -> None:
-        """`make` gives a tokenizer that also finds these special tokens; from `mark_id` on, no token has that id."""
+        """`make` returns a tokenizer that also finds the given special tokens; no token has an id from `mark_id` on."""
         self._tokenizer, self._mark_id = make({MARK: mark_id}), mark_id
 
     def rows(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """ValueError where a row holds the mark itself, which is text then."""
+        """Raise ValueError if a row contains the mark itself, which is then text."""
         count = len(offsets) - 1
         if count > 1 and not gap:
             text, expected = _joined(data, offsets), count
         else:
             text, expected = data[offsets[0] : offsets[-1] - gap].tobytes(), count - 1
-            if count > 1:  # what stands in the gaps stands nowhere else
+            if count > 1:  # what is in the gaps occurs nowhere else
                 text = text.replace(data[offsets[1] - gap : offsets[1]].tobytes(), MARK.encode())
         ids = self._ids(text)
         marks = places(ids >= self._mark_id)
@@ -143,8 +169,8 @@ class GigatokenBackend:
         return ids, bounds
 
     def _ids(self, text: bytes) -> NDArray[np.uint32]:
-        # A matrix of one row is never padded; and this is the call that gives an array and lets the GIL go. With a list
-        # in place of a BytesSource it would import awkward, a quarter of a second.
+        # This call returns an array and releases the GIL, and a matrix of one row is never padded. With a list in place
+        # of a BytesSource it would import awkward, which takes a quarter of a second.
         from gigatoken import BytesSource
 
         matrix, _ = self._tokenizer.encode_batch_padded(BytesSource(text), 0, parallel=False)
@@ -153,8 +179,8 @@ class GigatokenBackend:
 
 
 def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
-    """All rows, with the mark after each."""
-    # A tenth of a second, which text as it stands is spared.
+    """Return all rows, with the mark after each."""
+    # Imported here since it takes a tenth of a second, and text with gaps does not need it.
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -165,9 +191,9 @@ def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
 
 
 def from_ranks(ranks: bytes, scheme: str, special_tokens: dict[str, int]) -> Any:
-    """A tokenizer from a rank file's text, with the special tokens that it shall find in texts."""
+    """Make a gigatoken tokenizer from a rank file's text, with the special tokens that it shall find in texts."""
     from gigatoken import Tokenizer
 
-    # It wants a path, and has read it when it returns; a file for each call needs no clearing at exit.
+    # It wants a path, and has read the file when it returns.
     with as_file(ranks) as path:
         return Tokenizer.from_tiktoken(path, pretokenizer=scheme, special_tokens=special_tokens)

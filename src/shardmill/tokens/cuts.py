@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CUT_CONTEXT = 16
-"""A window given to a cut begins at the text's beginning or at least this many bytes before the place asked for."""
+"""A window passed to a `Cut` begins at the text's beginning, or at least this many bytes before the wanted place."""
 
 TAIL = 4
-"""Places in a window's last bytes may be missed, for want of what follows; a longer window shows them."""
+"""Places in so many last bytes of a window may be missed, since what follows is unknown; a longer window has them."""
 
 
 class UncuttableError(ShardmillError):
     """The text is too long for one call, and no safe places are known for this tokenizer."""
 
 
-# Everything below is ASCII, or a block whose class has not changed since Unicode 5, so that the places do not move with
-# the Unicode version of Python or of an engine. White space is written out, for the same reason.
+# Everything below is ASCII, or a block whose class has not changed since Unicode 5, so that the places do not depend on
+# the Unicode version of Python or of an engine. White space is written out for the same reason.
 _SPACE = rb"[ \t\x0b\x0c]"
 _WHITE = rb"[ \t-\r]"
 _PUNCT = rb"[!-&(-/:-@\[-`{-~]"  # no apostrophe
@@ -45,28 +45,28 @@ _R3 = rb"(?<=[A-Za-z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"
 _R23_CJK = rb"(?:" + _IDEOGRAPH_BEFORE + rb"|" + _KANA_BEFORE + rb")(?=" + _PUNCT + rb"|[0-9]|" + _CJK_PUNCT + rb")"
 
 _AT_LINE = {
-    # Of the white space before a word gpt2 gives the last character to the word or to itself, and joins the others.
+    # Of the white space before a word, the last character goes with the word or is alone, and the others are joined.
     "gpt2": rb"(?<=" + _WHITE + rb")(?=" + _WHITE + _BLACK + rb")|(?<=[!-~]\n)(?=" + _BLACK + rb")",
-    # Llama 3 and its kin join white space up to its last line end, whatever stands before.
+    # Llama 3 and similar patterns join white space up to its last line end, whatever comes before.
     "llama3": rb"(?<=[\r\n])(?=" + _BLACK + rb")",
-    # As Llama 3, but line ends and slashes after punctuation are one.
+    # As Llama 3, but line ends and slashes after punctuation are joined with it.
     "o200k": rb"(?<=[\r\n])(?=[!-.0-~])",
 }
 
 
 class Cut:
-    """Finds the first safe place at or after another, for the split patterns of one family."""
+    """Finds the first safe place at or after an offset, for the split patterns of one family."""
 
     def __init__(self, family: str, *, specials: bool = False) -> None:
-        # A special token holds no white space before white space, but letters, digits and punctuation in any order.
+        # A special token never contains a place of R1, but may have letters, digits and punctuation in any order.
         rules = [_R1] if specials else [_R1, _R2, _R3, _R23_CJK, _AT_LINE[family]]
         self._rules = re.compile(rb"|".join(rules))
 
     def __call__(self, window: bytes, at: int) -> int:
-        """The first safe place >= at that has text on both sides within the window, or -1.
+        """Return the first safe place >= at that has text on both sides within the window, or -1.
 
         It does not depend on where the window begins, if that is the text's beginning or CUT_CONTEXT bytes before `at`.
-        A place within the last TAIL bytes may go unseen. Bytes that are not UTF-8 count as U+FFFD.
+        A place within the last TAIL bytes may be missed. Bytes that are not UTF-8 count as U+FFFD.
         """
         at = max(at, 1)
         near = self._rules.search(window, at, min(len(window), at + 512))
@@ -75,7 +75,7 @@ class Cut:
         return self._far(window, at) if len(window) - at > 512 else -1
 
     def _far(self, window: bytes, at: int) -> int:
-        # The regular expression alone goes through a megabyte of one letter at 6 MB/s and holds the GIL; this at 300.
+        # The regular expression alone would search a megabyte of one letter at 6 MB/s with the GIL held; this does 300.
         place = at + 512 - TAIL
         step = 1 << 14
         while place < len(window):
@@ -98,7 +98,7 @@ def _classes() -> bytes:
 
 
 def _triples() -> NDArray[np.bool_]:
-    """Whether a place may be safe, by the classes of the byte before it and of the two after it."""
+    """Return whether a place may be safe, by the classes of the byte before it and of the two after it."""
     table = np.zeros((8, 8, 8), bool)
     table[[0, 1, 2, 3, 6, 7], 4, :] = True  # R1
     table[[[1], [2]], [2, 3], :] = True  # R2, R3
@@ -116,15 +116,15 @@ _LAST_ALIKE = [
     byte + next((n for n in range(256 - byte) if _CLASS[byte + n] != _CLASS[byte]), 256 - byte) - 1
     for byte in range(256)
 ]
-"""Of each byte the last one up to which all have its class."""
+"""For each byte the last one up to which all have the same class."""
 _TRIPLE = _triples()
 _NONE = np.zeros((1 << 18) + 2, bool)
 
 
 def _may_cut(block: bytes) -> NDArray[np.bool_]:
-    """For each place between the first byte of the block and its last but one, whether the rules are worth asking."""
-    # In a long run of one class no place is safe. Most runs show by their least and largest byte, at 12 GB/s; the
-    # classes of all bytes at 0.8, and with numpy's look-up in a table at 0.4.
+    """Return for each place after the first byte of the block, but for the last, whether it may be safe."""
+    # In a long run of one class no place is safe. Most runs are recognised by their least and largest byte, at 12 GB/s;
+    # finding the classes of all bytes does 0.8 GB/s, and with numpy's look-up in a table 0.4.
     values = np.frombuffer(block, np.uint8)
     if values.max() <= _LAST_ALIKE[values.min()]:
         return _NONE[: len(block) - 1]

@@ -1,4 +1,4 @@
-"""Rows of text for an encoder that finds no tokens by their names, and brings nothing into a normal form."""
+"""Prepares rows of text for the core, which neither finds tokens by their names nor normalises text."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from shardmill.core import not_normal
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_LOOKED_AT = 4  # bytes of a name by which most places are ruled out at once
-_PIECE = 1 << 16  # bytes that are normalised at once, about: the library takes forty times that
+_PREFIX_BYTES = 4  # of a name, by which most places are ruled out at once
+_PIECE = 1 << 16  # bytes that are normalised at once, about: the library takes forty times as much memory
 
 
 class SplitRows(NamedTuple):
-    """Rows of which one ends at every token that was found, in place of those that were given; with the same gaps."""
+    """The given rows, cut at every token that was found; with the same gaps."""
 
     data: NDArray[np.uint8]
     offsets: NDArray[np.int64]
     ids: NDArray[np.int64]
-    """Of each row the token that stands behind it; -1: a row that was given ends there."""
+    """The token after each row; -1: a given row ends there."""
 
 
 class TokenNames:
@@ -34,13 +34,13 @@ class TokenNames:
             ((name.encode(), id_) for name, id_ in names.items() if name), key=lambda one: -len(one[0])
         )
         shortest = min((len(name) for name, _ in self._names), default=0)
-        # Which bytes stand at the first places of any name.
-        self._allowed = np.zeros((min(_LOOKED_AT, shortest), 256), np.bool_)
+        # Which bytes occur at each of the first places of any name.
+        self._allowed = np.zeros((min(_PREFIX_BYTES, shortest), 256), np.bool_)
         for name, _ in self._names:
             self._allowed[range(len(self._allowed)), list(name[: len(self._allowed)])] = True
 
     def split(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> SplitRows | None:
-        """The rows data[offsets[i] : offsets[i+1] - gap] without the tokens in them; None: there are none."""
+        """Cut the rows data[offsets[i] : offsets[i+1] - gap] at the tokens in them; None: there are none."""
         begins = self._candidates(data, int(offsets[0]), int(offsets[-1]))
         if not len(begins):
             return None
@@ -55,7 +55,7 @@ class TokenNames:
         text = data[first : int(offsets[-1])].tobytes()
         between = zip([0, *(ends - first).tolist()], [*(begins - first).tolist(), len(text)], strict=True)
         joined = bytes(gap).join([text[begin:end] for begin, end in between])
-        # What stands behind a token has moved by what went before it.
+        # Text after a token has moved by the tokens that were removed before it.
         moved = first + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes - gap)])
         bounds = np.empty(len(offsets) + len(begins), np.int64)
         found = np.zeros(len(bounds) - 1, np.int64) - 1
@@ -66,7 +66,7 @@ class TokenNames:
         return SplitRows(np.frombuffer(joined, np.uint8), bounds, found)
 
     def _candidates(self, data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int64]:
-        """Where a name may begin."""
+        """Return where a name may begin."""
         text = data[first:last]
         firsts = [bytes([byte]) for byte in np.flatnonzero(self._allowed[0]).tolist()]
         at = np.concatenate([occurrences(text, byte) for byte in firsts])
@@ -78,7 +78,7 @@ class TokenNames:
     def _longest(
         self, data: NDArray[np.uint8], begins: NDArray[np.int64], limits: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Of each place the size and the id of the longest name that begins there and ends in its row; or 0."""
+        """Return size and id of the longest name that begins at each place and ends in its row; size 0: none."""
         sizes, ids = np.zeros((2, len(begins)), np.int64)
         left = np.arange(len(begins))
         for name, id_ in self._names:
@@ -91,7 +91,7 @@ class TokenNames:
 
 
 def _apart(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which names count where some overlap: from the left, and none inside another."""
+    """Return which names count where some overlap: from the left, and none inside another."""
     if np.all(begins[1:] >= begins[:-1] + sizes[:-1]):
         return np.arange(len(begins))
     kept, behind = list[int](), 0
@@ -105,7 +105,7 @@ def _apart(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.in
 def normalized(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int, normalize: Callable[[str], str]
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The rows with those normalised that may need it, which is rare."""
+    """Return the rows, with those normalised that may need it. Such rows are rare."""
     odd = np.flatnonzero(not_normal(data, offsets, gap)).tolist()
     if not odd:
         return data, offsets
@@ -123,7 +123,7 @@ def normalized(
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """The text in pieces that are normalised each by itself: a space never becomes one with what stands before it."""
+    """Yield the text in pieces that can be normalised separately: a space never combines with what is before it."""
     at = 0
     while at < len(text):
         end = text.find(b" ", at + _PIECE)

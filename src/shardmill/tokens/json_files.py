@@ -15,7 +15,7 @@ from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.tokens import backends, schemes, self_check
 from shardmill.tokens.sentencepiece_files import spelled
-from shardmill.tokens.tokenizers import Reference, Tokenizer
+from shardmill.tokens.tokenizers import BytePairTokenizer, Reference
 
 END_NAMES = (
     "<|endoftext|>",
@@ -28,10 +28,10 @@ END_NAMES = (
     "[EOS]",
     "[SEP]",
 )
-"""What the end of a text is called where no tokenizer_config.json says it, the most likely first."""
+"""Names of the end-of-text token where no tokenizer_config.json says it, the most likely first."""
 
 
-class JsonTokenizer(Tokenizer):
+class JsonTokenizer(BytePairTokenizer):
     """The tokenizer of a tokenizer.json, and of the tokenizer_config.json beside it if there is one."""
 
     library_name = "tokenizers"
@@ -82,7 +82,7 @@ class JsonTokenizer(Tokenizer):
         return str(self._library.decode(ids.tolist(), skip_special_tokens=False)).encode()
 
     def token_bytes(self, id_: int) -> bytes:
-        """Decoded alone, a token may lose its space, and part of a character becomes U+FFFD."""
+        """Avoid the decoder where possible: alone, a token may lose its space, and half a character becomes U+FFFD."""
         if self._byte_level or "ByteLevel" in self._decoders:
             return self.vocabulary[id_]
         if self._decoders & {"Metaspace", "Replace", "ByteFallback"}:
@@ -95,24 +95,23 @@ class JsonTokenizer(Tokenizer):
     def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
         return [found.ids for found in self._library.encode_batch_fast(texts, add_special_tokens=False)]
 
-    @cached_property
-    def _model(self) -> Model:
+    def _make_model(self) -> Model:
         assert self.scheme is not None
         added, model = set(self._names.values()), self._rules["model"]
         tokens = [b"" if id_ in added else token for id_, token in enumerate(self.vocabulary)]
-        # They are texts, or pairs.
+        # Merges are strings or pairs.
         pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
         merges = merge_rows(self._vocab, ((left, right) for left, right in pairs))
         return Model(tokens, self.scheme.name, merges, whole_first=bool(model.get("ignore_merges")))
 
-    def _gigatoken(self, more: dict[str, int]) -> Any:
+    def _make_gigatoken(self, more: dict[str, int]) -> Any:
         from gigatoken import Tokenizer
 
         return Tokenizer.from_json(_for_gigatoken(self._rules, self.specials, more))
 
 
 def _load(text: bytes, specials: str, place: str) -> Any:
-    """The library's own tokenizer of these rules."""
+    """Load the rules with the library. UsageError if it cannot."""
     factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
     try:
         made = factory.from_str(text.decode())
@@ -139,7 +138,7 @@ def _parse(text: bytes, place: str) -> dict[str, Any]:
 
 
 def _normal_form(rules: dict[str, Any]) -> str:
-    """The type of the normalizer, empty if there is none."""
+    """Return the type of the normalizer, empty if there is none."""
     normalizer = rules.get("normalizer")
     if isinstance(normalizer, dict) and normalizer.get("type") == "Sequence" and len(normalizer["normalizers"]) < 2:
         normalizer = next(iter(normalizer["normalizers"]), None)
@@ -147,21 +146,21 @@ def _normal_form(rules: dict[str, Any]) -> str:
 
 
 def _are_plain(tokens: list[dict[str, Any]], normalizes: bool) -> bool:
-    """Whether tokens are found wherever their names stand in a text, whatever stands beside them, all in one go."""
+    """Return whether tokens are found wherever their names occur in a text, whatever is beside them, in one pass."""
     flagged = any(token.get(flag) for token in tokens for flag in ("single_word", "lstrip", "rstrip"))
     after_normalising = {bool(token.get("normalized")) for token in tokens}
     return not flagged and len(after_normalising) < 2 and not (normalizes and True in after_normalising)
 
 
 def _reaches_out(token: dict[str, Any]) -> bool:
-    """Whether a token that is found in texts holds white space, or changes what stands behind it."""
+    """Return whether a token that is found in texts contains white space, or changes what follows it."""
     return bool(token.get("rstrip") or token.get("single_word") or any(map(str.isspace, token["content"])))
 
 
 def _for_gigatoken(rules: dict[str, Any], specials: str, more: dict[str, int]) -> bytes:
-    """The rules with more special tokens, but without what adds tokens at the ends.
+    """Return the rules with more special tokens, and without what adds tokens at the ends.
 
-    If special tokens are text, those that the rules have are left out.
+    If special tokens are to be text, those in the rules are left out.
     """
     added = rules.get("added_tokens") or []
     if specials != "parse":
@@ -173,7 +172,7 @@ def _for_gigatoken(rules: dict[str, Any], specials: str, more: dict[str, int]) -
 
 
 def token_bytes(vocab: dict[str, int], added: Container[str], largest: int) -> list[bytes]:
-    """The bytes of each id: tokens that were not added are written with a printable character for each byte."""
+    """Return the bytes of each id. Tokens that were not added are written with a printable character for each byte."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     alphabet = {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -185,7 +184,7 @@ def token_bytes(vocab: dict[str, int], added: Container[str], largest: int) -> l
 
 
 def _end_of_text(names: dict[str, int], config: bytes | None, vocab: dict[str, int]) -> int | None:
-    """The id of what ends a text: by the configuration's eos_token, else by the names in use."""
+    """Return the id of the end-of-text token: the configuration's eos_token, else one of the usual names."""
     if config:
         try:
             token = json.loads(config).get("eos_token")

@@ -1,4 +1,4 @@
-"""A tokenizer by its name, its file, its folder or its hub id."""
+"""Loads a tokenizer by its name, file, folder or hub id."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.storage import writing_temporary_files
-from shardmill.tokens import backends, vocabulary
+from shardmill.tokens import backends, rank_files
 from shardmill.tokens.json_files import JsonTokenizer
 from shardmill.tokens.rank_files import RankTokenizer
 from shardmill.tokens.schemes import SCHEMES, Scheme, by_pattern
@@ -27,7 +27,7 @@ SPECIALS = ("text", "parse", "error")
 
 @dataclass(frozen=True)
 class Published:
-    """A rank file that has a name, and what does not stand in it."""
+    """A rank file that has a name, and what the file itself does not say."""
 
     scheme: str
     special_tokens: dict[str, int]
@@ -36,14 +36,14 @@ class Published:
     vocab_size: int
 
 
-_END, _PROMPT = vocabulary.END_OF_TEXT, "<|endofprompt|>"
+_END, _PROMPT = rank_files.END_OF_TEXT, "<|endofprompt|>"
 _FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 
+_GPT2 = Published("gpt2", {_END: 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", 50257)
+
 PUBLISHED = {
-    "gpt2": Published("gpt2", {_END: 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", 50257),
-    "r50k_base": Published(
-        "gpt2", {_END: 50256}, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930", 50257
-    ),
+    "gpt2": _GPT2,
+    "r50k_base": _GPT2,
     "p50k_base": Published(
         "gpt2", {_END: 50256}, "94b5ca7dff4d00767bc256fdd1b27e5b17361d7b8a5f968547f9f23eb70d2069", 50281
     ),
@@ -60,7 +60,7 @@ PUBLISHED = {
         200019,
     ),
 }
-"""As tiktoken defines them. p50k_base is GPT-2's and 24 tokens more, so it is here too."""
+"""As tiktoken defines them."""
 
 _ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 BUILT_IN = ("gpt2", "r50k_base", "p50k_base")
@@ -78,7 +78,7 @@ class ListedTokenizer:
 
 
 def list_tokenizers() -> list[ListedTokenizer]:
-    """The tokenizers that have names; any others are given as a file, a folder or a hub id."""
+    """Return the tokenizers that have names; others are given as a file, a folder or a hub id."""
     return [
         ListedTokenizer(
             name,
@@ -92,7 +92,7 @@ def list_tokenizers() -> list[ListedTokenizer]:
 
 
 def load_tokenizer(spec: str, *, pattern: str | None = None, specials: str = "text") -> Tokenizer:
-    """The tokenizer of that name or file. UsageError, with the way out, if there is none or it cannot be had here."""
+    """Load the tokenizer of that name, file, folder or hub id. UsageError, with a hint, if that is not possible."""
     if specials not in SPECIALS:
         raise UsageError(f"special tokens cannot be `{specials}`", hint=f"one of {', '.join(SPECIALS)}")
     path = Path(spec)
@@ -126,7 +126,7 @@ def _published(name: str, text: bytes, specials: str) -> Tokenizer:
 
 def _ranks_of(name: str) -> bytes:
     if name in BUILT_IN:
-        return vocabulary.p50k_ranks() if name == "p50k_base" else vocabulary.gpt2_ranks()
+        return rank_files.p50k_ranks() if name == "p50k_base" else rank_files.gpt2_ranks()
     from tiktoken.load import read_file_cached
 
     url = _ADDRESS.format(name)
@@ -142,7 +142,7 @@ def _ranks_of(name: str) -> bytes:
 
 
 def _cached(name: str) -> bool:
-    """Whether tiktoken has the vocabulary already; it looks in these places, under the hash of the address."""
+    """Return whether tiktoken's cache has the vocabulary, which is in one of these folders under the URL's hash."""
     folder = os.environ.get("TIKTOKEN_CACHE_DIR", os.environ.get("DATA_GYM_CACHE_DIR"))
     if folder is None:
         with writing_temporary_files():
@@ -179,7 +179,7 @@ def _from_file(path: Path, pattern: str | None, specials: str) -> Tokenizer:
 
 
 def _from_rank_file(path: Path, text: bytes, pattern: str | None, specials: str) -> Tokenizer:
-    """By its content if that is known; else by the pattern, which such a file does not hold."""
+    """Recognise a published file by its content; others need a pattern, which such a file does not contain."""
     digest = hashlib.sha256(text).hexdigest()
     published = next((name for name, known in PUBLISHED.items() if known.sha256 == digest), None)
     if pattern is None and published:

@@ -1,19 +1,28 @@
-"""Tokenizers whose vocabulary is a rank file, as tiktoken's are."""
+"""Tokenizers whose vocabulary is a rank file, as tiktoken's are: a line per token, its bytes in base64 and its rank."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import functools
+import itertools
+import string
+import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from shardmill.core import Model, parse_ranks
 from shardmill.errors import UsageError
-from shardmill.tokens import backends, vocabulary
+from shardmill.tokens import backends
 from shardmill.tokens.schemes import Scheme
-from shardmill.tokens.tokenizers import Reference, Tokenizer
+from shardmill.tokens.tokenizers import BytePairTokenizer, Reference
+
+END_OF_TEXT = "<|endoftext|>"
 
 
-class RankTokenizer(Tokenizer):
+class RankTokenizer(BytePairTokenizer):
     """The tokenizer of a rank file's text, split by a known scheme or else by a regular expression."""
 
     library_name = "tiktoken"
@@ -29,7 +38,7 @@ class RankTokenizer(Tokenizer):
         place: str,
         published: bool = False,
     ) -> None:
-        """UsageError where tiktoken refuses the vocabulary or the pattern."""
+        """Raise UsageError if tiktoken refuses the vocabulary or the pattern."""
         super().__init__(name, text, specials, place)
         self._text, self._published = text, published
         if isinstance(scheme, Scheme):
@@ -37,18 +46,18 @@ class RankTokenizer(Tokenizer):
         else:
             self.pattern = self._regex = scheme
         self.special_tokens = special_tokens
-        self.eot = special_tokens.get(vocabulary.END_OF_TEXT)
+        self.eot = special_tokens.get(END_OF_TEXT)
         self.found = special_tokens if specials == "parse" else {}
-        largest_rank = vocabulary.last_rank(text, place) if published else max(self._ranks.values())
+        largest_rank = last_rank(text, place) if published else max(self._ranks.values())
         self.largest_id = max(largest_rank, *special_tokens.values(), 0)
         if not published:
-            self.reference()  # an error in the vocabulary or the pattern is told now
+            self.reference()  # so that an error in the vocabulary or the pattern is raised now
         self._choose_engine(
             list(special_tokens),
             [self._regex],
             published,
             core=backends.core_knows(self.scheme),
-            # It refuses to look for a special token whose id lies among the ranks, as the one of p50k_base does.
+            # It refuses to find a special token whose id lies among the ranks, as that of p50k_base does.
             gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self.found.values()),
         )
         if self.scheme:
@@ -56,17 +65,17 @@ class RankTokenizer(Tokenizer):
 
     @cached_property
     def _ranks(self) -> dict[bytes, int]:
-        return vocabulary.parse(self._text, self._place, known=self._published)
+        return parse(self._text, self._place, known=self._published)
 
     @cached_property
     def vocabulary(self) -> list[bytes]:
-        return vocabulary.by_id(self._ranks, self.special_tokens)
+        return by_id(self._ranks, self.special_tokens)
 
     @cached_property
     def _dense(self) -> bytes:
         """The file with a token for every rank, as gigatoken wants it."""
-        complete = self._text.count(b"\n") == vocabulary.last_rank(self._text, self._place) + 1
-        return self._text if complete else vocabulary.without_gaps(self._text, self._ranks)
+        complete = self._text.count(b"\n") == last_rank(self._text, self._place) + 1
+        return self._text if complete else without_gaps(self._text, self._ranks)
 
     @cached_property
     def _tiktoken(self) -> Any:
@@ -80,7 +89,7 @@ class RankTokenizer(Tokenizer):
             raise UsageError(f"tiktoken refuses this vocabulary or pattern: {error}", place=self._place) from None
 
     def reference(self) -> Reference:
-        # An eighth of a second with the GIL held: not once for each thread.
+        # It takes an eighth of a second with the GIL held: not once for each thread.
         with self._building:
             encoding = self._tiktoken
         if self.found:
@@ -91,12 +100,71 @@ class RankTokenizer(Tokenizer):
     def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
         return map(self.reference(), texts)
 
-    @cached_property
-    def _model(self) -> Model:
+    def _make_model(self) -> Model:
         assert self.scheme is not None
-        tokens = parse_ranks(self._text) if self._published else vocabulary.by_id(self._ranks, {})
+        tokens = parse_ranks(self._text) if self._published else by_id(self._ranks, {})
         return Model(tokens, self.scheme.name)
 
-    def _gigatoken(self, more: dict[str, int]) -> Any:
+    def _make_gigatoken(self, more: dict[str, int]) -> Any:
         assert self.scheme is not None
         return backends.from_ranks(self._dense, self.scheme.gigatoken, {**self.found, **more})
+
+
+@functools.cache
+def gpt2_ranks() -> bytes:
+    """Return GPT-2's rank file (the same as tiktoken's r50k_base), from this package."""
+    return zlib.decompress(Path(__file__).with_name("gpt2.ranks").read_bytes())
+
+
+def p50k_ranks() -> bytes:
+    """Return the rank file of p50k_base: GPT-2's, a gap for the end of text, and runs of 2 to 25 spaces."""
+    spaces = [f"{base64.b64encode(b' ' * (2 + n)).decode('ascii')} {50257 + n}\n" for n in range(24)]
+    return gpt2_ranks() + "".join(spaces).encode("ascii")
+
+
+def parse(text: bytes, place: str, *, known: bool = False) -> dict[bytes, int]:
+    """Return ranks by token bytes. UsageError if the text is not a rank file; a `known` one is not checked."""
+    if known:
+        decode = binascii.a2b_base64
+        return {decode(token): int(rank) for token, rank in map(bytes.split, text.splitlines())}
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line:
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise UsageError(
+                "not a rank file (each line: base64, a space, a number)", place=f"{place}, line {number}"
+            ) from None
+    return ranks
+
+
+def by_id(ranks: dict[bytes, int], special_tokens: dict[str, int]) -> list[bytes]:
+    """Return the bytes of every id in order; empty for ids that do not exist."""
+    tokens = {rank: token for token, rank in ranks.items()} | {
+        id_: name.encode() for name, id_ in special_tokens.items()
+    }
+    return [tokens.get(id_, b"") for id_ in range(max(tokens) + 1)]
+
+
+def last_rank(text: bytes, place: str) -> int:
+    """Return the largest rank, which is in the last line."""
+    line = text.rstrip().rpartition(b"\n")[2]
+    return max(parse(line, place).values(), default=-1)
+
+
+def without_gaps(text: bytes, ranks: dict[bytes, int]) -> bytes:
+    """Return the rank file with the ranks filled that it leaves free for special tokens: gigatoken wants every one.
+
+    The fillers are a letter and a digit, which every split pattern separates, so they never occur.
+    """
+    taken = set(ranks.values())
+    free = [rank for rank in range(max(taken)) if rank not in taken]
+    fillers = [bytes(pair) for pair in itertools.product(string.ascii_letters.encode(), string.digits.encode())]
+    fillers = [filler for filler in fillers if filler not in ranks]
+    if not free or len(free) > len(fillers):
+        return text
+    filled = {rank: token for token, rank in ranks.items()} | dict(zip(free, fillers, strict=False))
+    return b"".join(b"%b %d\n" % (base64.b64encode(filled[rank]), rank) for rank in sorted(filled))

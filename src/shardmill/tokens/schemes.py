@@ -1,4 +1,4 @@
-"""Split patterns that are known, and what follows from each for cutting a text."""
+"""The known split patterns, and what follows from each for cutting a text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ class Scheme:
 
     name: str
     patterns: tuple[str, ...]
-    """The first as tiktoken is given it; the others mean the same."""
+    """The first as tiktoken gets it; the others are equivalent."""
     gigatoken: str
     """gigatoken's name for it."""
     family: str
-    """Which rules give its safe places (cuts.py)."""
+    """Which rules of cuts.py find its safe places."""
     digit_group: int = 0
-    """Digits go in groups of so many, from the beginning of a number; 0: they do not."""
+    """Digits are grouped by so many, from the beginning of a number; 0: they are not."""
     looks_past_white: bool = True
-    """White space is grouped by where its last line end stands."""
+    """White space is grouped by the position of its last line end."""
 
 
 _HEAD = r"[^\r\n\p{L}\p{N}]?"
@@ -91,7 +91,7 @@ SCHEMES = {
     )
 }
 
-# DeepSeek V3 splits three times over, so no one pattern says it; tiktoken cannot be its reference.
+# DeepSeek V3 splits three times, so no single pattern describes it, and tiktoken cannot be its library.
 DEEPSEEK = Scheme(
     "deepseek-v3",
     (
@@ -107,12 +107,12 @@ DEEPSEEK = Scheme(
 
 
 def by_pattern(pattern: str) -> Scheme | None:
-    """The scheme that splits as this regular expression does, if it is one of those known."""
+    """Return the scheme that splits as this regular expression does, if it is known."""
     return next((scheme for scheme in SCHEMES.values() if pattern in scheme.patterns), None)
 
 
 def of_pre_tokenizer(rules: Any) -> Scheme | None:
-    """The scheme of the `pre_tokenizer` of a tokenizer.json, if it is one of those known."""
+    """Return the scheme of the `pre_tokenizer` of a tokenizer.json, if it is known."""
     steps = rules.get("pretokenizers", []) if isinstance(rules, dict) and rules.get("type") == "Sequence" else [rules]
     if not steps or not all(isinstance(step, dict) for step in steps):
         return None

@@ -1,4 +1,4 @@
-"""What two libraries must agree on before the faster one is trusted: a hard text, and the class of every character."""
+"""What two libraries must agree on before the faster one is used: a hard text, and the class of every character."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill import __version__
+from shardmill.tokens.backends import LibraryError, library_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from shardmill.tokens.unicode_mismatch import Characters
 
 TESTED = {"gigatoken": "0.10.", "tiktoken": "0.14.", "tokenizers": "0.23."}
-"""Releases whose classes of characters are those of `unicode_mismatch`: there the tests compare every character in ten
-surroundings. Any other release is compared when a tokenizer is loaded, in half a second."""
+"""Releases whose classes of characters are those of `unicode_mismatch`: the tests compare every character in ten
+contexts. Any other release is compared when a tokenizer is loaded, which takes half a second."""
 
-# Nothing here has changed its class between the Unicode versions of the libraries; rows with such characters go to
-# the reference anyway.
+# No character here has changed its class between the Unicode versions of the libraries; rows with such characters go
+# to the tokenizer's own library anyway.
 FRAGMENTS = [
     *"aZéßǅʰªж中日かカ한ไกनि1٣²Ⅷ!'’\"/-_.,<|>{}\\~^\x00\x1f\x7f",
     *"\t\n\v\f\r \x85\xa0\u1680\u2003\u200b\u200d\u2028\u202f\u3000\ufeff\ufffd",
@@ -38,7 +39,7 @@ FRAGMENTS = [
 
 
 def texts(names: Sequence[str], rows: int = 400) -> list[bytes]:
-    """Rows of fragments in a fixed disorder, with the names of special tokens among them."""
+    """Return rows of fragments in a fixed random order, with the names of special tokens among them."""
     disorder = random.Random(20)
     fragments = FRAGMENTS + list(names)[:40]
     made = ["".join(disorder.choices(fragments, k=disorder.randint(1, 24))) for _ in range(rows)]
@@ -47,8 +48,8 @@ def texts(names: Sequence[str], rows: int = 400) -> list[bytes]:
 
 @cache
 def hard_text() -> bytes:
-    """100 kB that two releases of a library hardly encode alike if they differ anywhere: fragments, all pairs of ASCII
-    characters, and every character of the scripts below U+3000."""
+    """Return 100 kB of text that would show nearly any difference between two releases of a library: fragments, all
+    pairs of ASCII characters, and every character of the scripts below U+3000."""
     pairs = " ".join(map("".join, product(map(chr, range(0x20, 0x7F)), repeat=2)))
     scripts = "a" + " a".join(map(chr, range(0xA0, 0x3000)))
     return b"\n".join([*texts([], 100), pairs.encode(), scripts.encode()])
@@ -56,7 +57,7 @@ def hard_text() -> bytes:
 
 @cache
 def version(library: str) -> str:
-    """The installed release of a library; nothing where it is not installed. The core comes with this package."""
+    """Return the installed release of a library; empty if it is not installed. The core is part of this package."""
     if library == "core":
         return __version__
     found = importlib.util.find_spec(library)
@@ -75,12 +76,12 @@ def version(library: str) -> str:
 
 
 def tested(*libraries: str) -> bool:
-    """Whether the installed releases are those that the tests compare character by character."""
+    """Return whether the installed releases are those that the tests compare character by character."""
     return all(version(library).startswith(TESTED[library]) for library in libraries)
 
 
 def agree(backend: Backend, reference: Callable[[str], list[int]], rows: Sequence[bytes]) -> bool:
-    """Whether the backend gives the reference's ids for all rows."""
+    """Return whether the backend gives the reference's ids for all rows."""
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     ids, bounds = backend.rows(np.frombuffer(b"".join(rows), np.uint8), offsets, 0)
@@ -91,7 +92,7 @@ def agree(backend: Backend, reference: Callable[[str], list[int]], rows: Sequenc
 
 
 def every_character(mismatch: Characters | None) -> list[bytes]:
-    """Every character of the planes that hold text, where its class matters, but for those that are known to differ."""
+    """Return rows with every character of the planes that hold text, except those that are known to differ."""
     codes = [code for code in range(0x80, 0x34000) if not 0xD800 <= code < 0xE000]
     rows = [
         " ".join(f"a{chr(code)}'s1{chr(code)}A" for code in codes[start : start + 100]).encode()
@@ -107,17 +108,13 @@ def trusted(
     mismatch: Characters | None,
     *libraries: str,
 ) -> bool:
-    """Whether a backend can be made and agrees with the reference, in every character where these releases are new."""
+    """Return whether a backend can be made and agrees with the reference; on every character for untested releases."""
     rows = texts(names)
     if not tested(*libraries):
         rows += every_character(mismatch)
     try:
-        return agree(make(), reference, rows)
-    except MemoryError:
-        raise
-    except Exception:  # noqa: BLE001 - gigatoken refuses what it does not know with errors of many types
+        with library_errors():
+            agrees = agree(make(), reference, rows)
+    except LibraryError:
         return False
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":
-            raise
-        return False
+    return agrees

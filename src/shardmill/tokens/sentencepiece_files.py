@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """The tokenizer of a SentencePiece model. Such a text is normalised as a whole, so it has no known safe places."""
+    """The tokenizer of a SentencePiece model, which normalises a text as a whole, so no safe places are known."""
 
     library_name = engine_name = "sentencepiece"
     library_bytes = 50  # 46 for English
@@ -57,7 +57,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def spelled(piece: str) -> bytes:
-    """The bytes that a piece of a vocabulary stands for: a space is written `▁`, a byte by itself `<0xE4>`."""
+    """Return the bytes of an entry of the vocabulary, where a space is written `▁`, and a single byte `<0xE4>`."""
     if re.fullmatch("<0x[0-9A-F]{2}>", piece):
         return bytes.fromhex(piece[3:5])
     return piece.replace("▁", " ").encode()

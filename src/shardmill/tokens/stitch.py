@@ -1,61 +1,75 @@
-"""One text that is longer than a call may be, encoded exactly: cut where that is safe, stitched where it is not.
+"""Encodes one text of any length exactly: it is cut where that is safe, and stitched where it is not.
 
 Why stitching is exact. A byte-level BPE encoding of a pretoken is the only sequence of tokens over its bytes in which
-no two neighbours would have been merged otherwise; so a stretch of such a sequence is one too, and two of them that
-share a token can be glued there. Window B begins at a token of window A, and they are glued at a token with the same
-beginning and end in both. The margins keep that token away from both ends, where a window's split into pretokens
-may not be that of the whole: a contraction, a token longer than the rest, a special token cut in two.
-Two things reach further than a margin, and are treated apart: groups of three digits count from the beginning of
-the number, and white space is grouped by where its last line end stands, however far that is.
+no two neighbours would have been merged differently. So a part of such a sequence is one too, and two parts that share
+a token can be joined there. Window B begins at a token of window A, and they are joined at a token with the same
+beginning and end in both. The margins keep that token away from both ends, where a window's split into pretokens may
+differ from that of the whole: a contraction, a token longer than the rest, a special token cut in two.
+Two things reach further than a margin, and are handled apart: groups of three digits count from the beginning of the
+number, and white space is grouped by the position of its last line end, however far away that is.
 """
 
 from __future__ import annotations
 
+import re
+import struct
+import tempfile
 import unicodedata
+import zlib
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.storage import writing_temporary_files
 from shardmill.tokens.cuts import CUT_CONTEXT, UncuttableError
-from shardmill.tokens.look_ahead import WHITE, LookAhead
-from shardmill.tokens.numerals import begins_group
+from shardmill.tokens.unicode_mismatch import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from shardmill.tokens.schemes import Scheme
+
 STEP = 1 << 20
 WINDOW = 1 << 16
 """Bytes of a window where no place is safe. One run of GPT-2 digits in gigatoken: 3.6 MB/s, 2.4 with 1 << 18."""
 OVERLAP = 1 << 12
+SLICE = 1 << 18
+"""Larger pieces are read in slices of this size, so that the buffer stays small."""
+SPOOL = 1 << 22
+"""Bytes of compressed white space that are held in memory; more goes to a temporary file."""
+
+WHITE = (
+    "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
+"""What \\s matches in every split pattern. Python's own isspace() also has U+001C to U+001F."""
 
 
 @dataclass(frozen=True)
 class Stitching:
-    """What must be known of a tokenizer to encode a text in parts."""
+    """What must be known about a tokenizer to encode a text in parts."""
 
     cut: Callable[[bytes, int], int]
     lengths: Callable[[], NDArray[np.int64]]
     """Bytes of each token, by id."""
-    digit_group: int = 0
-    """Digits are grouped by so many, from the beginning of a number; 0: they are not."""
-    looks_past_white: bool = False
-    """White space is grouped by where its last line end stands."""
-    normalizes: bool = False
+    scheme: Scheme
+    normalizes: bool
     """The text is brought into NFC first."""
-    specials: bool = False
+    specials: bool
     """Special tokens are found in the text."""
-    little: bool = False
+    little: bool
     """The library takes a hundred times the text in memory, so it gets little of it at once."""
-    large_windows: bool = False
-    """The engine merges a long stretch as fast as a short one, so windows are worth being large."""
+    large_windows: bool
+    """The engine merges a long run as fast as a short one, so large windows pay."""
 
     @property
     def window(self) -> int:
-        """Bytes that each window goes further where there are no safe places."""
+        """Bytes by which each window extends the one before, where there are no safe places."""
         return 8 * WINDOW if self.large_windows else WINDOW
 
     @property
@@ -72,7 +86,7 @@ class Stitching:
 def encode_stream(
     pieces: Iterable[bytes | memoryview], encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> Iterator[NDArray[Any]]:
-    """The tokens of one text that comes in pieces. `encode` gives the tokens of a text taken alone."""
+    """Yield the tokens of one text that comes in pieces. `encode` returns the tokens of a text taken alone."""
     with closing(LookAhead(pieces)) as ahead:
         while ahead.fill(how.step):
             place = len(ahead.text) if ahead.ended else _late_cut(ahead.text, how.cut)
@@ -83,7 +97,7 @@ def encode_stream(
 
 
 def _late_cut(text: bytes, cut: Callable[[bytes, int], int]) -> int:
-    """A safe place, late in the text if there is one there, or -1."""
+    """Return a safe place, if possible late in the text, or -1."""
     for at in (len(text) - (1 << 12), len(text) - (1 << 16), len(text) // 2, 1):
         place = _cut_after(text, at, len(text), cut)
         if place > 0:
@@ -92,7 +106,7 @@ def _late_cut(text: bytes, cut: Callable[[bytes, int], int]) -> int:
 
 
 def _cut_after(text: bytes, at: int, end: int, cut: Callable[[bytes, int], int]) -> int:
-    """The first safe place in the text from `at` up to `end`, or -1."""
+    """Return the first safe place in the text from `at` up to `end`, or -1."""
     begin = max(0, at - CUT_CONTEXT)
     place = cut(text[begin:end], at - begin)
     return begin + place if place > 0 else -1
@@ -100,7 +114,7 @@ def _cut_after(text: bytes, at: int, end: int, cut: Callable[[bytes, int], int])
 
 @dataclass(frozen=True)
 class _Window:
-    """The text in hand from `begin` to `end`, encoded alone."""
+    """The buffered text from `begin` to `end`, encoded alone."""
 
     begin: int
     end: int
@@ -108,11 +122,11 @@ class _Window:
     """It ends at a safe place, or with the text."""
     tokens: NDArray[Any]
     bounds: NDArray[np.int64]
-    """Where the tokens begin, and behind the last, where that ends; in the text in hand."""
+    """Where the tokens begin and the last one ends, in the buffered text."""
 
 
 def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], how: Stitching) -> Iterator[NDArray[Any]]:
-    """The tokens up to the first safe place after a stretch that has none, or up to the text's end."""
+    """Yield the tokens up to the first safe place after a run of text that has none, or up to the text's end."""
     window = _encode_window(ahead, 0, min(how.window, len(ahead.text)), encode, how)
     given = 0
     while not window.whole:
@@ -129,7 +143,7 @@ def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], how: Stit
 def _follow(
     ahead: LookAhead, window: _Window, encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> tuple[_Window, int, int]:
-    """The next window, and the token at which both are the same, by its number in each."""
+    """Return the next window, and a token that is the same in both, by its number in each."""
     overlap = max(OVERLAP, 4 * how.margin)
     while overlap < window.end:
         begin = _restart(ahead.text, window, window.end - overlap, how)
@@ -148,7 +162,7 @@ def _follow(
 def _encode_window(
     ahead: LookAhead, begin: int, known: int, encode: Callable[[bytes], NDArray[Any]], how: Stitching
 ) -> _Window:
-    """The window from `begin` that goes so much further than what is known to have no safe place."""
+    """Encode the window from `begin` to behind `known`, up to which there is no safe place."""
     limit = known + how.window
     ahead.fill(limit + CUT_CONTEXT)
     text = ahead.text
@@ -161,7 +175,7 @@ def _encode_window(
             end -= 1
     if how.normalizes and not unicodedata.is_normalized("NFC", text[begin:end].decode()):
         raise UncuttableError("the text must be normalised, and has no place where it may be cut for too long")
-    future = b"" if whole or not how.looks_past_white else _future(ahead, begin, end, how)
+    future = b"" if whole or not how.scheme.looks_past_white else _future(ahead, begin, end, how)
     tokens = encode(text[begin:end] + future)
     bounds = np.zeros(len(tokens) + 1, np.int64)
     np.cumsum(how.lengths()[tokens], out=bounds[1:])
@@ -171,30 +185,33 @@ def _encode_window(
 
 
 def _future(ahead: LookAhead, begin: int, end: int, how: Stitching) -> bytes:
-    """What must stand behind the window so that the white space at its end is split as in the whole."""
+    """Return what must follow the window so that the white space at its end is split as in the whole text."""
     window = ahead.text[begin:end].decode()
     white = len(window) - len(window.rstrip(WHITE))
     if not white:
         return b""
     if how.specials and white > how.margin // 4:
-        # What a special token behind it would mean for the white space differs between the patterns.
+        # What a special token after white space means for it differs between the patterns.
         raise UncuttableError("white space is too long where special tokens are looked for in the text")
     line_end, last = ahead.white_after(end)
     return b"\n" if line_end else b"" if last else b"x"
 
 
 def _restart(text: bytes, window: _Window, before: int, how: Stitching) -> int:
-    """A place where the next window may begin, at or before another, or -1: a token begins there, and a character,
-    and a group of digits if it is a digit."""
+    """Return a place at or before another where the next window may begin, or -1.
+
+    A token and a character begin there, and a group of digits if it is a digit.
+    """
+    group = how.scheme.digit_group
     last = int(np.searchsorted(window.bounds, before, side="right"))
     for place in window.bounds[max(1, last - 64) : last][::-1].tolist():
-        if text[place] & 0xC0 != 0x80 and (not how.digit_group or begins_group(text, place, how.digit_group)):
+        if text[place] & 0xC0 != 0x80 and (not group or begins_group(text, place, group)):
             return int(place)
     return -1
 
 
 def _join(bounds: NDArray[np.int64], others: NDArray[np.int64], first: int, last: int) -> tuple[int, int] | None:
-    """A token between two places that has the same beginning and end in both, by its number in each."""
+    """Find a token between two places that has the same beginning and end in both, by its number in each."""
     low, high = np.searchsorted(bounds, first), np.searchsorted(bounds, last, side="right")
     near = others[: np.searchsorted(others, last, side="right")]
     _, at, other = np.intersect1d(bounds[low : high - 1], near[:-1], assume_unique=True, return_indices=True)
@@ -204,3 +221,161 @@ def _join(bounds: NDArray[np.int64], others: NDArray[np.int64], first: int, last
         return None
     middle = same[len(same) // 2]
     return int(at[middle]), int(other[middle])
+
+
+class LookAhead:
+    """A buffer with the next part of the text, and what comes after it."""
+
+    def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
+        self.text = b""
+        self.ended = False
+        """Nothing comes after the buffered text."""
+        self._behind = 0
+        self._pieces = _slices(pieces)
+        self._ahead = _Spool()
+        self._white = (0, 0, False)
+
+    def fill(self, size: int) -> bool:
+        """Buffer at least this many bytes, or all that there are; return False if there are none."""
+        more = []
+        have = len(self.text)
+        while have < size and not self.ended:
+            piece = self._next()
+            self.ended = not piece
+            more.append(piece)
+            have += len(piece)
+        if more:
+            self.text = b"".join([self.text, *more])
+        return bool(self.text)
+
+    def close(self) -> None:
+        """Release what was read ahead."""
+        self._ahead.close()
+
+    def take(self, size: int) -> bytes:
+        """Remove the first bytes from the buffer and return them."""
+        taken, self.text = self.text[:size], self.text[size:]
+        self._behind += size
+        return taken
+
+    def white_after(self, place: int) -> tuple[bool, bool]:
+        """Return whether a line end follows in the white space from here on, and whether the text ends with it."""
+        here = self._behind + place
+        if here >= self._white[1]:
+            self._white = self._look(place)
+        line_end, _, last = self._white
+        return line_end > here, last
+
+    def _look(self, place: int) -> tuple[int, int, bool]:
+        """Return the ends of the last line and of the white space from here on, and whether the text ends there."""
+        line_end = 0
+        at = self._behind + place
+        block = self.text[place:]
+        # What an earlier call has read ahead ends with the block in which its white space ended: it is buffered by now.
+        while True:
+            white = block[: len(block) - len(block.decode().lstrip(WHITE).encode())]
+            last = max(white.rfind(b"\n"), white.rfind(b"\r"))
+            line_end = at + last + 1 if last >= 0 else line_end
+            at += len(white)
+            if len(white) < len(block):
+                return line_end, at, False
+            block = next(self._pieces, b"")
+            if not block:
+                return line_end, at, True
+            self._ahead.put(block)
+
+    def _next(self) -> bytes:
+        return self._ahead.get() or next(self._pieces, b"")
+
+
+class _Spool:
+    """A queue of compressed blocks; a gigabyte of spaces takes a megabyte."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.SpooledTemporaryFile(SPOOL)  # noqa: SIM115 - closed by close()
+        self._read = self._written = 0
+
+    def close(self) -> None:
+        self._file.close()
+
+    def put(self, block: bytes) -> None:
+        packed = zlib.compress(block, 1)
+        with writing_temporary_files():
+            self._file.seek(self._written)
+            self._file.write(struct.pack("<I", len(packed)) + packed)
+            self._written = self._file.tell()
+
+    def get(self) -> bytes:
+        """Return the oldest block, or nothing."""
+        if self._read == self._written:
+            return b""
+        self._file.seek(self._read)
+        (size,) = struct.unpack("<I", self._file.read(4))
+        block = zlib.decompress(self._file.read(size))
+        self._read = self._file.tell()
+        if self._read == self._written:
+            self._read = self._written = 0
+        return block
+
+
+def _slices(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the pieces without empty ones; large ones in slices that end between characters."""
+    for piece in pieces:
+        start = 0
+        while start < len(piece):
+            end = start + SLICE
+            while end < len(piece) and piece[end] & 0xC0 == 0x80:
+                end -= 1
+            yield bytes(piece[start:end])
+            start = end
+
+
+# \p{N} in tiktoken 0.14 and tokenizers 0.23, which is that of Unicode 16. Written out, since Python's own tables are
+# older or newer than the libraries'.
+NUMBERS = (
+    "0030-0039 00B2-00B3 00B9 00BC-00BE 0660-0669 06F0-06F9 07C0-07C9 0966-096F 09E6-09EF 09F4-09F9 0A66-0A6F "
+    "0AE6-0AEF 0B66-0B6F 0B72-0B77 0BE6-0BF2 0C66-0C6F 0C78-0C7E 0CE6-0CEF 0D58-0D5E 0D66-0D78 0DE6-0DEF "
+    "0E50-0E59 0ED0-0ED9 0F20-0F33 1040-1049 1090-1099 1369-137C 16EE-16F0 17E0-17E9 17F0-17F9 1810-1819 "
+    "1946-194F 19D0-19DA 1A80-1A89 1A90-1A99 1B50-1B59 1BB0-1BB9 1C40-1C49 1C50-1C59 2070 2074-2079 2080-2089 "
+    "2150-2182 2185-2189 2460-249B 24EA-24FF 2776-2793 2CFD 3007 3021-3029 3038-303A 3192-3195 3220-3229 "
+    "3248-324F 3251-325F 3280-3289 32B1-32BF A620-A629 A6E6-A6EF A830-A835 A8D0-A8D9 A900-A909 A9D0-A9D9 "
+    "A9F0-A9F9 AA50-AA59 ABF0-ABF9 FF10-FF19 10107-10133 10140-10178 1018A-1018B 102E1-102FB 10320-10323 10341 "
+    "1034A 103D1-103D5 104A0-104A9 10858-1085F 10879-1087F 108A7-108AF 108FB-108FF 10916-1091B 109BC-109BD "
+    "109C0-109CF 109D2-109FF 10A40-10A48 10A7D-10A7E 10A9D-10A9F 10AEB-10AEF 10B58-10B5F 10B78-10B7F 10BA9-10BAF "
+    "10CFA-10CFF 10D30-10D39 10D40-10D49 10E60-10E7E 10F1D-10F26 10F51-10F54 10FC5-10FCB 11052-1106F 110F0-110F9 "
+    "11136-1113F 111D0-111D9 111E1-111F4 112F0-112F9 11450-11459 114D0-114D9 11650-11659 116C0-116C9 116D0-116E3 "
+    "11730-1173B 118E0-118F2 11950-11959 11BF0-11BF9 11C50-11C6C 11D50-11D59 11DA0-11DA9 11F50-11F59 11FC0-11FD4 "
+    "12400-1246E 16130-16139 16A60-16A69 16AC0-16AC9 16B50-16B59 16B5B-16B61 16D70-16D79 16E80-16E96 1CCF0-1CCF9 "
+    "1D2C0-1D2D3 1D2E0-1D2F3 1D360-1D378 1D7CE-1D7FF 1E140-1E149 1E2F0-1E2F9 1E4F0-1E4F9 1E5F1-1E5FA 1E8C7-1E8CF "
+    "1E950-1E959 1EC71-1ECAB 1ECAD-1ECAF 1ECB1-1ECB4 1ED01-1ED2D 1ED2F-1ED3D 1F100-1F10C 1FBF0-1FBF9"
+)
+# Numbers since Unicode 17: whether a library counts them depends on its version.
+UNSURE = "11DE0-11DE9 16FF4-16FF6"
+
+
+def _one_of(text: str) -> str:
+    return "[" + "".join(f"\\U{first:08x}-\\U{last:08x}" for first, last in ranges(text)) + "]"
+
+
+@cache
+def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    """Match a number, a run of numbers, an unsure one. Compiled when needed: that takes 12 ms, and is rare."""
+    return re.compile(_one_of(NUMBERS)), re.compile(_one_of(NUMBERS) + "*"), re.compile(_one_of(UNSURE))
+
+
+def begins_group(text: bytes, place: int, group: int) -> bool:
+    """Return whether a group of digits, or something else, begins at this place, if one may begin with the text."""
+    number, numbers, unsure = _patterns()
+    after = text[place : place + 4].decode(errors="ignore")[:1]
+    before = text[:place]
+    if not number.match(after) and not unsure.match(after):
+        return True
+    digits = len(before) - len(before.rstrip(b"0123456789"))
+    rest = before[: len(before) - digits]
+    if rest and rest[-1] >= 0x80:
+        backwards = rest.decode()[::-1]
+        others = numbers.match(backwards)
+        digits += others.end() if others else 0
+        if unsure.match(backwards[others.end() if others else 0 :][:1]):
+            return False
+    return not unsure.match(after) and digits % group == 0

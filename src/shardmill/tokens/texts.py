@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from shardmill.tokens.engines import Encoded, Engine
     from shardmill.tokens.tokenizers import Tokenizer
 
-# Bytes of text after which an engine is made anew whose caches grow: by 7 bytes for each, where no word comes twice. A
-# new one takes about 0.1 s, and this much text a quarter of a second or more.
+# Bytes of text after which an engine is renewed if its caches grow: by up to 7 bytes for each byte of text. To renew it
+# takes about 0.1 s, and to encode this much text a quarter of a second or more.
 _RENEWED_AFTER = 32 << 20
-_IDLE = 4  # engines that are kept for the next call, 20 MB or more each
+_IDLE = 4  # engines that are kept for later calls, 20 MB or more each
 _DECODED = 1 << 16  # ids that are decoded at once: as Python numbers they take 40 bytes each
 
 
 def text_tokenizer(
     name: str | os.PathLike[str], *, pattern: str | None = None, specials: str = "text"
 ) -> TextTokenizer:
-    """The tokenizer of that name, file or hub id, to be used by itself; the options are those of `prepare`.
+    """Load the tokenizer of that name, file or hub id, to be used by itself; the options are those of `prepare`.
 
-    UsageError, with the way out, if there is none or it cannot be had here.
+    Raise UsageError, with a hint, if that is not possible.
     """
     if pattern is not None:
         arguments.text("pattern", pattern)
@@ -41,13 +41,13 @@ def text_tokenizer(
 
 
 class TextTokenizer:
-    """Text to ids and back, exactly as the tokenizer's own library. Any thread may use it, several at once too."""
+    """Text to ids and back, exactly as the tokenizer's own library does it. Threads may share it."""
 
     def __init__(self, name: str, pattern: str | None, specials: str) -> None:
         self._made_of = (name, pattern, specials)
         self._tokenizer: Tokenizer = load_tokenizer(name, pattern=pattern, specials=specials)
         self._idle: list[tuple[Engine, int]] = []
-        """Engines that nobody uses now, and how much text each has encoded."""
+        """Engines that are not in use, and how much text each has encoded."""
 
     @property
     def name(self) -> str:
@@ -75,11 +75,11 @@ class TextTokenizer:
         return f"<shardmill tokenizer {self.name}, {self.vocab_size:,} tokens>"
 
     def encode(self, text: str) -> NDArray[Any]:
-        """The ids of one text. UsageError for what is no text or cannot be UTF-8."""
+        """Return the ids of one text. UsageError for what is no text or cannot be UTF-8."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Iterable[str]) -> list[NDArray[Any]]:
-        """The ids of each text; `texts` may be an Arrow column too, which is read where it lies."""
+        """Return the ids of each text; `texts` may also be an Arrow column, which is read without copying."""
         found: list[NDArray[Any]] = []
         for encoded in self._encoded(texts):
             tokens, ends = encoded.tokens, encoded.offsets.tolist()
@@ -87,13 +87,13 @@ class TextTokenizer:
         return found
 
     def count(self, texts: str | Iterable[str]) -> int:
-        """How many tokens a text has, or all texts of an iterable together; the ids are not kept."""
+        """Count the tokens of a text, or of all texts of an iterable together; the ids are not kept."""
         if isinstance(texts, str):
             texts = [texts]
         return sum(len(encoded.tokens) - len(encoded.lengths) for encoded in self._encoded(texts))
 
     def decode(self, ids: ArrayLike, errors: str = "replace") -> str:
-        """The text of any ids, special tokens by their names. Half a character becomes U+FFFD, or as `errors` says."""
+        """Return the text of any ids, special tokens by their names. `errors`: for bytes that are not UTF-8."""
         array = np.asarray(ids)
         if array.size == 0:
             return ""
@@ -102,7 +102,7 @@ class TextTokenizer:
         if array.min() < 0 or array.max() > self._tokenizer.largest_id:
             outside = array[(array < 0) | (array > self._tokenizer.largest_id)][0]
             raise UsageError(f"{outside:,} is no id of `{self.name}`, which has 0 to {self._tokenizer.largest_id:,}")
-        # Where text may be cut, ids are bytes one after another. Of others the library has to see all.
+        # Where text may be cut, the bytes of ids are simply joined. Otherwise the library has to see all ids.
         step = _DECODED if self._tokenizer.stitching else len(array)
         try:
             parts = [self._tokenizer.decode(array[i : i + step]) for i in range(0, len(array), step)]
@@ -111,7 +111,7 @@ class TextTokenizer:
         return b"".join(parts).decode("utf-8", errors)
 
     def _encoded(self, texts: Iterable[str]) -> Iterator[Encoded]:
-        """The tokens of some texts after another, a few megabytes at a time, by an engine that is nobody else's."""
+        """Encode a few megabytes of texts at a time, with an engine that no other thread uses."""
         try:
             engine, done = self._idle.pop()
         except IndexError:
@@ -128,20 +128,20 @@ class TextTokenizer:
             yield encoded
             done += int(offsets[-1] - offsets[0])
             first += len(offsets) - 1
-        # Not after an error: what the engine then holds is not known.
+        # Not after an error: the state of the engine is then unknown.
         if len(self._idle) < _IDLE:
             self._idle.append((engine, done))
 
 
 def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    """The texts as UTF-8, one after another, about as much as the engine takes in one call."""
+    """Yield the texts as rows of UTF-8, about as much as the engine takes in one call."""
     if hasattr(texts, "__arrow_c_array__") or hasattr(texts, "__arrow_c_stream__"):
         yield from _arrow_rows(texts)
         return
     if isinstance(texts, (str, bytes)) or not hasattr(texts, "__iter__"):
         what = "one text" if isinstance(texts, (str, bytes)) else f"a {type(texts).__name__}"
         raise UsageError(f"a batch is a list of texts, not {what}", hint="give a list, or call `encode`")
-    # One buffer for all, filled again and again: with new memory for each, page faults were a tenth of all time.
+    # One buffer is reused for all: with new memory for each, page faults took a tenth of the time.
     buffer = np.empty(CALL, np.uint8)
     view, ends, first = buffer.data, [0], 1
     for text in texts:

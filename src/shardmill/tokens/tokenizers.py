@@ -1,4 +1,4 @@
-"""What is known of a tokenizer, and the libraries that encode with it."""
+"""What is known about a tokenizer, and which engine encodes with it."""
 
 from __future__ import annotations
 
@@ -33,32 +33,27 @@ _SHOWN = 8
 
 
 class Tokenizer(ABC):
-    """The facts about a tokenizer, and its engines. Safe to share between threads.
+    """What is known about a tokenizer, and its engines. Threads may share it.
 
-    A kind of tokenizer is a class that loads one from a file and sets what has no value here.
+    Each kind of tokenizer file has a subclass, which loads it and sets the attributes that have no value here.
     """
 
     library_name: str
-    """The library that says what is right."""
+    """The library whose tokens are right by definition."""
+    engine_name: str
+    """`core`, `gigatoken`, or the library itself."""
     special_tokens: dict[str, int]
     largest_id: int
     eot: int | None
-    engine_name: str
-    """`core`, `gigatoken`, or the library itself."""
-    mismatch: Characters | None = None
-    """Characters that its engine and its library may take for different things; None: there are none."""
-    scheme: Scheme | None = None
     pattern: str | None = None
     """The split pattern's name, or the pattern."""
+    mismatch: Characters | None = None
+    """Characters that its engine and its library may class differently; None: there are none."""
     cut: Cut | None = None
-    """Finds the places where a text may be cut; None: there are none that are known."""
+    """Finds the places where a text may be cut; None: no such places are known."""
     stitching: Stitching | None = None
-    found: Mapping[str, int] = MappingProxyType({})
-    """Tokens that are looked for in texts, with their ids."""
-    normalize: Callable[[str], str] | None = None
-    """Brings a text into the normal form that its library encodes; None: the text as it is."""
     library_bytes = 0
-    """Memory that its library takes for each byte of a document, where every document goes to it whole."""
+    """Memory that its library takes for each byte of a document, if every document goes to it whole."""
 
     def __init__(self, name: str, text: bytes, specials: str, place: str) -> None:
         """`text`: the file that holds its vocabulary or rules; `place`: where that is, for errors."""
@@ -66,13 +61,29 @@ class Tokenizer(ABC):
         self.sha256 = hashlib.sha256(text).hexdigest()
         self._building = threading.Lock()
 
+    @abstractmethod
+    def reference(self) -> Reference:
+        """Return a function that encodes a text with the tokenizer's own library. UsageError if it is missing."""
+
+    @abstractmethod
+    def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
+        """Encode many texts with the tokenizer's own library."""
+
+    @abstractmethod
+    def decode(self, ids: NDArray[Any]) -> bytes:
+        """Return the text of any ids of this tokenizer; special tokens by their names."""
+
+    @abstractmethod
+    def token_bytes(self, id_: int) -> bytes:
+        """Return the bytes that one token stands for in a text."""
+
     @property
     def vocab_size(self) -> int:
         return self.largest_id + 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What ids are stored as: the narrowest that the largest fits in, of the two that trainers read."""
+        """The type that ids are stored as: the narrowest that fits, of the two that trainers read."""
         return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
 
     @property
@@ -81,7 +92,7 @@ class Tokenizer(ABC):
         return backends.CORE_BYTES if self.engine_name == "core" else None
 
     def describe(self) -> dict[str, Any]:
-        """What can change the tokens, for the fingerprint and the manifest."""
+        """Return what can change the tokens, for the fingerprint and the manifest."""
         return {
             "name": self.name,
             "sha256": self.sha256,
@@ -93,7 +104,7 @@ class Tokenizer(ABC):
         }
 
     def provenance(self, engine: Engine) -> dict[str, str]:
-        """Which libraries encode, in which releases, and a hash of what the engine gives for a hard text."""
+        """Return which libraries encode, with their releases, and a hash of the engine's tokens for a hard text."""
         text = np.frombuffer(self_check.hard_text(), np.uint8)
         encoded = engine.encode(text, np.array([0, len(text)], np.int64))
         digest = hashlib.sha256(encoded.tokens.astype("<u4").tobytes())
@@ -102,7 +113,7 @@ class Tokenizer(ABC):
         return {"libraries": libraries, "sha256": digest.hexdigest()}
 
     def with_delimiter(self, token: str | None) -> Tokenizer:
-        """The same with another special token between documents; UsageError when there is no such one."""
+        """Return the same with another special token between documents; UsageError if there is no such token."""
         if token is None:
             return self
         if token not in self.special_tokens:
@@ -112,10 +123,6 @@ class Tokenizer(ABC):
         other.eot = self.special_tokens[token]
         return other
 
-    def engine(self) -> Engine:
-        """A new engine with empty caches: one for each thread, dropped when its caches have grown too large."""
-        return Engine(self)
-
     @cached_property
     def forbidden(self) -> re.Pattern[bytes] | None:
         """Finds the special tokens that a text must not contain."""
@@ -124,59 +131,70 @@ class Tokenizer(ABC):
         names = sorted(self.special_tokens, key=len, reverse=True)
         return re.compile(rb"(?=(" + b"|".join(re.escape(name.encode()) for name in names) + rb"))")
 
+    def engine(self) -> Engine:
+        """Return a new engine with empty caches, for one thread."""
+        return Engine(self)
+
+    def backend(self, name: str) -> backends.Backend:
+        """Return the engine or library of this name, with empty caches."""
+        return backends.ReferenceBackend(self.encode_batch)
+
+
+class BytePairTokenizer(Tokenizer):
+    """A tokenizer whose library may be replaced by a faster engine, if it splits text by a known scheme."""
+
+    scheme: Scheme | None = None
+    found: Mapping[str, int] = MappingProxyType({})
+    """Tokens that are searched for in texts, with their ids."""
+    normalize: Callable[[str], str] | None = None
+    """Brings a text into the normal form that its library encodes; None: the text as it is."""
+
+    @property
     @abstractmethod
-    def reference(self) -> Reference:
-        """Encodes a text with the tokenizer's own library. UsageError if that is not installed."""
+    def vocabulary(self) -> list[bytes]:
+        """The bytes of every id in order; empty for ids that do not exist."""
 
     @abstractmethod
-    def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
-        """The same for many texts."""
+    def _make_model(self) -> Model:
+        """Make the core's tables, of ordinary tokens only: others are never made by merging."""
+
+    @abstractmethod
+    def _make_gigatoken(self, more: dict[str, int]) -> Any:
+        """Make a tokenizer of gigatoken's that also finds these special tokens; it may raise anything."""
 
     def decode(self, ids: NDArray[Any]) -> bytes:
-        """The bytes of any ids of this tokenizer, special tokens by their names."""
         return b"".join(map(self.vocabulary.__getitem__, ids.tolist()))
 
     def token_bytes(self, id_: int) -> bytes:
-        """The bytes that one token stands for in a text."""
         return self.vocabulary[id_]
 
-    @cached_property
-    def vocabulary(self) -> list[bytes]:
-        """The bytes of every id in order; empty for ids that are none."""
-        raise NotImplementedError
-
-    @cached_property
-    def lengths(self) -> NDArray[np.int64]:
-        """Bytes of each token, by id."""
-        return np.array([len(token) for token in self.vocabulary], np.int64)
-
     def backend(self, name: str) -> backends.Backend:
-        """What encodes under this name, with empty caches."""
         if name == "core":
             with self._building:
                 model = self._model
             return backends.CoreBackend(model, self.dtype, self._found_names, self.normalize)
         if name == "gigatoken":
-            return backends.GigatokenBackend(self._gigatoken, self.largest_id + 1)
-        return backends.ReferenceBackend(self.encode_batch)
+            return backends.GigatokenBackend(self._make_gigatoken, self.largest_id + 1)
+        return super().backend(name)
+
+    @cached_property
+    def _model(self) -> Model:
+        return self._make_model()
 
     @cached_property
     def _found_names(self) -> TokenNames | None:
         return TokenNames(self.found) if self.found else None
 
     @cached_property
-    def _model(self) -> Model:
-        """For the core: ordinary tokens alone. Others are never made by merging."""
-        raise NotImplementedError
-
-    def _gigatoken(self, more: dict[str, int]) -> Any:
-        """A tokenizer of gigatoken's that also finds these special tokens; it raises what it likes."""
-        raise NotImplementedError
+    def _lengths(self) -> NDArray[np.int64]:
+        """Bytes of each token, by id."""
+        return np.array([len(token) for token in self.vocabulary], np.int64)
 
     def _choose_engine(self, names: list[str], patterns: Sequence[str], published: bool, **possible: bool) -> None:
-        """Take the fastest engine that gives the library's tokens. `names`: of tokens that it might find in a text.
+        """Choose the core, else gigatoken, else the library: the first that is possible and gives the library's tokens.
 
-        Published vocabularies were compared at length, in the releases that are tested; all others are compared now.
+        Published vocabularies were compared at length, with the releases that are tested; others are compared now, on
+        texts that contain the given names of tokens.
         """
         for name, mismatch in (("core", None), ("gigatoken", mismatch_of(patterns))):
             releases = (self.library_name,) if name == "core" else (name, self.library_name)
@@ -189,14 +207,13 @@ class Tokenizer(ABC):
         self.engine_name = self.library_name
 
     def _set_cuts(self, scheme: Scheme, *, parsed: bool, normalizes: bool = False, little: bool = False) -> None:
-        """`parsed`: special tokens are found in texts."""
+        """Set where texts may be cut. `parsed`: special tokens are found in texts."""
         # Where special tokens are an error they must be found, so no cut may hide one.
         self.cut = Cut(scheme.family, specials=parsed or self.specials == "error")
         self.stitching = Stitching(
             self.cut,
-            lambda: self.lengths,
-            scheme.digit_group,
-            scheme.looks_past_white,
+            lambda: self._lengths,
+            scheme,
             normalizes=normalizes,
             specials=parsed,
             little=little,

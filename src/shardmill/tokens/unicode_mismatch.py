@@ -1,4 +1,4 @@
-"""Characters that one library takes for a letter and another does not, since their Unicode versions differ."""
+"""Characters that two libraries class differently, since their Unicode versions differ."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # gigatoken 0.10 has Unicode 17; tiktoken 0.14 and tokenizers 0.23 have 16 (and agree on every character). Found by
-# encoding every character in ten surroundings with gigatoken and with tiktoken, under seven split patterns and with a
-# vocabulary that shows where each pattern splits; a test does it again, and fails on a character that is missing here.
+# encoding every character in ten contexts with gigatoken and with tiktoken, under seven split patterns and with a
+# vocabulary that shows where each pattern splits. A test does it again, and fails on a character that is missing here.
 LETTERS = (
     "088F 0C5C 0CDC 1ACF-1ADD 1AE0-1AEB A7CE-A7CF A7D2 A7D4 A7F1 10940-10959 10EC5-10EC7 10EFA-10EFB "
     "11B60-11B67 11DB0-11DDB 11DE0-11DE9 16EA0-16EB8 16EBB-16ED3 16FF2-16FF6 187F8-187FF 18D09-18D1E 18D80-18DF2 "
     "1E6C0-1E6DE 1E6E0-1E6F5 1E6FE-1E6FF 2B73A-2B73F 2CEA2-2CEAD 323B0-33479"
 )
-# A letter in both, but of another case: only a pattern that tells cases apart can tell. It is the one among all these
-# that real text holds: the bear of ʕ•ᴥ•ʔ.
+# A letter in both, but of another case, so only patterns that distinguish cases differ. It is the only one of all these
+# that is found in real text: the bear of ʕ•ᴥ•ʔ.
 CASES = "0295"
 # Characters that are \p{P} or \p{S} in Unicode 18 (the `regex` module) and not in 16 (tiktoken), or the reverse; only
-# a pattern that names these classes can tell.
+# patterns that name these classes differ.
 SYMBOLS = (
     "20C1-20C4 2B96 2E60-2E63 FBC3-FBD2 FD90-FD91 FDC8-FDCE 10EC9-10ECA 10ED0-10ED8 1CCFA-1CCFC 1CEBA-1CED0 "
     "1CED2-1CED4 1CEDD-1CEFD 1D1EB-1D1FF 1D253-1D25A 1D25D-1D25E 1D260-1D27F 1DB00-1DB1C 1F1AE 1F6D8-1F6D9 "
@@ -36,7 +36,7 @@ SYMBOLS = (
 
 
 def ranges(text: str) -> list[tuple[int, int]]:
-    """The characters as (first, last), in order."""
+    """Return ranges of characters as (first, last), in order."""
     pairs = [item.partition("-") for item in text.split()]
     return sorted((int(first, 16), int(last or first, 16)) for first, _, last in pairs)
 
@@ -45,14 +45,14 @@ _PART = 1 << 17
 
 
 class Characters:
-    """A set of characters that are not ASCII, to be found in UTF-8."""
+    """A set of characters beyond ASCII, to be found in UTF-8."""
 
     def __init__(self, text: str) -> None:
         self._ranges = np.array(ranges(text))
 
     @cached_property
     def _pairs(self) -> NDArray[np.bool_]:
-        """Which two bytes one of them begins with. Made when first needed: an engine that is right needs none."""
+        """Which two bytes one of them begins with. Made when needed: the core needs none."""
         pairs = np.zeros(1 << 16, bool)
         for first, last in self._ranges.tolist():
             begins = {chr(code).encode()[:2] for code in range(first, last + 1)}
@@ -69,12 +69,12 @@ class Characters:
         return np.uint8(np.argmax(self._leads))
 
     def places(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Where such characters begin in valid UTF-8, in order. English goes through at a gigabyte a second."""
+        """Return where such characters begin in valid UTF-8, in order; at a gigabyte of English per second."""
         leads = data >= self._first
         step = max(1, len(data))
         if np.count_nonzero(leads) > len(data) // 32:
-            # Chinese, say, of which a third would be listed: rather look for each of the bytes. And a part at a time:
-            # Thai is listed even so, and a list takes many times its text.
+            # Of Chinese, for example, a third would be listed, so each of the bytes is searched for instead; in parts,
+            # since Thai is listed even so, and a list takes many times its text.
             leads = data == self._first
             for lead in np.flatnonzero(self._leads).tolist()[1:]:
                 leads |= data == lead
@@ -83,7 +83,7 @@ class Characters:
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
 
     def _among(self, at: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Those of the places where one of the characters begins."""
+        """Return those of the places where one of the characters begins."""
         at = at[self._leads[data[at]]]
         if len(at):
             at = at[self._pairs[(data[at].astype(np.uint16) << 8) | data[at + 1]]]
@@ -100,7 +100,7 @@ WITH_SYMBOLS = Characters(f"{LETTERS} {CASES} {SYMBOLS}")
 
 
 def mismatch_of(patterns: Iterable[str]) -> Characters:
-    """The characters that split patterns with these classes may take for something else."""
+    """Return the characters that libraries may class differently under these split patterns."""
     joined = "".join(patterns)
     if re.search(r"\\p\{[PS]", joined):
         return WITH_SYMBOLS
@@ -108,7 +108,7 @@ def mismatch_of(patterns: Iterable[str]) -> Characters:
 
 
 def _code_points(data: NDArray[np.uint8], at: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The characters that begin at these places."""
+    """Return the characters that begin at these places."""
     lead = data[at]
     code = np.empty(len(at), np.int64)
     for length, low, high in ((2, 0xC2, 0xDF), (3, 0xE0, 0xEF), (4, 0xF0, 0xF4)):

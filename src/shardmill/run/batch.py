@@ -1,0 +1,120 @@
+"""What goes from a producer to the writer: a batch of tokens by split, with a table of its rows.
+
+A row is a document, a span of one, or a piece of one that is cut across chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from shardmill.documents import Chunk, Reader, Reject
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.run.writer import Writer
+
+_REJECT = 256  # bytes that a reject takes, with its excerpt
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Columns of equal length. A row without tokens that closes ends the document that was open before."""
+
+    length: NDArray[np.int64]
+    """Tokens of the row, with its end-of-text token."""
+    bytes: NDArray[np.int64]
+    """Bytes of its text."""
+    val: NDArray[np.bool_]
+    """Its split: val or train."""
+    opens: NDArray[np.bool_]
+    """A document begins with it."""
+    closes: NDArray[np.bool_]
+    """A document ends with it."""
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    def __getitem__(self, wanted: slice | NDArray[np.bool_]) -> Rows:
+        return Rows(self.length[wanted], self.bytes[wanted], self.val[wanted], self.opens[wanted], self.closes[wanted])
+
+
+def eot_places(rows: Rows, eot: str) -> NDArray[np.bool_]:
+    """Which rows get an end-of-text token."""
+    return {"after": rows.closes, "before": rows.opens, "none": np.zeros(len(rows), np.bool_)}[eot]
+
+
+class Stream(NamedTuple):
+    """The rows of a batch, and their tokens by split."""
+
+    rows: Rows
+    tokens: dict[str, NDArray[Any]]
+
+    @property
+    def ends_before(self) -> bool:
+        """The document that was open before this batch has no more tokens in it."""
+        return bool(len(self.rows) and self.rows.closes[0] and not self.rows.length[0])
+
+
+class Entry(NamedTuple):
+    """A chunk, its reader and its (first) source; no chunk: the source ends here."""
+
+    reader: Reader
+    source: int
+    chunk: Chunk | None
+
+
+class Counted(NamedTuple):
+    """What was found in one chunk."""
+
+    documents: int
+    empty: int
+    lines: int
+    replaced: int
+    rejects: list[Reject]
+    tokens: int = 0
+    """Without end-of-text tokens."""
+    lengths: NDArray[np.int64] | None = None
+    """Of a chunk of whole sources: the tokens of each; one without any is no document."""
+
+
+@dataclass
+class Batch:
+    """Encoded chunks: all that the writer needs of them."""
+
+    entries: list[Entry]
+    counted: list[Counted]
+    """One for each entry that has a chunk."""
+    streams: dict[str, Stream]
+    """By EOT policy."""
+    fallbacks: int = 0
+    spans: bool = False
+    """Rows are spans of documents, each with a split of its own."""
+    begins: bool = True
+    """False: its first row goes on with the document that is open."""
+    ends: bool = True
+    """False: its last document goes on in the next batch."""
+    final: bool = True
+    """False: more of the same chunk follows."""
+    known: tuple[str, int, int] | None = None
+    """A split, and the documents and bytes to count for it in place of those of the rows."""
+    after: Callable[[Writer], None] | None = None
+    """Changes the writer's state after the batch was written, in the same step."""
+
+    @property
+    def piece(self) -> bool:
+        """Whether it is a part of one document that has one split."""
+        return not self.spans and not (self.begins and self.ends)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        total = _REJECT * sum(len(counted.rejects) for counted in self.counted)
+        for stream in self.streams.values():
+            arrays = (*vars(stream.rows).values(), *stream.tokens.values())
+            total += sum(int(array.nbytes) for array in arrays)
+        return total
