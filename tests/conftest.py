@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from tests.hub import Hub
 # Two shared cores make any deadline a coin toss; what is slow is marked slow.
 settings.register_profile("steady", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+# Else huggingface_hub may make a request of its own in each process, which tests that count requests do not expect.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,8 +15,7 @@ import pytest
 import shardmill
 from shardmill.errors import UsageError
 from shardmill.options import Options
-from shardmill.sources.recipe_calls import apply_recipes, command
-from shardmill.sources.recipes import find_recipe, list_recipes, read_recipe
+from shardmill.sources.recipes import apply_recipes, command, find_recipe, list_recipes, read_recipe
 from tests.corpus import contents, documents, write_jsonl
 from tests.meter import metered
 
@@ -188,8 +187,8 @@ def test_a_toml_file_is_text_where_it_is_said_or_stands_in_a_folder(tmp_path: Pa
         ("source = 'a'\noptions = 1", "`options` is not a table", "[options]"),
         ("source = 'a'\n[options]\ntextfield = 'a'", "cannot set `textfield`", "did you mean `text_field`?"),
         ("source = 'a'\n[options]\nmemory = '1GB'", "cannot set `memory`", None),
-        ("source = 'a'\n[options]\nname = 3", "`name` cannot be 3", None),
-        ("source = 'a'\n[options]\nseed = 1.5", "`seed` is not a whole number", None),
+        ("source = 'a'\n[options]\nname = 3", "`name` must be text, not 3", None),
+        ("source = 'a'\n[options]\nseed = 1.5", "`seed` must be a whole number", None),
         ("source = 'a'\n[options]\nshard_tokens = 'many'", "`many` is not", None),
         ("source = 'a'\n[formats.nanogtp]\nval = '0'", "no output format `nanogtp`", "did you mean `nanogpt`?"),
         ("source = 'a'\n[formats.npy]\nformat = 'npy'", "cannot choose a format", None),
@@ -205,6 +204,13 @@ def test_what_is_wrong_in_a_recipe_is_said_with_its_place(
         read_recipe(str(path))
     assert said in refused.value.message and refused.value.place == str(path)
     assert hint is None or hint in refused.value.hint
+
+
+@pytest.mark.parametrize(("written", "flags"), [("'npy'", "-f npy"), ("['npy', 'llmc']", "-f npy -f llmc")])
+def test_the_format_of_a_recipe_stands_in_its_command(tmp_path: Path, written: str, flags: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(f"source = 'a'\n[options]\nformat = {written}\n")
+    assert command(read_recipe(str(path))).endswith(f"-o DIR {flags}")
 
 
 def test_a_recipe_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import OutputError, UsageError
-from shardmill.storage.objects import told
+from shardmill.storage.objects import failure
 from shardmill.storage.retrying import Transient
 from tests.corpus import contents
 from tests.meter import SHARDMILL
@@ -220,7 +220,7 @@ def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status: str,
         f"- Server returned non-2xx status code: {status}: <Error><Code>{code}</Code><Message>no</Message>"
         f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId><StringToSign>AWS4</StringToSign></Error>"
     )
-    error = told(said, "b", "s3", 20, writing=True)
+    error = failure(said, "s3://b/x", OutputError, 20)
     assert words in str(error)
     assert isinstance(error, Transient) == (status[0] == "5")
     everything = f"{error} {vars(error)}"

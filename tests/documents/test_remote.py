@@ -13,6 +13,7 @@ import pytest
 import shardmill
 from shardmill.errors import MismatchError, OutputError, SourceError, UsageError
 from shardmill.sources import find_sources
+from shardmill.storage import Fetcher, Source
 from tests.corpus import documents
 from tests.documents.away import REPO, every_format, jsonl, made_of, parquet, prepared
 from tests.hub import Fault, Hub
@@ -245,3 +246,11 @@ def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(
     for name in ("g.parquet", "a.jsonl"):
         with pytest.raises(OutputError, match="the output would take about"):
             prepared(f"hf://datasets/{REPO}/{name}", tmp_path / name)
+
+
+def test_a_source_that_is_read_a_second_time_does_not_end_what_is_opened_ahead() -> None:
+    first, second, third = sources = [Source(name, f"https://a.org/{name}", 1, "") for name in "abc"]
+    fetcher = Fetcher(sources)
+    assert list(fetcher.following(second, 2)) == [third]
+    assert list(fetcher.following(first, 2)) == []
+    assert list(fetcher.following(second, 2)) == [third]

@@ -8,7 +8,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import lru_cache
 
 from shardmill.errors import SourceError, UsageError
@@ -26,6 +26,7 @@ from shardmill.storage import (
 )
 
 _FOLDER, _STREAM = -1, -2  # in place of a size
+_HINT = "name a file, a folder, a glob, or `-` for standard input"
 Owned = Callable[[str], Iterable[str]]
 """The names of the files of the dataset in a folder, from there on; they are no sources."""
 
@@ -47,7 +48,7 @@ def find_sources(
     `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `cache`: where lists of the
     hub are kept. `out`: the folder of the output, which is not read where it lies in a folder that is; of other folders
     what is `owned` by a dataset is not.
-    Raises UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
+    Raise UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
     found = Sources()
     local = _LocalFiles(input_format, out, owned)
@@ -69,7 +70,7 @@ def find_sources(
         else:
             found.extend(local.find(spec))
     if not named:
-        raise UsageError("no source was given", hint="name a file, a folder, a glob, or `-` for standard input")
+        raise UsageError("no source was given", hint=_HINT)
     if streams > 1:
         raise UsageError("standard input can be read only once", hint="give `-` once")
     local.warn()
@@ -90,27 +91,25 @@ class _LocalFiles:
         self._first_special = ""
 
     def find(self, spec: str) -> Iterator[Source]:
+        """Yield the files that a path, a folder or a pattern names."""
         if not spec:
-            raise UsageError(
-                "a source is an empty text", hint="name a file, a folder, a glob, or `-` for standard input"
-            )
+            raise UsageError("a source is an empty text", hint=_HINT)
         if "\0" in spec:
             raise UsageError("a source's name holds a NUL character", place=repr(spec))
-        entries: Iterator[Entry]
+        entries: Iterable[Entry]
         if os.path.isdir(spec):
             entries = self._walk(spec)
         elif os.path.lexists(spec) or not glob.has_magic(spec):
-            entries = iter([self._named(spec)])
+            entries = [self._named(spec)]
         else:
             entries = self._matching(spec)
         form = self._input_format
-        return (
-            Source(path, path, None, "", form) if size == _STREAM else Source(path, path, size, str(changed), form)
-            for path, size, changed in entries
-        )
+        for path, size, changed in entries:
+            is_stream = size == _STREAM
+            yield Source(path, path, None if is_stream else size, "" if is_stream else str(changed), form)
 
     def warn(self) -> None:
-        """Say what was left out, once for all."""
+        """Log what was left out, once for all."""
         if self._special:
             logging.getLogger("shardmill").warning(
                 "left out: %s, which %s (a pipe is read if it is named itself)",
@@ -141,9 +140,14 @@ class _LocalFiles:
         auto, owned = self._input_format == "auto", self._owned_in(folder)
         prefix = os.path.join(folder, "")
         try:
-            with _scanned(folder) as entries:
-                for entry in entries:
-                    name = entry.name
+            with ExitStack() as stack:
+                opened: str | int = folder
+                if os.scandir in os.supports_fd:
+                    # By a descriptor the system need not follow the whole path for every file.
+                    opened = os.open(folder, os.O_RDONLY)
+                    stack.callback(os.close, opened)
+                for entry in stack.enter_context(os.scandir(opened)):
+                    name: str = entry.name
                     if name[0] in "._":
                         continue
                     link = entry.is_symlink()
@@ -153,7 +157,7 @@ class _LocalFiles:
                     elif auto and not (name[name.rfind(".") + 1 :] in FORMAT_ENDINGS or is_readable_name(name)):
                         self._others += 1
                     elif not (owned and _is_owned(prefix + name, owned)):
-                        status = _status_in(entry, prefix + name, link)
+                        status = _status(prefix + name, entry)
                         # What the owner may do no access list changes, so that `access` need not be asked.
                         mine = status.st_uid == self._user and status.st_mode & stat.S_IRUSR and not link
                         if (mine and stat.S_ISREG(status.st_mode)) or self._is_taken(prefix + name, status, link):
@@ -164,15 +168,14 @@ class _LocalFiles:
             raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
 
     def _is_taken(self, path: str, status: os.stat_result, link: bool) -> bool:
-        """Whether what a folder or a pattern gives is a source; UsageError when it may not be read."""
+        """Whether what a folder or a pattern gives is a source; raises UsageError when it may not be read."""
         if stat.S_ISDIR(status.st_mode) or (link and self._is_in_out(path)):
             return False
         if not stat.S_ISREG(status.st_mode):
             self._special += 1
             self._first_special = self._first_special or path
             return False
-        if not os.access(path, os.R_OK):
-            raise UsageError("no permission to read the source", place=path)
+        _check_access(path)
         return True
 
     def _matching(self, pattern: str) -> Iterator[Entry]:
@@ -203,10 +206,9 @@ class _LocalFiles:
                 yield path, status.st_size, status.st_mtime_ns
 
     def _named(self, path: str) -> Entry:
-        """What is named itself is read whatever it is: of a pipe or a device nobody knows the size."""
+        """What is named itself is read whatever it is: the size of a pipe or a device is unknown."""
         status = _status(path)
-        if not os.access(path, os.R_OK):
-            raise UsageError("no permission to read the source", place=path)
+        _check_access(path)
         return (path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (path, _STREAM, 0)
 
     def _is_out(self, folder: str, inode: int) -> bool:
@@ -216,8 +218,7 @@ class _LocalFiles:
     def _is_in_out(self, path: str) -> bool:
         if self._out is None:
             return False
-        real = os.path.realpath(path)
-        return real == self._out or real.startswith(os.path.join(self._out, ""))
+        return os.path.join(os.path.realpath(path), "").startswith(os.path.join(self._out, ""))
 
     def _owned_in(self, folder: str) -> frozenset[str]:
         """Paths that belong to a dataset in this folder or, since it may have a folder for each split, one above."""
@@ -231,56 +232,38 @@ class _LocalFiles:
         return frozenset(os.path.normpath(os.path.join(folder, name)) for name in self._owned(folder))
 
 
-@contextmanager
-def _scanned(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """The entries of a folder, as `os.scandir` gives them."""
-    if os.scandir not in os.supports_fd:
-        with os.scandir(folder) as entries:
-            yield entries
-        return
-    # By a descriptor the system need not follow the whole path for every file.
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with os.scandir(descriptor) as entries:
-            yield entries
-    finally:
-        os.close(descriptor)
-
-
-def _status(path: str) -> os.stat_result:
-    try:
-        return os.stat(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _status_in(entry: os.DirEntry[str], path: str, link: bool) -> os.stat_result:
+def _status(path: str, entry: os.DirEntry[str] | None = None) -> os.stat_result:
+    """What the system says of a file; `entry`: as its folder has listed it."""
     try:
         # Windows keeps what a folder says of its files for long.
-        return entry.stat() if os.name != "nt" else os.stat(path)
+        return os.stat(path) if entry is None or os.name == "nt" else entry.stat()
     except FileNotFoundError as error:
-        if link:
-            raise _unreadable(path, error) from error
-        raise SourceError(
-            "the folder has changed while it was listed",
-            place=path,
-            hint="wait until nothing writes to it any more, then start again",
-        ) from error
+        link = os.path.islink(path)
+        if entry is not None and not link:
+            raise SourceError(
+                "the folder has changed while it was listed",
+                place=path,
+                hint="wait until nothing writes to it any more, then start again",
+            ) from error
+        hint = "is it a broken link?" if link else _hint_for_texts(path)
+        raise UsageError("the source is not there", place=path[:300], hint=hint) from error
+    except PermissionError as error:
+        raise _no_permission(path) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise UsageError(f"the source cannot be read: {error.strerror}", place=path) from error
+
+
+def _check_access(path: str) -> None:
+    if not os.access(path, os.R_OK):
+        raise _no_permission(path)
+
+
+def _no_permission(path: str) -> UsageError:
+    return UsageError("no permission to read the source", place=path)
 
 
 def _is_owned(path: str, owned: frozenset[str]) -> bool:
     return path.endswith(PARTIAL) or os.path.normpath(path) in owned
-
-
-def _unreadable(path: str, error: OSError) -> UsageError:
-    if isinstance(error, FileNotFoundError):
-        hint = "is it a broken link?" if os.path.islink(path) else None
-        return UsageError("the source is not there", place=path[:300], hint=hint or _hint_for_texts(path))
-    if isinstance(error, PermissionError):
-        return UsageError("no permission to read the source", place=path)
-    return UsageError(f"the source cannot be read: {error.strerror}", place=path)
 
 
 def nothing_in(folder: str, skipped: int) -> UsageError:

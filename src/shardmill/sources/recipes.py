@@ -1,16 +1,19 @@
 """Recipes: datasets by name, with the settings that the trainers which read them expect.
 
-A recipe is data. Those that come with shardmill stand in `recipes.toml`; one of your own is a TOML file, named
-as a source.
+A recipe is data. Those that come with shardmill are in `recipes.toml`; one of your own is a TOML file, named as a
+source.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import glob
 import os
 import re
+import shlex
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,25 +21,26 @@ from typing import Any
 
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS, Options
-from shardmill.units import parse_bytes, parse_count
+from shardmill.storage import STDIN, NamedSource
+from shardmill.units import parse_bytes, parse_count, show_bytes, show_count
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-ENDING = ".toml"
+_ENDING = ".toml"
 _BUILT_IN = Path(__file__).with_name("recipes.toml")
-_KEYS = ("source", "about", "home", "license", "bytes", "documents", "tokens", "options", "formats")
-_PATTERN_KEYS = ("values", "example", "figures")
+_TEXTS = ("about", "home", "license")
+_KEYS = ("source", *_TEXTS, "bytes", "documents", "tokens", "options", "formats")
 # These belong to a machine or to one call, not to a dataset.
 _NOT_SET = ("memory", "workers", "cache", "overwrite", "recipe")
-_NUMBERS = ("val", "seed", "shard_tokens", "limit", "max_bad")
+_SETTABLE = tuple(option.name for option in dataclasses.fields(Options) if option.name not in _NOT_SET)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is read, and with which settings. Figures are approximate; None: nobody has said."""
+    """What is read, and with which settings. Figures are approximate; None: unknown."""
 
     name: str
     source: tuple[str, ...]
@@ -55,7 +59,7 @@ class Recipe:
     """The name is an example of many."""
 
     def settings(self, formats: tuple[str, ...]) -> dict[str, Any]:
-        """The options that it sets for these output formats; where two formats differ, the first one counts."""
+        """Return the options for these output formats; where two formats differ, the first one counts."""
         chosen: dict[str, Any] = {}
         for format in reversed(formats):
             chosen |= self.formats.get(format, {})
@@ -63,7 +67,7 @@ class Recipe:
 
 
 def list_recipes() -> list[Recipe]:
-    """Those that come with shardmill; of a pattern the values that are known, or an example."""
+    """Return those that come with shardmill; of a pattern the values that are known, or an example."""
     listed: list[Recipe] = []
     for name, entry in _built_in().items():
         if "values" not in entry:
@@ -76,37 +80,29 @@ def list_recipes() -> list[Recipe]:
 
 
 def find_recipe(name: str) -> Recipe | None:
-    """The recipe of that name among those that come with shardmill."""
+    """Return the recipe of that name among those that come with shardmill, or None."""
     for pattern, entry in _built_in().items():
-        if pattern == name:
-            return _recipe(name, entry) if "values" not in entry else None
-        if "values" in entry:
-            before, _, after = re.split(r"(\{\w+\})", pattern)
-            found = re.fullmatch(f"{re.escape(before)}({entry['values']}){re.escape(after)}", name)
-            if found:
-                return _filled(pattern, entry, found[1])
+        if "values" not in entry:
+            if pattern == name:
+                return _recipe(name, entry)
+            continue
+        before, _, after = re.split(r"(\{\w+\})", pattern)
+        if found := re.fullmatch(f"{re.escape(before)}({entry['values']}){re.escape(after)}", name):
+            return _filled(pattern, entry, found[1])
     return None
 
 
-def near_names(name: str) -> list[str]:
-    """Recipes with a name much like this one."""
-    return difflib.get_close_matches(name, [recipe.name for recipe in list_recipes()], 1, cutoff=0.75)
-
-
 def named_recipe(name: str) -> Recipe:
-    """A recipe by its name or its file; UsageError when there is none."""
-    if name.endswith(ENDING):
-        return read_recipe(name)
-    found = find_recipe(name)
+    """Return a recipe by its name or its file; raise UsageError when there is none."""
+    found = read_recipe(name) if name.endswith(_ENDING) else find_recipe(name)
     if found is None:
-        near = near_names(name)
-        hint = f"did you mean `{near[0]}`? " if near else ""
-        raise UsageError(f"there is no recipe `{name}`", hint=f"{hint}`shardmill recipes` lists them")
+        hint = f"{_near(name, _names(), 0.75)}`shardmill recipes` lists them"
+        raise UsageError(f"there is no recipe `{name}`", hint=hint)
     return found
 
 
 def read_recipe(path: str) -> Recipe:
-    """A recipe from a file of somebody's own; its sources are relative to the file. UsageError says what is wrong."""
+    """Return a recipe from a file; its sources are relative to the file. Raise UsageError when something is wrong."""
     try:
         entry = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -121,16 +117,156 @@ def read_recipe(path: str) -> Recipe:
     except UsageError as error:
         raise UsageError(error.message, place=path, hint=error.hint) from None
     folder = os.path.dirname(path)
-    return dataclasses.replace(recipe, source=tuple(_beside(folder, source) for source in recipe.source))
+    sources = (
+        one if "://" in one or find_recipe(one) is not None else os.path.join(folder, one) for one in recipe.source
+    )
+    return dataclasses.replace(recipe, source=tuple(sources))
 
 
-def _beside(folder: str, source: str) -> str:
-    return source if "://" in source or find_recipe(source) is not None else os.path.join(folder, source)
+def apply_recipes(
+    specs: Sequence[str | NamedSource], given: dict[str, Any]
+) -> tuple[list[str | NamedSource], dict[str, Any]]:
+    """Return the sources and options that a call with recipes stands for. The call's options override the recipes'.
+
+    Raise UsageError for a name that is none, and for recipes that want different things.
+    """
+    own = named_recipe(given["recipe"]) if given.get("recipe") else None
+    sources: list[str | NamedSource] = []
+    used: list[Recipe] = []
+    for spec in specs:
+        recipe = None if isinstance(spec, NamedSource) else _named_by(spec, given)
+        if recipe is not None:
+            used.append(recipe)
+            for source in recipe.source:
+                inner = find_recipe(source)
+                sources += [source] if inner is None else inner.source
+        elif own is not None and isinstance(spec, str):
+            sources.append(_matching(spec, own))
+        else:
+            sources.append(spec)
+    settings = []
+    for recipe in [own] if own is not None else used:
+        chosen = given.get("format") or recipe.options.get("format") or Options.format
+        settings.append(recipe.settings((chosen,) if isinstance(chosen, str) else tuple(chosen)))
+    return sources, {**_agreed(settings, given), **given}
+
+
+def shadowed(specs: Sequence[str]) -> list[str]:
+    """Return the sources that exist on this machine though a recipe has the same name."""
+    return [spec for spec in specs if os.path.lexists(spec) and find_recipe(spec) is not None]
+
+
+def _named_by(spec: str, given: dict[str, Any]) -> Recipe | None:
+    """The recipe that a source names; None: it is something to be read."""
+    if spec == STDIN or "://" in spec or "\0" in spec:
+        return None
+    if os.path.lexists(spec):
+        # In a folder a .toml file is a text like any other; named by itself it is a recipe, unless one says otherwise.
+        is_recipe = spec.endswith(_ENDING) and os.path.isfile(spec) and given.get("input_format", "auto") == "auto"
+        return read_recipe(spec) if is_recipe else None
+    recipe = find_recipe(spec)
+    if recipe is None and not glob.has_magic(spec) and (near := _near(spec, _names(), 0.75)):
+        raise UsageError(
+            "there is no such file or folder, and no recipe of that name",
+            place=spec,
+            hint=f"{near}`shardmill recipes` lists them",
+        )
+    return recipe
+
+
+def _matching(spec: str, recipe: Recipe) -> str:
+    """Of a folder only what is called as the recipe's files are: beside a download there is a README."""
+    pattern = os.path.basename(recipe.source[0])
+    if not os.path.isdir(spec) or not glob.has_magic(pattern):
+        return spec
+    return os.path.join(glob.escape(spec), "**", pattern)
+
+
+def _agreed(settings: list[dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+    """What all recipes of a call want; a recipe without a setting wants the default."""
+    agreed: dict[str, Any] = {}
+    for name in dict.fromkeys(name for one in settings for name in one):
+        wanted = [one.get(name, getattr(Options, name)) for one in settings]
+        if name not in given and any(value != wanted[0] for value in wanted):
+            shown = " and ".join(f"`{value}`" for value in dict.fromkeys(map(str, wanted)))
+            raise UsageError(f"the recipes differ in `{_flag(name)}`: {shown}", hint=f"choose one with `{_flag(name)}`")
+        agreed[name] = wanted[0]
+    return agreed
+
+
+def command(recipe: Recipe, formats: tuple[str, ...] = ()) -> str:
+    """Return the command that the recipe stands for."""
+    settings = {name: value for name, value in recipe.settings(formats).items() if value != getattr(Options, name)}
+    words = ["shardmill", "prepare", *recipe.source, "-o", "DIR"]
+    chosen = _as_list(settings.pop("format", []))
+    for format in formats or chosen:
+        words += ["-f", format]
+    for name, value in settings.items():
+        words += [_flag(name), str(value)]
+    return shlex.join(words)
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def recipe_table(recipes: Sequence[Recipe]) -> Iterator[str]:
+    """Yield the lines of a table of recipes."""
+    width = max(len(recipe.name) for recipe in recipes) + 2
+    yield f"{'name':<{width}}{'stored':>8}{'documents':>11}{'tokens':>8}  what"
+    for recipe in recipes:
+        stored, documents, tokens = _figures(recipe)
+        more = " (the name is an example)" if recipe.variable else ""
+        yield f"{recipe.name:<{width}}{stored:>8}{documents:>11}{tokens:>8}  {recipe.about}{more}"
+    yield "Figures are as published, approximate, tokens by GPT-2's tokenizer; `shardmill inspect NAME` measures."
+
+
+def recipe_page(recipe: Recipe) -> Iterator[str]:
+    """Yield the lines of all about one recipe."""
+    yield recipe.name + (f": {recipe.about}" if recipe.about else "")
+    stored, documents, tokens = _figures(recipe)
+    for label, said in (
+        ("source", " ".join(recipe.source)),
+        ("home", recipe.home),
+        ("license", recipe.license),
+        ("about", f"{stored} stored, {documents} documents, {tokens} tokens" if recipe.tokens or recipe.bytes else ""),
+    ):
+        if said:
+            yield f"  {label:<9}{said}"
+    yield "  stands for"
+    yield f"    {command(recipe)}"
+    for format in FORMATS:
+        if format in recipe.formats:
+            yield f"    {command(recipe, (format,))}"
+
+
+def recipe_data(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as JSON has it."""
+    return {
+        "name": recipe.name,
+        "example": recipe.variable,
+        "source": list(recipe.source),
+        **{key: getattr(recipe, key) for key in _KEYS[1:]},
+        "command": command(recipe),
+        "commands": {format: command(recipe, (format,)) for format in recipe.formats},
+    }
+
+
+def _figures(recipe: Recipe) -> tuple[str, str, str]:
+    return (
+        "–" if recipe.bytes is None else show_bytes(recipe.bytes),
+        "–" if recipe.documents is None else show_count(recipe.documents),
+        "–" if recipe.tokens is None else show_count(recipe.tokens),
+    )
 
 
 @cache
 def _built_in() -> dict[str, dict[str, Any]]:
     return tomllib.loads(_BUILT_IN.read_text(encoding="utf-8"))
+
+
+def _names() -> list[str]:
+    return [recipe.name for recipe in list_recipes()]
 
 
 def _filled(pattern: str, entry: dict[str, Any], value: str) -> Recipe:
@@ -142,74 +278,55 @@ def _filled(pattern: str, entry: dict[str, Any], value: str) -> Recipe:
             return {key: fill(inner) for key, inner in part.items()}
         return part.replace(word, value) if isinstance(part, str) else part
 
-    plain = {key: fill(part) for key, part in entry.items() if key not in _PATTERN_KEYS}
-    return _recipe(pattern.replace(word, value), plain | entry.get("figures", {}).get(value, {}))
+    return _recipe(pattern.replace(word, value), fill(entry) | entry.get("figures", {}).get(value, {}))
 
 
 def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
-    source = entry["source"]
-    return Recipe(
-        name,
-        (source,) if isinstance(source, str) else tuple(source),
-        about=entry.get("about", ""),
-        home=entry.get("home", ""),
-        license=entry.get("license", ""),
-        bytes=parse_bytes(entry["bytes"]) if "bytes" in entry else None,
-        documents=parse_count(entry["documents"]) if "documents" in entry else None,
-        tokens=parse_count(entry["tokens"]) if "tokens" in entry else None,
-        options=entry.get("options", {}),
-        formats=entry.get("formats", {}),
-    )
+    parse: dict[str, Callable[[Any], Any]]
+    parse = {"source": _as_list, "bytes": parse_bytes, "documents": parse_count, "tokens": parse_count}
+    facts = {key: parse[key](entry[key]) if key in parse else entry[key] for key in _KEYS if key in entry}
+    return Recipe(name, **facts)
+
+
+def _as_list(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
 
 
 def _check(entry: dict[str, Any]) -> None:
-    """UsageError for what a recipe cannot hold."""
-    _known(entry, _KEYS, "a recipe has no `{}`")
+    """Raise UsageError for what a recipe cannot hold."""
+    _check_names(entry, _KEYS, "a recipe has no `{}`")
     if "source" not in entry:
         raise UsageError("the recipe has no `source`", hint='say what is read: source = "folder/*.parquet"')
-    source = entry["source"]
-    if not _texts(source):
+    sources = _as_list(entry["source"])
+    if not sources or not all(isinstance(one, str) and one for one in sources):
         raise UsageError("`source` is a text or a list of texts")
-    if any(one.endswith(ENDING) for one in ([source] if isinstance(source, str) else source)):
+    if any(one.endswith(_ENDING) for one in sources):
         raise UsageError("the source of a recipe cannot be another recipe's file")
-    for key in ("about", "home", "license"):
+    for key in _TEXTS:
         if not isinstance(entry.get(key, ""), str):
             raise UsageError(f"`{key}` is not a text")
-    for key in ("options", "formats"):
-        if not isinstance(entry.get(key, {}), dict):
+    options, formats = entry.get("options", {}), entry.get("formats", {})
+    for key, table in (("options", options), ("formats", formats)):
+        if not isinstance(table, dict):
             raise UsageError(f"`{key}` is not a table", hint=f"begin a line with [{key}] and write the settings below")
-    _check_options(entry.get("options", {}))
-    formats = entry.get("formats", {})
-    _known(formats, FORMATS, "there is no output format `{}`")
+    _check_names(formats, FORMATS, "there is no output format `{}`")
     for format, settings in formats.items():
         if not isinstance(settings, dict):
             raise UsageError(f"`formats.{format}` is not a table")
         if "format" in settings:
             raise UsageError(f"`formats.{format}` cannot choose a format")
-        _check_options({**entry.get("options", {}), **settings})
+    for settings in (options, *({**options, **settings} for settings in formats.values())):
+        _check_names(settings, _SETTABLE, "a recipe cannot set `{}`")
+        Options.of(settings)
 
 
-def _check_options(settings: dict[str, Any]) -> None:
-    known = [option.name for option in dataclasses.fields(Options) if option.name not in _NOT_SET]
-    _known(settings, tuple(known), "a recipe cannot set `{}`")
-    for name, value in settings.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool) and name in _NUMBERS
-        if not (number or _texts(value) if name == "format" else number or isinstance(value, str)):
-            raise UsageError(f"`{name}` cannot be {value!r}")
-    if not isinstance(settings.get("seed", 0), int):
-        raise UsageError("`seed` is not a whole number")
-    Options.of(settings)
-
-
-def _known(entry: dict[str, Any], keys: tuple[str, ...], said: str) -> None:
+def _check_names(entry: dict[str, Any], known: tuple[str, ...], message: str) -> None:
     for key in entry:
-        if key not in keys:
-            near = difflib.get_close_matches(key, keys, 1)
-            hint = f"did you mean `{near[0]}`? " if near else ""
-            raise UsageError(said.format(key), hint=f"{hint}there are: {', '.join(keys)}")
+        if key not in known:
+            raise UsageError(message.format(key), hint=f"{_near(key, known)}there are: {', '.join(known)}")
 
 
-def _texts(value: Any) -> bool:
-    """A text, or a list of some."""
-    some = [value] if isinstance(value, str) else value
-    return isinstance(some, list) and bool(some) and all(isinstance(one, str) and one for one in some)
+def _near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The beginning of a hint, if a known name is much like this one."""
+    near = difflib.get_close_matches(name, known, 1, cutoff)
+    return f"did you mean `{near[0]}`? " if near else ""

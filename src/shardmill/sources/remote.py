@@ -6,8 +6,9 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,25 +28,27 @@ from shardmill.storage import (
     check_address,
     host_of,
     path_in,
+    path_in_bucket,
     scheme_of,
     shown,
     write_whole,
     writing_to,
 )
 
-_MAGIC = re.compile(r"[*?[]")
+_WILDCARD = re.compile(r"[*?[]")
 _DEEPEST = 64  # folders in each other: more than that is a link that leads round in a circle
+_log = logging.getLogger("shardmill")
 
 
 def find_remote(spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None = None) -> list[Source]:
-    """The sources that a URL names; UsageError when there is none, SourceError when a server refuses it.
+    """Return the sources that a URL names; raise UsageError when there is none, SourceError when a server refuses it.
 
-    With a `cache`, what the hub has listed once is found there when the hub cannot be reached.
+    With a `cache`, a list of the hub that was read before is found there when the hub cannot be reached.
     """
     scheme = scheme_of(spec)
-    with Fetcher(retries=_ToldRetries()) as fetcher:
+    with Fetcher(retries=_LoggedRetries()) as fetcher:
         if scheme == "hf":
-            return list(_at_hub(spec, input_format, pinned, Path(cache) if cache else None, fetcher))
+            return list(_at_hub(spec, input_format, pinned, cache, fetcher))
         if scheme in WEB:
             return list(_on_web(spec, input_format, fetcher))
         if scheme in BUCKETS:
@@ -54,65 +57,62 @@ def find_remote(spec: str, input_format: str, pinned: Mapping[str, str], cache: 
     raise UsageError(f"there is no kind of source `{scheme}://`", hint=f"there are {known}, and files of this machine")
 
 
+class _LoggedRetries(Retries):
+    """Sources are listed before there is a progress line, so the log tells of retries."""
+
+    def begin(self, words: str, wait: float) -> None:
+        super().begin(words, wait)
+        _log.warning("retrying: %s", words)
+
+
 def _at_hub(
-    spec: str, input_format: str, pinned: Mapping[str, str], cache: Path | None, fetcher: Fetcher
+    spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher
 ) -> Iterator[Source]:
     address = HubAddress.parse(spec)
     commit: str | None = address.revision if address.is_commit else pinned.get(address.asked)
-    kept = _Kept(cache, address)
-    if commit is None or (found := kept.files(commit)) is None:
-        if kept.commit:  # no need to wait for long
+    key = hashlib.sha256(f"{address.asked}\n{address.path}".encode()).hexdigest()[:24]
+    listing = Path(cache) / "listings" / f"{key}.json" if cache else None
+    listed, found = _read_listing(listing)
+    if commit is None or commit != listed:
+        if listed:  # no need to wait for long
             fetcher.patience = replace(fetcher.patience, tries=min(fetcher.patience.tries, 3))
         try:
             commit, found = _hub_files(spec, address, commit, fetcher)
-            kept.write(commit, found)
+            if listing is not None:
+                with writing_to(listing):
+                    listing.parent.mkdir(parents=True, exist_ok=True)
+                    write_whole(listing, json.dumps({"commit": commit, "files": found}).encode())
         except Unreachable as why:
-            if commit is not None or not kept.commit:
+            if commit is not None or not listed:
                 raise
-            commit, found = kept.commit, kept.files(kept.commit) or []
-            logging.getLogger("shardmill").warning(
-                "%s: %s; the commit %s is taken, as it was listed before", address.asked, why.message, commit
-            )
-    single = [one.path for one in found] == [address.path]
-    if not _MAGIC.search(address.path):
+            commit = listed
+            _log.warning("%s: %s; the commit %s is taken, as it was listed before", address.asked, why.message, commit)
+    if [one.path for one in found] != [address.path]:
         # The card at the root of a dataset is about the text, not part of it.
-        found = [one for one in found if single or one.path != "README.md"]
-    for one in _chosen(found, address.path, spec, input_format, single):
-        name = address.named(commit, one.path)
+        keep_card = _WILDCARD.search(address.path)
+        found = [one for one in found if keep_card or one.path != "README.md"]
+        found = _chosen(found, address.path, spec, input_format)
+    for one in found:
+        name = f"hf://datasets/{address.repo}@{commit}/{one.path}"
         yield Source(name, name, one.size, one.version, input_format, address.asked)
 
 
-class _Kept:
-    """What the hub has listed for an address, kept in the cache."""
-
-    def __init__(self, cache: Path | None, address: HubAddress) -> None:
-        key = hashlib.sha256(f"{address.asked}\n{address.path}".encode()).hexdigest()[:24]
-        self._path = cache / "listings" / f"{key}.json" if cache else None
-        self.commit = ""
-        """Of the last list; empty: there is none."""
-        self._files: list[ListedObject] = []
-        try:
-            record: dict[str, Any] = json.loads(self._path.read_bytes()) if self._path else {"commit": "", "files": []}
-            self._files = [ListedObject(*one) for one in record["files"]]
-            self.commit = record["commit"]
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, TypeError):
-            # As if there were none: it is written anew when the hub answers.
-            logging.getLogger("shardmill").warning("a list in the cache cannot be read: %s", self._path)
-
-    def files(self, commit: str) -> list[ListedObject] | None:
-        return self._files if commit == self.commit else None
-
-    def write(self, commit: str, files: list[ListedObject]) -> None:
-        if self._path is not None:
-            with writing_to(self._path):
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(self._path, json.dumps({"commit": commit, "files": files}).encode())
+def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
+    """The commit and the files of a list of the hub that was kept in the cache; empty where there is none."""
+    try:
+        if path is not None:
+            record = json.loads(path.read_bytes())
+            return record["commit"], [ListedObject(*one) for one in record["files"]]
+    except FileNotFoundError:
+        return "", []
+    except (OSError, ValueError, KeyError, TypeError):
+        # As if there were none: it is written anew when the hub answers.
+        _log.warning("a list in the cache cannot be read: %s", path)
+    return "", []
 
 
 def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
-    """The commit, and the files that the address may mean; Unreachable when the hub does not say."""
+    """The commit, and the files that the address may mean; raises Unreachable when the hub does not answer."""
     repo = f"datasets/{quote(address.repo)}"
 
     def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
@@ -121,7 +121,7 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
     if commit is None:
         commit = str(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
     entries: list[Any] = []
-    if address.path and not _MAGIC.search(address.path):
+    if address.path and not _WILDCARD.search(address.path):
         entries, _ = ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})
     if not any(entry["type"] == "file" for entry in entries):
         root, pattern = _parted(address.path)
@@ -139,36 +139,31 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
 
 
 def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
-    def find(url: str) -> Source:
-        size, version = fetcher.ask(lambda: fetcher.web.find(url), shown(url))
-        return Source(shown(url), url, size, version, input_format)
-
     path = path_in(spec)
     # A query is the server's business, and so is a `?`: a pattern on the web has `*` or `[…]` in its path.
-    if not re.search(r"[*[]", path) and not path.endswith("/"):
-        yield find(spec)
-        return
-    if "?" in spec:
-        raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
-    host = spec[: spec.index("/", spec.index("://") + 3)]
-    root, pattern = _parted(spec[len(host) :])
-    found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(fetcher, f"{host}{root}/", pattern)]
-    for one in _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format, False):
-        yield find(host + one.path)
+    if re.search(r"[*[]", path) or path.endswith("/"):
+        if "?" in spec:
+            raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
+        host = spec[: spec.index("/", spec.index("://") + 3)]
+        root, pattern = _parted(spec[len(host) :])
+        found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(fetcher, f"{host}{root}/", pattern)]
+        chosen = _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format)
+        urls = [host + one.path for one in chosen]
+    else:
+        urls = [spec]
+    for url in urls:
+        size, version = fetcher.ask(partial(fetcher.web.find, url), shown(url))
+        yield Source(shown(url), url, size, version, input_format)
 
 
 def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
     """The files below a folder on the web that may be meant, from its URL on: every index page is read, or an error."""
-    levels = [re.compile(_translated(segment)).fullmatch for segment in pattern.split("/")]
-    if "**" in pattern or not pattern:
-        hidden = "." if pattern else "._"
+    levels = pattern.split("/")
 
-        def entered(folder: list[str]) -> bool:
-            return folder[-1][0] not in hidden
-    else:
-
-        def entered(folder: list[str]) -> bool:
-            return len(folder) < len(levels) and bool(levels[len(folder) - 1](folder[-1]))
+    def is_entered(folder: list[str]) -> bool:
+        if "**" in pattern or not pattern:
+            return folder[-1][0] not in ("." if pattern else "._")
+        return len(folder) < len(levels) and _matches(folder, levels[: len(folder)])
 
     waiting = [""]
     while waiting:
@@ -178,43 +173,39 @@ def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
         for link in fetcher.ask(partial(fetcher.web.links, root + folder), shown(root + folder)):
             if not link.endswith("/"):
                 yield folder + link
-            elif all(link.rstrip("/").split("/")) and entered((folder + link).rstrip("/").split("/")):
+            elif all(link.rstrip("/").split("/")) and is_entered((folder + link).rstrip("/").split("/")):
                 waiting.append(folder + link)
 
 
 def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
-    scheme, bucket = scheme_of(spec), host_of(spec)
     check_address(spec)
-    store = fetcher.buckets
-    rest = spec.partition("://")[2].partition("/")[2].strip("/")
-    root, pattern = _parted(rest)
-    if _MAGIC.search(bucket):
+    scheme, bucket, path = scheme_of(spec), host_of(spec), path_in_bucket(spec)
+    if _WILDCARD.search(bucket):
         raise UsageError("the address names no bucket", place=spec, hint=f"write `{scheme}://BUCKET/PATH`")
+    root, pattern = _parted(path)
     single = None
-    if rest and not pattern and not spec.endswith("/"):
-        single = fetcher.ask(lambda: store.find(f"{scheme}://{bucket}/{rest}"), shown(spec))
-    found = [single] if single else []
-    if not single:
+    if path and not pattern and not spec.endswith("/"):
+        single = fetcher.ask(lambda: fetcher.bucket(spec).find(path), spec)
+    if single is not None:
+        found = [single]
+    else:
         # A list of everything below is a request for each thousand objects; folder by folder it is one for each.
         deep = not pattern or "/" in pattern
-        wanted = re.compile(_translated(rest)).fullmatch if pattern else _anything
-        found = fetcher.ask(lambda: store.list(f"{scheme}://{bucket}/{root}", wanted, deep=deep), shown(spec))
-    for one in _chosen(found, rest, spec, input_format, single is not None):
+
+        def wanted(name: str) -> bool:
+            return not pattern or _matches(name.split("/"), path.split("/"))
+
+        found = fetcher.ask(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
+        found = _chosen(found, path, spec, input_format)
+    for one in found:
         name = f"{scheme}://{bucket}/{one.path}"
         yield Source(name, name, one.size, one.version, input_format)
 
 
-def _anything(_: str) -> bool:
-    return True
-
-
-def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str, single: bool) -> list[ListedObject]:
-    """Those of the files that the path names, by the rules for files of this machine, in their order."""
-    if single:
-        return found
-    if _MAGIC.search(path):
-        matches = re.compile(_translated(path)).fullmatch
-        chosen = sorted(one for one in found if matches(one.path))
+def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) -> list[ListedObject]:
+    """Those of the files that a pattern or folder names, by the rules for files of this machine, in their order."""
+    if _WILDCARD.search(path):
+        chosen = sorted(one for one in found if _matches(one.path.split("/"), path.split("/")))
         if not chosen:
             raise UsageError("nothing matches the pattern", place=shown(spec))
         return chosen
@@ -222,7 +213,7 @@ def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str, 
     inside = [one for one in found if one.path.startswith(below)]
     visible = [one for one in inside if not any(s[:1] in "._" for s in one.path[len(below) :].split("/"))]
     chosen = [one for one in visible if input_format != "auto" or is_readable_name(one.path)]
-    if not chosen and not inside:
+    if not inside:
         raise UsageError("the source is not there", place=shown(spec))
     if not chosen:
         raise nothing_in(shown(spec), len(visible))
@@ -233,38 +224,17 @@ def _parted(path: str) -> tuple[str, str]:
     """The folder above the first segment with a wildcard, and the pattern below it; no pattern: the path itself."""
     segments = path.split("/")
     for i, segment in enumerate(segments):
-        if _MAGIC.search(segment):
+        if _WILDCARD.search(segment):
             return "/".join(segments[:i]), "/".join(segments[i:])
     return path.rstrip("/"), ""
 
 
-def _translated(pattern: str) -> str:
-    """A pattern as Python's glob reads it, as a regular expression: `**` is any number of folders."""
-    made = []
-    segments = pattern.split("/")
-    for i, segment in enumerate(segments):
-        last = i == len(segments) - 1
-        if segment == "**":
-            made.append(r"(?:[^/.][^/]*/)*" + (r"[^/.][^/]*" if last else ""))
-            continue
-        text = "(?!\\.)" if segment[:1] in "*?[" else ""
-        for token in re.findall(r"\*+|\?|\[!?\]?[^\]]*\]|.", segment, re.DOTALL):
-            if token[0] == "*":
-                text += "[^/]*"
-            elif token == "?":
-                text += "[^/]"
-            elif token[0] == "[" and len(token) > 1:
-                inside = token[1:-1].replace("\\", "\\\\")
-                text += f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
-            else:
-                text += re.escape(token)
-        made.append(text + ("" if last else "/"))
-    return "".join(made)
-
-
-class _ToldRetries(Retries):
-    """Sources are listed before there is a progress line, so the log says it: by default, on standard error."""
-
-    def begin(self, words: str, wait: float) -> None:
-        super().begin(words, wait)
-        logging.getLogger("shardmill").warning("retrying: %s", words)
+def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
+    """Whether the segments of a path match a pattern, as Python's glob reads it: `**` is any number of folders."""
+    if not path or not pattern:
+        return not path and not pattern
+    first, rest = pattern[0], pattern[1:]
+    visible = not path[0].startswith(".")
+    if first == "**":
+        return _matches(path, rest or ["*"]) or (visible and _matches(path[1:], pattern))
+    return (visible or first.startswith(".")) and fnmatchcase(path[0], first) and _matches(path[1:], rest)

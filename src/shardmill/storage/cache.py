@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from shardmill.errors import OutputError
-from shardmill.storage.addresses import path_in
 from shardmill.storage.fetching import RemoteFeed
 from shardmill.storage.files import PARTIAL
+from shardmill.storage.names import path_in
 from shardmill.storage.source import Source
 from shardmill.storage.web import NoRanges
 
@@ -28,47 +28,44 @@ class Cache:
         self._begun: dict[str, Fetch[Source]] = {}
 
     def local(self, source: Source, fetcher: Fetcher) -> Source:
-        """The same source on this machine, fetched if need be; the one after it is begun. One thread asks."""
+        """Return the source on this machine, fetched if need be, and begin with the next. For one thread."""
         fetch = self._begin(source, fetcher)
-        following = fetcher.following(source)
-        if following is not None:
-            self._begin(following, fetcher)
+        for following in fetcher.following(source, 1):
+            if following.remote:
+                self._begin(following, fetcher)
         found = fetcher.wait(fetch)
         del self._begun[source.path]
         return found
 
-    def path(self, source: Source) -> Path:
-        key = hashlib.sha256(f"{source.name}\n{source.size}\n{source.version}".encode()).hexdigest()[:24]
-        return self._folder / key / (os.path.basename(path_in(source.path)) or "file")
-
     def _begin(self, source: Source, fetcher: Fetcher) -> Fetch[Source]:
         if source.path not in self._begun:
-            with fetcher.changed:
-                self._begun[source.path] = fetcher.begin(lambda: self._fetch(source, fetcher))
+            self._begun[source.path] = fetcher.begin(lambda: self._fetch(source, fetcher))
         return self._begun[source.path]
 
     def _fetch(self, source: Source, fetcher: Fetcher) -> Source:
+        key = hashlib.sha256(f"{source.name}\n{source.size}\n{source.version}".encode()).hexdigest()[:24]
+        path = self._folder / key / (os.path.basename(path_in(source.path)) or "file")
         try:
-            path = self.path(source)
             if not (path.exists() and path.stat().st_size == source.size):
-                self._store(source, fetcher, path)
+                _store(source, fetcher, path)
             status = path.stat()
         except OSError as error:
             raise OutputError(f"the cache cannot be written: {error.strerror}", place=str(self._folder)) from error
         return source._replace(path=str(path), size=status.st_size, version=str(status.st_mtime_ns))
 
-    def _store(self, source: Source, fetcher: Fetcher, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Two runs may fetch the same file at once; the last one to finish replaces the same bytes by the same bytes.
-        partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
-        try:
-            with open(partial, "wb") as file:
-                _copy(source, fetcher, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        finally:
-            partial.unlink(missing_ok=True)
+
+def _store(source: Source, fetcher: Fetcher, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Two runs may fetch the same file at once; the last one to finish replaces the same bytes by the same bytes.
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        with open(partial, "wb") as file:
+            _copy(source, fetcher, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:

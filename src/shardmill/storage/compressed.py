@@ -5,7 +5,7 @@ from __future__ import annotations
 import bz2
 import lzma
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any
 
 from shardmill.errors import SourceError
@@ -24,9 +24,9 @@ MARKS = tuple(_FIRST.values())
 
 
 def compression_from(head: bytes, promised: str = "") -> str:
-    """The compression that the first bytes show, or an empty text.
+    """Return the compression that the first bytes show, or an empty text.
 
-    A zstd file may begin with a skippable frame. Its mark could be text, so it counts only where the name says zstd.
+    A zstd file may begin with a skippable frame, whose first bytes could be text: it counts where the name says zstd.
     """
     if head.startswith(_FIRST["gzip"]):
         return "gzip"
@@ -43,7 +43,7 @@ def _is_skippable(head: bytes) -> bool:
 
 
 def window_of(head: bytes, compression: str) -> int:
-    """Bytes of memory that the decompressor of a stream takes, by its first header. 0: little, or nothing is known."""
+    """Return the bytes of memory that decompressing will take, by the first header. 0: little, or unknown."""
     try:
         if compression == "zstd":
             return _zstd_window(head)
@@ -86,42 +86,31 @@ def _xz_dictionary(head: bytes) -> int:
     return 0
 
 
-def _new_gzip() -> Any:
-    from isal import igzip_lib
+def decompressor(compression: str) -> Any:
+    """Return one for a single member, with `decompress(data, max_length)`, `eof` and `unused_data`."""
+    if compression == "gzip":
+        from isal import igzip_lib
 
-    return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
-
-
-def _new_xz() -> Any:
-    return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
-
-
-def _new_zstd() -> Any:
-    """One that refuses frames which ask for a window above 128 MB: the library's own limit."""
+        return igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+    if compression == "bzip2":
+        return bz2.BZ2Decompressor()
+    if compression == "xz":
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+    assert compression == "zstd", compression
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
 
-    return zstd.ZstdDecompressor()
-
-
-_NEW: dict[str, Callable[[], Any]] = {
-    "gzip": _new_gzip, "zstd": _new_zstd, "bzip2": bz2.BZ2Decompressor, "xz": _new_xz,
-}  # fmt: skip
-
-
-def decompressor(compression: str) -> Any:
-    """One for a single member, with `decompress(data, max_length)`, `eof` and `unused_data`."""
-    return _NEW[compression]()
+    return zstd.ZstdDecompressor()  # refuses frames with a window above 128 MB: the library's own limit
 
 
 def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
-    """The text of a compressed stream in blocks; what it raises names the place among the compressed bytes.
+    """Yield a decompressed stream in blocks; raise SourceError with the offset among the compressed bytes.
 
-    It is any number of members, one after another, and zeros as padding at the end. The standard library's file classes
-    take anything after the first bzip2 or xz stream for the end of the data, so a damaged second header would lose the
-    rest without a word.
+    A stream is any number of members, and zeros as padding at the end. The standard library's file classes take
+    anything after the first bzip2 or xz member for the end of the data, so that a damaged second header would lose the
+    rest silently.
     """
     pending = _head(raw, b"", compression, name, first=True)
     while pending:

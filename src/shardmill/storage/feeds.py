@@ -1,6 +1,6 @@
 """A source's bytes: random access where its size is known, forward only where it is a stream.
 
-A feed is what the one feeder thread looks through to find where chunks end. That of a remote file is in fetching.py.
+The feeder thread searches a feed for the ends of chunks. The feed of a remote file is in fetching.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Generator, Sequence
 
 from shardmill.errors import SourceError
-from shardmill.storage.retrying import STOP_CHECK
+from shardmill.storage.retrying import STOP_CHECK, check_running
 from shardmill.storage.source import SMALL, STDIN, Source, changed
 
 FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
@@ -24,41 +24,41 @@ CONTEXT = 64
 
 
 class Feed(ABC):
-    """Bytes that are looked at in front and taken from behind, in order. One thread uses it."""
+    """Bytes that are read in order, with look-ahead. For one thread."""
 
     at = 0
-    """Where `read_on` goes on."""
+    """The offset that `read_on` has reached."""
 
     @abstractmethod
     def peek(self, offset: int, n: int) -> bytes:
-        """The n bytes at offset; fewer only at the end of the source."""
+        """Return the n bytes at offset; fewer only at the end of the source."""
 
     @abstractmethod
     def drop(self, offset: int) -> None:
-        """Let go of what lies before offset, reading on and discarding where need be."""
+        """Forget what lies before offset, after reading up to there where need be."""
 
     @abstractmethod
     def end_by(self, limit: int) -> int | None:
-        """Where the source ends, when that is not after limit."""
+        """Return where the source ends, or None when that is after limit."""
 
     @abstractmethod
     def close(self) -> None: ...
 
     def take(self, start: int, end: int) -> bytes | None:
-        """The bytes for a chunk's payload; None where a worker can read them itself. What lies before end is let go."""
+        """Return the bytes for a chunk, and forget what lies before end; None where a worker can read them itself."""
         taken = self.peek(start, end - start)
         self.drop(end)
         return taken
 
     def read_on(self, n: int) -> bytes:
-        """The next bytes, at most n, for what decompresses or parses them in turn; empty at the end."""
+        """Return the next bytes, at most n; empty at the end."""
         block = self.peek(self.at, n)
         self.at += len(block)
         self.drop(self.at)
         return block
 
     def stored(self, offset: int) -> int:
-        """About how many bytes, as they are stored, lie behind offset; for progress."""
+        """Return about how many stored bytes lie before offset; for progress."""
         return offset
 
 
@@ -66,22 +66,22 @@ class RandomAccess(Feed):
     """A feed of known size, of which any part can be read in any order."""
 
     size: int
-    """Who wants to see only so much may make it less."""
+    """May be reduced, to read only the beginning."""
 
     def read(self, start: int, end: int, keep: bool = False) -> bytes | bytearray:
-        """The bytes of a range. `keep`: they will be read again."""
+        """Return the bytes of a range. `keep`: they will be read again."""
         return self.peek(start, end - start)
 
     def look(self, offset: int, n: int) -> bytes:
-        """The n bytes at any offset, once; fewer only at the end."""
+        """Return the n bytes at any offset; fewer only at the end."""
         end = min(offset + n, self.size)
         return bytes(self.read(offset, end)) if offset < end else b""
 
     def expect(self, spans: Sequence[tuple[int, int]]) -> None:
-        """These spans will be read, in this order and once each, and no others that were expected before."""
+        """Announce the spans that will be read from now on, in this order and once each."""
 
     def release(self, start: int, end: int) -> None:
-        """Nobody will read these bytes any more."""
+        """Announce that these bytes will not be read any more."""
 
     def end_by(self, limit: int) -> int | None:
         return self.size if self.size <= limit else None
@@ -94,39 +94,35 @@ def _open(source: Source, flags: int = FLAGS) -> int:
         raise _os_error(source, error) from error
 
 
-def _check_open(source: Source, descriptor: int) -> None:
-    """SourceError when the file is not the one that was found."""
-    if not is_as_found(source, os.fstat(descriptor)):
-        raise changed(source)
-
-
 def is_as_found(source: Source, status: os.stat_result) -> bool:
+    """Whether a local file has the size and time that it had when it was found."""
     return status.st_size == source.size and str(status.st_mtime_ns) == source.version
 
 
+def _check(source: Source, status: os.stat_result) -> None:
+    if not is_as_found(source, status):
+        raise changed(source)
+
+
 def read_range(source: Source, start: int, end: int) -> bytes:
-    """The bytes from start to end of a plain file of this machine, read by any thread."""
+    """Return the bytes from start to end of a local file; for any thread."""
     descriptor = _open(source)
     try:
-        _check_open(source, descriptor)
+        _check(source, os.fstat(descriptor))
         return _read_at(source, descriptor, start, end - start)
     finally:
         os.close(descriptor)
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise SourceError when the file's size or time changed since it was found.
-
-    Of a remote source every answer was compared with what was found.
-    """
-    if source.size is None or source.remote:
+    """Raise SourceError when a local file's size or time changed since it was found."""
+    if source.size is None or source.remote:  # of a remote one every answer was compared
         return
     try:
         status = os.stat(source.path)
     except OSError as error:
         raise _os_error(source, error) from error
-    if not is_as_found(source, status):
-        raise changed(source)
+    _check(source, status)
 
 
 def _os_error(source: Source, error: OSError, offset: int | None = None) -> SourceError:
@@ -139,7 +135,7 @@ def _os_error(source: Source, error: OSError, offset: int | None = None) -> Sour
 
 
 def _read_at(source: Source, descriptor: int, offset: int, n: int) -> bytes:
-    """All n bytes, though one call gives at most 2 GB; short means that the file shrank."""
+    """All n bytes, though one call gives at most 2 GB; raises SourceError when the file is shorter."""
     parts = []
     while n > 0:
         try:
@@ -167,7 +163,7 @@ class FileFeed(RandomAccess):
     """A plain file of known size. Never mapped: mapped pages count as resident memory."""
 
     def __init__(self, source: Source, stopped: threading.Event | None = None) -> None:
-        """`stopped`: set when the run has ended, so that a search through a terabyte without a newline ends too."""
+        """`stopped`: set when the run has ended, to end a search through a terabyte without a newline."""
         assert source.size is not None
         self._source = source
         self._stopped = stopped
@@ -177,7 +173,7 @@ class FileFeed(RandomAccess):
         try:
             if self.size <= SMALL:
                 self._whole = _read_at(source, self._descriptor, 0, self.size)
-            _check_open(source, self._descriptor)
+            _check(source, os.fstat(self._descriptor))
         except BaseException:
             self.close()
             raise
@@ -186,14 +182,13 @@ class FileFeed(RandomAccess):
 
     @property
     def whole(self) -> bool:
-        """All of it was read at once, and has not changed while it was: nothing more needs to be checked."""
+        """Whether all of it was read when it was opened, unchanged, so that nothing more needs to be checked."""
         return self._whole is not None
 
     def peek(self, offset: int, n: int) -> bytes:
         if self._whole is not None:
             return self._whole[offset : min(offset + n, self.size)]
-        if self._stopped is not None and self._stopped.is_set():
-            raise SourceError("the run has ended")
+        check_running(self._stopped)
         n = min(n, self.size - offset)
         return _read_at(self._source, self._descriptor, offset, n) if n > 0 else b""
 
@@ -211,18 +206,19 @@ class FileFeed(RandomAccess):
 
 
 class StreamFeed(Feed):
-    """A stream that only goes forward: the blocks that were looked at and not yet taken are held, and CONTEXT bytes."""
+    """A stream that only goes forward. It holds the blocks after the last `drop`, and CONTEXT bytes before."""
 
     def __init__(self, name: str, blocks: Generator[bytes], raw: Feed | None = None, begin: int = 0) -> None:
-        """`raw`: what the blocks are made from, if that is a feed. `begin`: where the first of them does."""
+        """`raw`: the feed that the blocks are made from, if any. `begin`: the offset of the first block."""
         self._name, self._coming, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
         self._base = self._end = begin  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
-        self._read = 0  # bytes of the raw stream
-        self._used_up = 0, 0  # bytes that were made when so many of these had been read, and no more of them were left
-        self.limit = 1 << 62  # it is taken for ended about there, by who wants to see only so much
+        self._read = 0  # bytes of the raw feed
+        self._used_up = 0, 0  # an offset, and the bytes of the raw feed that were needed to come there
+        self.limit = 1 << 62
+        """May be reduced, to read only the beginning: the stream seems to end at the next block after it."""
 
     def peek(self, offset: int, n: int) -> bytes:
         self._fill(offset + n)
@@ -238,7 +234,7 @@ class StreamFeed(Feed):
 
     @property
     def reached(self) -> int:
-        """Bytes that were made so far, whether anybody has looked at them or not."""
+        """The end of the last block that was read."""
         return self._end
 
     def drop(self, offset: int) -> None:
@@ -257,7 +253,7 @@ class StreamFeed(Feed):
     def stored(self, offset: int) -> int:
         if self._raw is None:
             return offset
-        # What was read last may last for much more text than was made of it so far.
+        # Much more text may come out of the last raw block than was read so far.
         text, stored = self._used_up
         return min(stored * offset // text, self._read) if text else self._read
 
@@ -287,7 +283,7 @@ class StreamFeed(Feed):
 
 
 def pipe_blocks(source: Source, stopped: threading.Event | None = None) -> Generator[bytes]:
-    """The blocks of a pipe, a device or standard input; a silent one is waited for until `stopped`."""
+    """Yield the blocks of a pipe, a device or standard input, and wait for a silent one until `stopped`."""
     # To open a pipe that nobody writes to would wait for ever. Only Linux can tell such a one from one at its end.
     flags = FLAGS | (os.O_NONBLOCK if sys.platform == "linux" else 0)
     descriptor = 0 if source.path == STDIN else _open(source, flags)
@@ -311,11 +307,10 @@ def pipe_blocks(source: Source, stopped: threading.Event | None = None) -> Gener
 
 
 def _wait_for(descriptor: int, stopped: threading.Event | None) -> None:
-    """Return when there is something to be read, or when the writers of a pipe have closed it."""
-    if os.name == "nt":  # there it waits in the read, and only for files and consoles
+    """Return when there is something to read, or when the writers of a pipe have closed it."""
+    if os.name == "nt":  # there only files and consoles are read, and the read itself waits
         return
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not poll.poll(STOP_CHECK * 1000):
-        if stopped is not None and stopped.is_set():
-            raise SourceError("the run has ended")
+        check_running(stopped)

@@ -1,7 +1,7 @@
-"""Bytes of remote sources for a whole run: the threads that fetch them, how many bytes may lie ready, and their feed.
+"""Bytes of remote sources for a whole run: the threads that fetch them, a window of bytes read ahead, and their feed.
 
-Every request is made by one of a few daemon threads: who waits for one looks now and then whether the run still goes
-on, so that a server which has fallen silent never holds up the end of a run.
+Every request is made by one of a few daemon threads. Waiting threads check regularly whether the run has ended, so
+that a silent server never delays its end.
 """
 
 from __future__ import annotations
@@ -13,25 +13,24 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from itertools import pairwise
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from shardmill.errors import SourceError
-from shardmill.storage.addresses import BUCKETS, scheme_of
 from shardmill.storage.feeds import CONTEXT, STREAM_BLOCK, RandomAccess, StreamFeed
-from shardmill.storage.names import format_of
-from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, patiently
+from shardmill.storage.names import BUCKETS, format_of, host_of, scheme_of
+from shardmill.storage.objects import Bucket
+from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, check_running, patiently
 from shardmill.storage.source import SMALL, Source
+from shardmill.storage.web import WebStore
 
 if TYPE_CHECKING:
-    from shardmill.storage.buckets import BucketStore
     from shardmill.storage.cache import Cache
-    from shardmill.storage.web import WebStore
 
-# All of the window is on its way when the reader is fast: with 200 ms for an answer and 16 MB of it, 16 pieces on 16
-# connections give 80 MB/s, where 8 connections with pieces of half the size gave 30.
+# All of the window is requested at once when the reader is fast: with 200 ms for an answer and 16 MB of it, 16 pieces
+# on 16 connections give 80 MB/s, where 8 connections with pieces of half the size gave 30.
 CONNECTIONS = 16
 LITTLE_WINDOW = 8 << 20
 # Files up to this size are fetched whole when they are opened.
@@ -39,9 +38,9 @@ WHOLE = 1 << 20
 FOOTER = 1 << 16
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 18, 4 << 20
 _LARGEST_FOOTER = 16 << 20
-_OPEN_AHEAD = 8  # files whose beginnings are fetched before their turn, at the most
+_OPEN_AHEAD = 8  # files whose first bytes are fetched before their turn, at the most
 _FOOTERS_AHEAD = 2
-# Seconds that a reader waits for its turn in the window when nothing is on its way, before it fetches for itself.
+# Seconds that a reader waits for room in the window when no piece is being fetched, before it fetches for itself.
 _PATIENCE = 1.0
 Bytes = bytes | bytearray
 T = TypeVar("T")
@@ -49,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Fetch(Generic[T]):
-    """Something that was asked for, in most cases some bytes."""
+    """A call that one of the threads makes, in most cases for so many bytes."""
 
     call: Callable[[], T] | None
     size: int
@@ -59,10 +58,7 @@ class Fetch(Generic[T]):
 
 
 class Fetcher:
-    """What a run fetches with. Leaving it as a context ends all waits; it needs no context where nothing is waited for.
-
-    `window`: bytes that may lie ready or be on their way at once.
-    """
+    """Fetches for a run. Leaving it as a context ends all waits; it needs no context where nothing is waited for."""
 
     def __init__(
         self,
@@ -72,19 +68,24 @@ class Fetcher:
         cache: Cache | None = None,
         retries: Retries | None = None,
     ) -> None:
+        """`sources`: in the order in which they will be opened. `window`: bytes that may be held or requested."""
         self.cache = cache
         self.patience = patience or Patience.from_environment()
         self.retries = retries or Retries()
         self.stopped = threading.Event()
         self.changed = threading.Condition()
-        """Guards all that this file keeps; notified when a fetch is done or bytes were let go."""
-        self._spare = window // 4
-        self.free = window - self._spare
+        """Guards the state of this module; re-entrant; notified when a fetch is done or bytes are free."""
+        self.spare = window // 4
+        """Bytes that are free for the first bytes of sources, and for footers."""
+        self.free = window - self.spare
+        """Bytes of the window that are free for pieces."""
         self.piece = max(_SMALLEST_PIECE, min(_LARGEST_PIECE, self.free // CONNECTIONS))
         self.advance: list[Callable[[], None]] = []
-        """Called, with the lock held, when bytes were let go: each may ask for more."""
+        """Called, with the lock held, when bytes became free: each may ask for more."""
         self._sources, self._next = sources, 0
-        self._heads: dict[str, tuple[Fetch[Bytes], Fetch[Bytes] | None]] = {}
+        self._opened: dict[str, RemoteFeed] = {}  # ahead of their turn
+        self._buckets: dict[str, Bucket] = {}
+        self._connecting = threading.Lock()
         self._waiting: deque[Fetch[Any]] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
@@ -96,67 +97,61 @@ class Fetcher:
         self.stopped.set()
         with self.changed:
             self._waiting.clear()
-            self._heads.clear()
+            self._opened.clear()
             self.changed.notify_all()
 
     @cached_property
     def web(self) -> WebStore:
-        """Servers and the hub; UsageError where the library is missing."""
-        from shardmill.storage.web import WebStore
-
+        """The client for web servers and the hub; raises UsageError where the library is missing."""
         return WebStore(self.patience)
 
-    @cached_property
-    def buckets(self) -> BucketStore:
-        """Object stores; UsageError where the library is missing."""
-        from shardmill.storage.buckets import BucketStore
-
-        return BucketStore(self.patience)
+    def bucket(self, url: str) -> Bucket:
+        """Return the client for a URL in an object store; raise UsageError where the library is missing."""
+        bucket = f"{scheme_of(url)}://{host_of(url)}"
+        with self._connecting:
+            if bucket not in self._buckets:
+                self._buckets[bucket] = Bucket(bucket, self.patience)
+            return self._buckets[bucket]
 
     def patiently(self, call: Callable[[float], T], place: str) -> T:
-        """What `call(deadline)` gives, retried."""
+        """Return what `call(deadline)` returns, retried."""
         return patiently(call, place, self.patience, self.retries, self.stopped)
 
     def ask(self, call: Callable[[], T], place: str) -> T:
-        """The same, within the time for all tries: clients wait for ever where they may."""
+        """Return what a call returns, retried, within the time for all attempts: libraries may wait for ever."""
         seconds = self.patience.retry_seconds + self.patience.timeout
-        with self.changed:
-            fetch = self.begin(lambda: self.patiently(lambda _: call(), place), urgent=True)
+        fetch = self.begin(lambda: self.patiently(lambda _: call(), place), urgent=True)
         return self.wait(fetch, seconds, place)
 
     def read(self, source: Source, start: int, end: int) -> Bytes:
-        """The bytes of a range, now."""
-        if start >= end:
-            return b""
-        with self.changed:
-            fetch = self.begin_range(source, start, end, urgent=True)
-        return self.wait(fetch)
+        """Return the bytes of a range, before those that are fetched ahead."""
+        return self.wait(self.begin_range(source, start, end, urgent=True)) if start < end else b""
 
     def begin_range(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch[Bytes]:
-        """Ask for a range; the caller holds the lock."""
+        """Begin to fetch a range."""
         return self.begin(lambda: self._range(source, start, end), end - start, urgent)
 
     def begin(self, call: Callable[[], T], size: int = 0, urgent: bool = False) -> Fetch[T]:
-        """Ask for what a call gives, which may be so many bytes; the caller holds the lock."""
+        """Let a thread make a call, which may return so many bytes."""
         fetch = Fetch(call, size)
-        if urgent:
-            self._waiting.appendleft(fetch)
-        else:
-            self._waiting.append(fetch)
-        if not self._idle and len(self._threads) < CONNECTIONS:
-            thread = threading.Thread(target=self._work, name="shardmill-fetcher", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self.changed.notify_all()
+        with self.changed:
+            if urgent:
+                self._waiting.appendleft(fetch)
+            else:
+                self._waiting.append(fetch)
+            if not self._idle and len(self._threads) < CONNECTIONS:
+                thread = threading.Thread(target=self._work, name="shardmill-fetcher", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            self.changed.notify_all()
         return fetch
 
     def wait(self, fetch: Fetch[T], seconds: float = math.inf, place: str | None = None) -> T:
-        """What was asked for; what went wrong with it is raised here, or SourceError after so many seconds."""
+        """Return what a fetch gives or raise its error; raise SourceError after so many seconds."""
         until = time.monotonic() + seconds
         with self.changed:
             while not fetch.done:
-                if self.stopped.is_set():
-                    raise SourceError("the run has ended")
+                check_running(self.stopped)
                 if time.monotonic() > until:
                     raise SourceError(f"no answer for {seconds:,.0f} s", place=place)
                 self.changed.wait(STOP_CHECK)
@@ -164,64 +159,34 @@ class Fetcher:
             raise fetch.error
         return cast(T, fetch.got)
 
-    def head(self, source: Source) -> Bytes:
-        """The beginning of a source, or all of it if it is small; the sources after it are begun too."""
+    def open(self, source: Source) -> RemoteFeed:
+        """Return the feed of a source, and open the next ones ahead while there is room for their first bytes."""
         with self.changed:
-            head, _ = self._open(source)
-            self._move_to(source)
-            after = self._sources[self._next + 1 : self._next + 1 + _OPEN_AHEAD] if self.cache is None else ()
-            for number, following in enumerate(after):
+            feed = self._opened.pop(source.path, None) or RemoteFeed(self, source)
+            for number, following in enumerate(self.following(source, _OPEN_AHEAD if self.cache is None else 0)):
                 # The footers of large parquet files are megabytes, so fewer of these.
-                if self._spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
+                if self.spare <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
                     break
-                if following.remote and following.size is not None:
-                    self._open(following)
-        return self.wait(head)
+                if following.remote and following.size is not None and following.path not in self._opened:
+                    self._opened[following.path] = RemoteFeed(self, following)
+        return feed
 
-    def tail(self, source: Source) -> Bytes:
-        """The end of a source: a parquet file's footer, whole."""
+    def following(self, source: Source, count: int) -> Sequence[Source]:
+        """Return the sources that will be opened after this one."""
         with self.changed:
-            footer = self._heads[source.path][1] if source.path in self._heads else None
-            if footer is None:
-                footer = self.begin(lambda: self._footer(source), FOOTER, urgent=True)
-        return self.wait(footer)
+            index = next((i for i in range(self._next, len(self._sources)) if self._sources[i] == source), None)
+            if index is None:  # it is read a second time
+                return ()
+            self._next = index
+            return self._sources[index + 1 : index + 1 + count]
 
-    def close(self, source: Source) -> None:
-        """Let go of the beginning of a source."""
+    def give_back(self, size: int) -> None:
+        """Add bytes to the window that are free again."""
         with self.changed:
-            for fetch in self._heads.pop(source.path, ()):
-                if fetch is not None:
-                    self._spare += fetch.size
-
-    def following(self, source: Source) -> Source | None:
-        """The source whose turn comes after this one, if it is remote."""
-        with self.changed:
-            self._move_to(source)
-            after = self._sources[self._next + 1 : self._next + 2]
-        return after[0] if after and after[0].remote else None
-
-    def let_go(self, size: int) -> None:
-        """Bytes are free again; the caller holds the lock."""
-        self.free += size
-        for advance in list(self.advance):
-            advance()
-        self.changed.notify_all()
-
-    def _move_to(self, source: Source) -> None:
-        while self._next < len(self._sources) and self._sources[self._next] != source:
-            self._next += 1
-
-    def _open(self, source: Source) -> tuple[Fetch[Bytes], Fetch[Bytes] | None]:
-        if source.path not in self._heads:
-            size = source.size or 0
-            end = size if size <= WHOLE else SMALL
-            whole = self.begin_range(source, 0, end)
-            footer = None
-            if end < size and _is_parquet(source):
-                footer = self.begin(lambda: self._footer(source), FOOTER)
-            self._heads[source.path] = whole, footer
-            self._spare -= sum(fetch.size for fetch in (whole, footer) if fetch is not None)
-        return self._heads[source.path]
+            self.free += size
+            for advance in list(self.advance):
+                advance()
+            self.changed.notify_all()
 
     def _work(self) -> None:
         while True:
@@ -236,22 +201,26 @@ class Fetcher:
             assert fetch.call is not None
             try:
                 fetch.got = fetch.call()
-            except BaseException as why:  # noqa: BLE001 - handed to whoever waits for it
+            except BaseException as why:  # noqa: BLE001 - raised where it is waited for
                 fetch.error = why
             with self.changed:
                 fetch.done, fetch.call = True, None
                 self.changed.notify_all()
-            del fetch  # whoever waited for it decides how long its bytes are held
+            del fetch  # its bytes belong to the thread that waits for them
 
     def _range(self, source: Source, start: int, end: int) -> Bytes:
         if start >= end:
             return b""
-        store = self.buckets if scheme_of(source.path) in BUCKETS else self.web
         place = f"{source.name}, byte {start:,}"
-        return self.patiently(lambda deadline: store.fetch(source, start, end, deadline), place)
 
-    def _footer(self, source: Source) -> Bytes:
-        """The last bytes; all of the footer, if its length, which stands eight bytes before the end, is larger."""
+        def fetch(deadline: float) -> Bytes:
+            store = self.bucket(source.path) if scheme_of(source.path) in BUCKETS else self.web
+            return store.fetch(source, start, end, deadline)
+
+        return self.patiently(fetch, place)
+
+    def footer(self, source: Source) -> Bytes:
+        """Return the last bytes of a parquet file: all of its footer, whose length is eight bytes before the end."""
         size = source.size or 0
         last = self._range(source, max(0, size - FOOTER), size)
         length = int.from_bytes(last[-8:-4], "little") + 8
@@ -264,32 +233,26 @@ def _is_parquet(source: Source) -> bool:
     return (format_of(source.path) or source.input_format) == "parquet"
 
 
-@cache
-def shared_fetcher() -> Fetcher:
-    """For looks into single sources, outside of a run."""
-    return Fetcher()
-
-
 class ReadAhead:
     """Spans of a source, in pieces that are fetched before they are read, in order, as far as the window allows.
 
-    Several readers may be at work on different pieces. A piece is let go when it was read to its end.
+    Several threads may read different pieces. A piece is freed when it was read to its end.
     """
 
     def __init__(self, fetcher: Fetcher, source: Source, spans: Sequence[tuple[int, int]]) -> None:
         """`spans`: where they begin and end, in ascending order."""
         self._fetcher, self._source, self._spans = fetcher, source, spans
         self._pieces: dict[int, Fetch[Bytes]] = {}
-        """Those that are held or on their way, by their first byte."""
+        """Those that are held or requested, by their first byte."""
         self._reached = 0
-        """Up to there all was asked for."""
+        """All before was requested."""
         self._closed = False
         with fetcher.changed:
             fetcher.advance.append(self._advance)
             self._advance()
 
     def read(self, start: int, end: int, keep: bool = False) -> Bytes:
-        """The bytes of a range. `keep`: they will be read again, so nothing is let go or waited for."""
+        """Return the bytes of a range. `keep`: they will be read again, so nothing is freed or waited for."""
         parts: list[Bytes | memoryview] = []
         while start < end:
             first, stop = self._piece_from(start) or (end, end)
@@ -302,30 +265,27 @@ class ReadAhead:
                 whole = start == first and upto == stop
                 parts.append(data if whole else memoryview(data)[start - first : upto - first])
                 if upto == stop and not keep:
-                    self._let_go(first, stop)
+                    self._free(first, stop)
             start = upto
         return parts[0] if len(parts) == 1 and isinstance(parts[0], (bytes, bytearray)) else b"".join(parts)
 
     def release(self, start: int, end: int) -> None:
-        """Nobody will read these bytes any more."""
+        """Free the pieces that begin in this range."""
         at = start
         while (piece := self._piece_from(at)) and piece[0] < end:
             at = piece[1]
             if piece[0] >= start:
-                self._let_go(*piece)
+                self._free(*piece)
 
     def close(self) -> None:
-        """Let go of everything; what is read from now on is fetched for itself."""
+        """Free everything; what is read from now on is fetched for itself."""
         with self._fetcher.changed:
-            self._close()
-
-    def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._fetcher.advance.remove(self._advance)
-            held = sum(fetch.size for fetch in self._pieces.values())
-            self._pieces.clear()
-            self._fetcher.let_go(held)
+            if not self._closed:
+                self._closed = True
+                self._fetcher.advance.remove(self._advance)
+                held = sum(fetch.size for fetch in self._pieces.values())
+                self._pieces.clear()
+                self._fetcher.give_back(held)
 
     def _piece_from(self, offset: int) -> tuple[int, int] | None:
         """Where the piece begins and ends that holds a byte, or else the next one; None behind the last."""
@@ -338,35 +298,32 @@ class ReadAhead:
         return first, min(end, first + size)
 
     def _fetch(self, first: int, keep: bool) -> Fetch[Bytes] | None:
-        """The fetch of a piece; None when the reader has to fetch for itself: it is gone, or its turn does not come."""
+        """The fetch of a piece; None when it was freed, or when the window has no room for it for some time."""
         waited = time.monotonic()
         with self._fetcher.changed:
-            while True:
-                if first in self._pieces:
-                    return self._pieces[first]
+            while first not in self._pieces:
                 if first < self._reached or keep or self._closed:
                     return None
-                if self._fetcher.stopped.is_set():
-                    raise SourceError("the run has ended")
+                check_running(self._fetcher.stopped)
                 if any(not fetch.done for fetch in self._pieces.values()):
                     waited = time.monotonic()
                 elif time.monotonic() - waited > _PATIENCE:
                     return None
                 self._fetcher.changed.wait(STOP_CHECK)
+            return self._pieces[first]
 
-    def _let_go(self, first: int, stop: int) -> None:
+    def _free(self, first: int, stop: int) -> None:
         with self._fetcher.changed:
-            coming = self._piece_from(self._reached)
-            if coming == (first, stop):
+            if self._piece_from(self._reached) == (first, stop):
                 # It was read without the window's help; to fetch it again would be for nothing.
                 self._reached = stop
             fetch = self._pieces.pop(first, None)
-            self._fetcher.let_go(fetch.size if fetch is not None else 0)
+            self._fetcher.give_back(fetch.size if fetch is not None else 0)
             if not self._pieces and self._piece_from(self._reached) is None:
-                self._close()
+                self.close()
 
     def _advance(self) -> None:
-        """Ask for the next pieces, while there is room; one is always on its way. The lock is held."""
+        """Request the next pieces while there is room, and one at least. The lock is held."""
         fetcher = self._fetcher
         while not self._closed and (piece := self._piece_from(self._reached)):
             start, end = piece
@@ -378,21 +335,34 @@ class ReadAhead:
 
 
 class RemoteFeed(RandomAccess):
-    """A remote source of known size: it is read forward through a window, from any place on, or by ranges."""
+    """A remote source of known size, read forward from any offset through the window, or by ranges.
+
+    Its first bytes (all, if it is small) and the footer of a parquet file are requested when it is opened.
+    """
 
     def __init__(self, fetcher: Fetcher, source: Source) -> None:
         self._fetcher, self._source = fetcher, source
-        self.size = self._whole_size = source.size or 0
+        self.size = self._whole_size = size = source.size or 0
         self._ahead: ReadAhead | None = None
         self._forward = StreamFeed(source.name, self._blocks(0))
+        end = size if size <= WHOLE else SMALL
+        self._first = fetcher.begin_range(source, 0, end)
+        self._last = None
+        if end < size and _is_parquet(source):
+            self._last = fetcher.begin(lambda: fetcher.footer(source), FOOTER)
+        self._held = self._first.size + (self._last.size if self._last else 0)
+        with fetcher.changed:
+            fetcher.spare -= self._held
 
     @cached_property
     def _head(self) -> Bytes:
-        return self._fetcher.head(self._source)
+        return self._fetcher.wait(self._first)
 
     @cached_property
     def _tail(self) -> Bytes:
-        return self._fetcher.tail(self._source)
+        fetcher = self._fetcher
+        last = self._last or fetcher.begin(lambda: fetcher.footer(self._source), FOOTER, urgent=True)
+        return fetcher.wait(last)
 
     def peek(self, offset: int, n: int) -> bytes:
         return self._forward.peek(offset, max(0, min(n, self.size - offset)))
@@ -406,14 +376,16 @@ class RemoteFeed(RandomAccess):
 
     def close(self) -> None:
         self.expect(())
-        self._fetcher.close(self._source)
+        with self._fetcher.changed:
+            self._fetcher.spare += self._held
+            self._held = 0
 
     def expect(self, spans: Sequence[tuple[int, int]]) -> None:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
         spans = [(start, end) for start, end in spans if start < end]
-        # Where spans do not ascend, nothing can be found among them by halves: then each read fetches for itself.
+        # Where spans do not ascend, they cannot be bisected: then each read fetches for itself.
         if spans and all(one[1] <= other[0] for one, other in pairwise(spans)):
             self._ahead = ReadAhead(self._fetcher, self._source, spans)
 
@@ -432,7 +404,6 @@ class RemoteFeed(RandomAccess):
             self._ahead.release(start, end)
 
     def _blocks(self, start: int) -> Generator[bytes]:
-        """All from a place on."""
         if start < len(self._head):
             yield bytes(self._head[start:])
             start = len(self._head)

@@ -1,4 +1,4 @@
-"""Text that the calling program hands over itself: an iterable, Arrow data or a callable, as one of the sources."""
+"""Text that the calling program gives as a source: an iterable, Arrow data or a callable."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class NamedSource:
 
     @property
     def one_shot(self) -> bool:
-        """Whether it can be read only once: what remains of an iterator does not tell what it gave before."""
+        """Whether it can be read only once: an iterator whose state cannot be restored."""
         return hasattr(type(self.source), "__next__") and not hasattr(self.source, "load_state_dict")
 
     def open(self) -> Any:
-        """What is to be iterated. UsageError for a generator of which a part is gone already, if it is not ours."""
+        """Return what is to be iterated; raise UsageError for a generator that was used already."""
         made = self.source
         if callable(made) and not _is_iterable(made):
             made = made()
@@ -62,14 +62,14 @@ class NamedSource:
         return made
 
     def found(self, number: int) -> Source:
-        """What the plan says of it."""
+        """Return it as the plan lists it."""
         return Source(self.name, f"{FORMAT}:{number}", None, self.version, FORMAT)
 
 
 def given_sources(sources: Any) -> list[Any]:
-    """What a call was given, one by one: each a path, which is not looked at here, or a NamedSource.
+    """Return the sources that a call was given, each a path, which is not checked here, or a NamedSource.
 
-    A list is several sources, unless it holds nothing but records: mappings, or Arrow data. One of texts is of paths.
+    A list is several sources, unless it holds only records (mappings or Arrow data). Texts in it are paths.
     """
     if isinstance(sources, (str, os.PathLike)):
         return [sources]
@@ -83,9 +83,9 @@ def given_sources(sources: Any) -> list[Any]:
 
 
 def refuse_second_reading(sources: Sources, first: int) -> None:
-    """MismatchError where a run that had come to source `first` would have to read a one-shot iterator again.
+    """Raise MismatchError where a run that goes on at source `first` would have to read a one-shot iterator again.
 
-    Those after it are refused too: the feeder may have been ahead.
+    Those after it are refused too, since the feeder may have been ahead.
     """
     for path, given in sources.given.items():
         if int(path.removeprefix(f"{FORMAT}:")) >= first and given.one_shot:
@@ -101,7 +101,7 @@ def is_arrow(value: Any) -> bool:
 
 
 def _gives(source: Any) -> bool:
-    """Whether documents can come out of it. A class is more likely a mistake than a way to make them."""
+    """Whether it gives documents. A class is more likely a mistake than a way to make them."""
     return _is_iterable(source) or (callable(source) and not isinstance(source, type))
 
 
@@ -120,5 +120,5 @@ def _named(source: Any) -> Any:
     """A NamedSource of what gives documents; anything else as it is."""
     if isinstance(source, (str, os.PathLike, NamedSource, bytes, bytearray, dict)) or not _gives(source):
         return source
-    # Of a list of texts nobody knows whether they are paths: that has to be said.
+    # The texts of a list may be paths: the caller has to say that they are not.
     return source if isinstance(source, _LISTS) and not _is_records(source) else NamedSource(source)

@@ -1,26 +1,108 @@
-"""What a file's name says about its format and its compression."""
+"""What names say: the parts of a URL and what may be shown of it; a file's format and compression."""
 
 from __future__ import annotations
 
 import os
+import re
 from functools import cache, lru_cache
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from shardmill import core
+from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage.addresses import path_in
 
-FORMAT_ENDINGS: dict[str, str] = {
-    ending: name for name, format in INPUT_FORMATS.items() for ending in format.endings.split()
-}
+WEB = ("http", "https")
+# Scheme → the kind of object store, which is also the extra that brings its library.
+BUCKETS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+FORMAT_ENDINGS = {ending: name for name, format in INPUT_FORMATS.items() for ending in format.endings.split()}
+COMPRESSION_ENDINGS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "bz2": "bzip2", "xz": "xz"}
 
-COMPRESSION_ENDINGS: dict[str, str] = {
-    "gz": "gzip",
-    "gzip": "gzip",
-    "zst": "zstd",
-    "zstd": "zstd",
-    "bz2": "bzip2",
-    "xz": "xz",
-}
+
+def scheme_of(spec: str) -> str:
+    """Return the scheme of a URL in lower case; empty for a local path, `C:\\file` included."""
+    scheme, colon, _ = spec.partition("://")
+    return scheme.lower() if colon and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]+", scheme) else ""
+
+
+def host_of(url: str) -> str:
+    """Return what stands between the scheme and the first slash: a host, a bucket."""
+    return url.partition("://")[2].partition("/")[0]
+
+
+def shown(url: str) -> str:
+    """Return a URL without what may be a secret: user name and password, and on the web the query and the fragment."""
+    scheme, host = scheme_of(url), host_of(url)
+    if scheme in WEB:
+        parts = urlsplit(url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    # A key may hold slashes: then the host ends before the `@`.
+    if scheme and (":" in host or ("@" in host and not scheme.startswith("abfs"))):
+        return f"{scheme}://{url.rpartition('@')[2] if '@' in url else '…'}"
+    return url
+
+
+def path_in(url: str) -> str:
+    """Return the path of a web address without its query; other names as they are."""
+    return unquote(urlsplit(url).path) if scheme_of(url) in WEB else url
+
+
+class HubAddress(NamedTuple):
+    """`hf://datasets/owner/name@revision/path`."""
+
+    repo: str
+    revision: str
+    """As it was written; empty: none was, which means `main`."""
+    path: str
+    """A file, a folder or a pattern in the repository."""
+
+    @property
+    def asked(self) -> str:
+        """The repository and the revision that was asked for, as a key."""
+        return f"hf://datasets/{self.repo}@{self.revision or 'main'}"
+
+    @property
+    def is_commit(self) -> bool:
+        return re.fullmatch(r"[0-9a-f]{40}", self.revision) is not None
+
+    @classmethod
+    def parse(cls, url: str) -> HubAddress:
+        """Raise UsageError when it is not the address of a dataset."""
+        rest = url.partition("://")[2].strip("/")
+        kind, _, rest = rest.partition("/")
+        hint = "write `hf://datasets/OWNER/NAME/PATH`, with `@REVISION` after the name if it is not `main`"
+        if kind != "datasets":
+            raise UsageError("only datasets are read from the hub", place=shown(url), hint=hint)
+        owner, _, rest = rest.partition("/")
+        name, slash, path = rest.partition("/")
+        name, at, revision = name.partition("@")
+        if at and slash and (special := re.match(r"refs/(?:convert|pr)/[^/]+", f"{revision}/{path}")):
+            revision, path = special[0], f"{revision}/{path}"[special.end() :].lstrip("/")
+        if not owner or not name or "@" in owner or (at and not revision):
+            raise UsageError("the address names no dataset", place=shown(url), hint=hint)
+        return cls(f"{owner}/{name}", unquote(revision), path.strip("/"))
+
+
+@lru_cache(4)  # a source's name is asked about three times in a row
+def endings(path: str) -> tuple[str, str]:
+    """Return the ending that says the format and the one that says the compression; empty where there is none."""
+    name = os.path.basename(path_in(path)).lower()
+    stem, _, ending = name.rpartition(".")
+    compression = ""
+    if stem and ending in COMPRESSION_ENDINGS:
+        compression = ending
+        stem, _, ending = stem.rpartition(".")
+    return (ending if stem else ""), compression
+
+
+def format_of(path: str) -> str:
+    """Return the format that the name promises, or an empty text."""
+    return FORMAT_ENDINGS.get(endings(path)[0], "")
+
+
+def compression_of(path: str) -> str:
+    """Return the compression that the name promises, or an empty text."""
+    return COMPRESSION_ENDINGS.get(endings(path)[1], "")
 
 
 def is_light(path: str) -> bool:
@@ -33,25 +115,3 @@ def _light() -> frozenset[str]:
     """The endings of such formats; without the core, what is not text still needs Arrow."""
     kinds = {name for name, about in INPUT_FORMATS.items() if about.light and (about.text or core.available())}
     return frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in kinds)
-
-
-@lru_cache(4)  # a source's name is asked about three times in a row
-def endings(path: str) -> tuple[str, str]:
-    """The ending that says the format and the one that says the compression; empty where there is none."""
-    name = os.path.basename(path_in(path)).lower()
-    stem, _, ending = name.rpartition(".")
-    compression = ""
-    if stem and ending in COMPRESSION_ENDINGS:
-        compression = ending
-        stem, _, ending = stem.rpartition(".")
-    return (ending if stem else ""), compression
-
-
-def format_of(path: str) -> str:
-    """The format that the name promises, or an empty text."""
-    return FORMAT_ENDINGS.get(endings(path)[0], "")
-
-
-def compression_of(path: str) -> str:
-    """The compression that the name promises, or an empty text."""
-    return COMPRESSION_ENDINGS.get(endings(path)[1], "")

@@ -1,44 +1,49 @@
-"""The client of object stores, for sources and outputs alike: one call is one try, and what went wrong is told apart.
+"""Object stores: the client for sources and outputs, its errors, and sources read by ranges. One call is one attempt.
 
-Transient            it may go better another time
-FileNotFoundError    there is no such object
-Conflict             the object is not in the state that was asked for
-Refused              it will not go better by itself; says what to do
+Calls within `Objects.asking` raise:
+
+Transient                  the call may succeed later
+FileNotFoundError          there is no such object
+Conflict                   the object is not in the state that was asked for
+SourceError, OutputError   the store refuses, and will again; says what to do
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from shardmill.errors import UsageError
+from shardmill.errors import OutputError, SourceError, UsageError
 from shardmill.extras import needs
-from shardmill.storage.addresses import BUCKETS, host_of, scheme_of, shown
-from shardmill.storage.retrying import Patience, Refused, Transient
+from shardmill.storage.names import BUCKETS, host_of, scheme_of, shown
+from shardmill.storage.retrying import Patience, Transient
 from shardmill.storage.s3 import S3Account
+from shardmill.storage.source import Source, changed
 
-# Tries that the library makes by itself, in requests of which we see only the sum: a list of many pages, an upload of
-# many parts. To begin those anew for each failure would never end where one request in a hundred fails.
+# Attempts that the library makes by itself, in requests of which we see only the sum: a list of many pages, an upload
+# of many parts. To begin those anew for each failure would never end where one request in a hundred fails.
 _LIBRARY_RETRIES, _LIBRARY_SECONDS = 8, 120
 _CONNECT_SECONDS = 10.0
-_PASSING = ("408", "409", "425", "429")
-_PASSING_CODES = (
-    "InternalError",
-    "RequestTimeout",
-    "ServiceUnavailable",
-    "SlowDown",
-    "ServerBusy",
-    "OperationTimedOut",
+_TRANSIENT_STATUS = ("408", "409", "425", "429")
+_TRANSIENT_CODES = (
+    *("InternalError", "RequestTimeout", "OperationTimedOut"),
+    *("ServiceUnavailable", "SlowDown", "ServerBusy"),
 )
-_LOOK = {
+_WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed")
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
+_SETTINGS = {
     "s3": "credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID …), bucket, region and AWS_ENDPOINT_URL",
     "gcs": "credentials (`gcloud auth application-default login`, GOOGLE_APPLICATION_CREDENTIALS) and bucket",
     "azure": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) and container",
 }
-_WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed")
+
+_Refusal = type[SourceError] | type[OutputError]
 
 
 class Conflict(Exception):
@@ -46,80 +51,155 @@ class Conflict(Exception):
 
 
 class Objects:
-    """The objects below one URL of a bucket, by their names from there on. Any thread may use it.
+    """The objects below one URL of a bucket, by their names from there on. Any thread may use it."""
 
-    `url`: a bucket, or a folder in one, checked by `check_address`.
-    """
+    def __init__(self, url: str, patience: Patience, error: _Refusal = SourceError) -> None:
+        """`url`: a bucket, or a folder in one, checked by `check_address`. `error`: raised for what the store refuses.
 
-    def __init__(self, url: str, patience: Patience, *, writing: bool) -> None:
-        """UsageError when the library is missing, Refused when there are no credentials."""
+        Raise UsageError when a library is missing, `error` when there are no credentials.
+        """
+        self.url, self._patience, self._error = url, patience, error
         scheme = scheme_of(url)
-        extra, who = BUCKETS[scheme], f"writing to {scheme}://" if writing else f"{scheme}:// sources"
-        self.library = needs("obstore", extra, who)
-        self._errors = needs("obstore.exceptions", extra, who)
-        self._stores = needs("obstore.store", extra, who)
-        self._url, self._patience, self._writing = url, patience, writing
-        self._bucket, self._kind = host_of(url), extra
-        self.account = S3Account(self._bucket, who) if extra == "s3" else None
-        self._settings = self.account.settings() if self.account else {}
-        self._made: dict[tuple[bool, bool], Any] = {}
-        self.store()
+        self._kind = BUCKETS[scheme]
+        who = f"writing to {scheme}://" if error is OutputError else f"{scheme}:// sources"
+        self._stores = needs("obstore.store", self._kind, who)
+        self._errors = needs("obstore.exceptions", self._kind, who)
+        self._account = S3Account(url, error, who) if self._kind == "s3" else None
+        self._settings = self._account.settings() if self._account else {}
+        self._clients: dict[tuple[bool, bool], Any] = {}
+        self.client()
 
-    def store(self, *, many: bool = False, sending: bool = False) -> Any:
+    def client(self, *, many: bool = False, sending: bool = False) -> Any:
         """The library's store. `many`: for calls that are many requests. `sending`: for calls with a large body."""
         key = many, sending
-        if key not in self._made:
-            # While a body is sent nothing is read, so the limit for silence would be one for the whole of it.
-            silence = {} if sending else {"read_timeout": timedelta(seconds=self._patience.timeout)}
-            client = {
-                "timeout": timedelta(seconds=self._patience.retry_seconds),
-                "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, self._patience.timeout)),
+        if key not in self._clients:
+            patience = self._patience
+            options = {
+                "timeout": timedelta(seconds=patience.retry_seconds),
+                "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, patience.timeout)),
                 # An endpoint of http:// is used only when somebody has set one.
                 "allow_http": True,
-                **silence,
             }
+            if not sending:  # nothing is read while a body is sent: then it would limit the whole of it
+                options["read_timeout"] = timedelta(seconds=patience.timeout)
             retry = {
-                "max_retries": min(_LIBRARY_RETRIES, self._patience.tries - 1) if many else 0,
-                "retry_timeout": timedelta(seconds=min(_LIBRARY_SECONDS, self._patience.retry_seconds)),
+                "max_retries": min(_LIBRARY_RETRIES, patience.tries - 1) if many else 0,
+                "retry_timeout": timedelta(seconds=min(_LIBRARY_SECONDS, patience.retry_seconds)),
                 "backoff": {
-                    "init_backoff": timedelta(seconds=self._patience.pause),
-                    "max_backoff": timedelta(seconds=self._patience.longest_pause),
+                    "init_backoff": timedelta(seconds=patience.pause),
+                    "max_backoff": timedelta(seconds=patience.longest_pause),
                 },
             }
             try:
-                made = self._stores.from_url(self._url, client_options=client, retry_config=retry, **self._settings)
+                from_url = self._stores.from_url
+                self._clients[key] = from_url(self.url, client_options=options, retry_config=retry, **self._settings)
             except (self._errors.BaseError, ValueError):
-                # Nothing was asked yet: it is a setting, and the library's own words may repeat it.
-                raise Refused("the settings for the store do not suffice", f"check {_LOOK[self._kind]}") from None
-            self._made[key] = made
-        return self._made[key]
+                # Nothing was asked yet: it is a setting, and the library's message may repeat it.
+                hint = f"check {_SETTINGS[self._kind]}"
+                raise self._error("the settings for the store do not suffice", place=self.url, hint=hint) from None
+        return self._clients[key]
 
     def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
-        """What the library says of each object directly in a folder, or anywhere below it."""
-        store = self.store(many=True)
+        """Yield what the library says of each object directly in a folder, or anywhere below it."""
+        store = self.client(many=True)
         if not deep:
-            yield from self.library.list_with_delimiter(store, folder or None)["objects"]
+            yield from store.list_with_delimiter(folder or None)["objects"]
             return
-        for page in self.library.list(store, folder or None, chunk_size=1000):
+        for page in store.list(folder or None, chunk_size=1000):
             yield from page
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
-        """Around calls of the library: its errors become those of this module."""
+    def asking(self, name: str) -> Iterator[None]:
+        """Turn the library's errors, in calls for an object or folder, into those that the module names."""
+        errors = self._errors
         try:
             yield
-        except (self._errors.PreconditionError, self._errors.AlreadyExistsError) as why:
-            raise Conflict(_code(str(why))) from None
-        except (self._errors.BaseError, OSError, ValueError) as why:
-            said = str(why)
+        except (errors.PreconditionError, errors.AlreadyExistsError):
+            raise Conflict from None
+        except (errors.BaseError, OSError, ValueError) as why:
             # An empty answer to a HEAD does not say whether it is the bucket that is missing.
-            if isinstance(why, FileNotFoundError) and _code(said) not in ("NoSuchBucket", "ContainerNotFound"):
-                raise FileNotFoundError from None
-            raise told(said, self._bucket, self._kind, self._patience.timeout, writing=self._writing) from None
+            if isinstance(why, FileNotFoundError) and _code(str(why)) not in _NO_BUCKET:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
+            place = f"{self.url}/{name}".rstrip("/")
+            raise failure(str(why), place, self._error, self._patience.timeout) from None
+
+
+class ListedObject(NamedTuple):
+    """One file of a list."""
+
+    path: str
+    """In its bucket, or in its repository."""
+    size: int
+    version: str
+
+
+class Bucket(Objects):
+    """Sources in a bucket; each answer is checked to be of the object that was found."""
+
+    @contextmanager
+    def asking(self, name: str) -> Iterator[None]:
+        try:
+            with super().asking(name):
+                yield
+        except FileNotFoundError:
+            raise SourceError("the source is not there", place=f"{self.url}/{name}", hint="check its name") from None
+
+    def find(self, path: str) -> ListedObject | None:
+        """Return the object at a path, or None."""
+        try:
+            with super().asking(path):
+                return _listed(self.client().head(path))
+        except FileNotFoundError:
+            return None
+
+    def list(self, folder: str, wanted: Callable[[str], Any], *, deep: bool) -> list[ListedObject]:
+        """Return the wanted objects in a folder, or anywhere below it: all of them, or an error."""
+        with self.asking(folder):
+            below = f"{folder}/" if folder else ""
+            found = [_listed(entry) for entry in self.entries(folder, deep=deep) if entry["path"].startswith(below)]
+        folders = {one.path.rpartition("/")[0] for one in found}
+        return [one for one in found if wanted(one.path) and not self._is_marker(one, folders)]
+
+    def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytes:
+        """Return the bytes of a range."""
+        path, who = path_in_bucket(source.path), scheme_of(source.path)
+        options: dict[str, Any] = {"range": (start, end)}
+        if source.version and not source.version.startswith("W/"):
+            options["if_match"] = f'"{source.version}"'
+        try:
+            with self.asking(path):
+                got = self.client().get(path, options=options)
+                if _listed(got.meta)[1:] != (source.size, source.version):
+                    raise changed(source)
+                data = bytes(got.bytes())
+        except Conflict:
+            raise changed(source) from None
+        if len(data) < end - start:
+            raise Transient(f"{who} gave {len(data):,} of {end - start:,} bytes")
+        if len(data) > end - start:
+            raise changed(source)
+        if time.monotonic() > deadline:
+            raise Transient(f"{who} is too slow")
+        return data
+
+    def _is_marker(self, one: ListedObject, folders: set[str]) -> bool:
+        """Whether it only stands for a folder: an empty object `NAME/`, which the library shows as `NAME`."""
+        if one.size or "." in one.path.rpartition("/")[2]:
+            return False
+        return one.path in folders or self.find(one.path) is None
+
+
+def _listed(meta: Any) -> ListedObject:
+    version = (meta.get("e_tag") or "").strip('"') or meta["last_modified"].isoformat()
+    return ListedObject(meta["path"], int(meta["size"]), version)
+
+
+def path_in_bucket(url: str) -> str:
+    return url.partition("://")[2].partition("/")[2].strip("/")
 
 
 def check_address(url: str) -> None:
-    """UsageError for a URL that names no bucket, or that holds a secret, which is not repeated."""
+    """Raise UsageError for a URL that names no bucket, or that holds a secret, which is not repeated."""
     if shown(url) != url:
         raise UsageError(
             "keys do not belong into a URL",
@@ -130,40 +210,46 @@ def check_address(url: str) -> None:
         raise UsageError("the address names no bucket", place=url, hint=f"write `{scheme_of(url)}://BUCKET/PATH`")
 
 
-def told(said: str, bucket: str, kind: str, timeout: float, *, writing: bool) -> Transient | Refused:
-    """What a person is told. The library's own words are left out: they may hold keys and signed requests."""
+def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient | SourceError | OutputError:
+    """Return what to raise for a message of the library, which is not repeated since it may hold keys."""
+    scheme, writing = scheme_of(url), error is OutputError
+    by = "" if writing else f" from {scheme}"
     code = _code(said)
     found = re.search(r"status code: (\d{3})(?: ([A-Z][\w ]+))?", said)
     status = found[1] if found else ""
     words = f" ({code or status})" if code or status else ""
-    where = f"check {_LOOK[kind]}"
+    where = f"check {_SETTINGS[BUCKETS[scheme]]}"
     lower = said.partition("\n\nDebug source")[0].lower()
-    if code in ("NoSuchBucket", "ContainerNotFound") or (status == "404" and not code):
-        return Refused(f"there is no bucket `{bucket}`", "create it, or correct its name" if writing else where)
+
+    def refused(message: str, hint: str | None = where) -> SourceError | OutputError:
+        return error(message, place=url, hint=hint)
+
+    if code in _NO_BUCKET or (status == "404" and not code):
+        return refused(f"there is no bucket `{host_of(url)}`", "create it, or correct its name" if writing else where)
     if code in _WRONG_KEYS:
-        return Refused(f"the store does not accept the credentials{words}", where)
-    if code in _PASSING_CODES or status in _PASSING or status[:1] == "5":
-        return Transient(" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer")
+        return refused(f"the store does not accept the credentials{words}")
+    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status[:1] == "5":
+        return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer") + by)
     if code == "AccessDenied" or status == "403":
         verbs = "list, read, write and delete" if writing else "list and read"
-        return Refused(f"the store does not allow it{words}", f"the credentials must allow to {verbs}; {where}")
+        return refused(f"the store does not allow it{words}", f"the credentials must allow to {verbs}; {where}")
     if status == "401" or "credential" in lower or "metadata.google" in lower or "169.254" in lower:
-        return Refused(f"the store wants credentials{words}", where)
+        return refused(f"the store wants credentials{words}")
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or status == "301":
-        return Refused(f"the bucket `{bucket}` is in another region{words}", "set AWS_REGION to the bucket's own")
+        return refused(f"the bucket `{host_of(url)}` is in another region{words}", "set AWS_REGION to the bucket's own")
     if "invalid path" in lower or "parsing path" in lower:
-        return Refused(
+        return refused(
             "the name of an object is not one of a file: it has an empty part, or one that is `.` or `..`",
             "rename it, or name the others by a pattern in another folder",
         )
     if "non-partial response" in lower:
-        error = Refused("the store gives no parts of an object", "copy it to this machine first")
-        return Transient("the store gave the whole object in place of a part", tries=3, error=error)
+        no_ranges = refused("the store gives no parts of an object", "copy it to this machine first")
+        return Transient(f"the store gave the whole object in place of a part{by}", tries=3, error=no_ranges)
     if status:
-        return Refused(f"the store answers {status}{words if code else ''}", None)
+        return refused(f"the store answers {status}{words if code else ''}", None)
     if "TimedOut" in said or "timed out" in lower:
-        return Transient(f"no answer for {timeout:g} s")
-    return Transient("the connection was cut" if "body" in lower else "no connection")
+        return Transient(f"no answer for {timeout:g} s{by}")
+    return Transient(("the connection was cut" if "body" in lower else "no connection") + by)
 
 
 def _code(said: str) -> str:

@@ -1,4 +1,4 @@
-"""A source opened for reading: its compression, encoding and format, as its name and its first bytes tell."""
+"""A source opened for reading; its name and its first bytes tell its compression, encoding and format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardmill.errors import SourceError
 from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage.compressed import MARKS, compression_from, decompressed, window_of
 from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, pipe_blocks
-from shardmill.storage.fetching import Fetcher, RemoteFeed, shared_fetcher
+from shardmill.storage.fetching import Fetcher
 from shardmill.storage.names import compression_of, format_of
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.unicode import BOM, transcoded, wide_encoding
@@ -50,10 +50,9 @@ class Opened:
 def open_source(
     source: Source, fetcher: Fetcher | None = None, need: Callable[[int], object] = lambda amount: None
 ) -> Opened:
-    """Open a source, with a fetcher of the run if it is remote.
+    """Open a source; a remote one needs a fetcher. Raise SourceError when it is not what its name or the user says.
 
-    `need`: is told how many bytes of memory its decompressor will take, before it does. SourceError when the source is
-    not what its name or the user says.
+    `need`: called with the bytes of memory that its decompressor will take, before it does.
     """
     feed = _feed(source, fetcher)
     try:
@@ -92,12 +91,13 @@ def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
     if source.size is None:
         return StreamFeed(source.name, pipe_blocks(source, fetcher.stopped if fetcher else None))
     if source.remote:
-        return RemoteFeed(fetcher or shared_fetcher(), source)
+        assert fetcher is not None
+        return fetcher.open(source)
     return FileFeed(source, fetcher.stopped if fetcher else None)
 
 
 def guess(head: bytes) -> str:
-    """The format of bytes whose name says nothing."""
+    """Return the format of bytes whose name says nothing."""
     for name, format in INPUT_FORMATS.items():
         if format.begins(head):
             return name

@@ -1,4 +1,4 @@
-"""Retries: transient errors are retried a bounded number of times, for a bounded time, with growing pauses."""
+"""Transient errors are retried a bounded number of times, for a bounded time, with growing pauses."""
 
 from __future__ import annotations
 
@@ -15,48 +15,36 @@ from shardmill.errors import SourceError
 T = TypeVar("T")
 
 STOP_CHECK = 0.5
-"""Seconds after which whoever waits looks whether the run still goes on."""
+"""Seconds after which a waiting thread checks whether the run has ended."""
 
 
 class Transient(Exception):
-    """A request failed in a way that may pass: a time-out, too many requests, a connection that was cut."""
+    """A request failed, and may succeed later: a time-out, too many requests, a connection that was cut."""
 
     def __init__(
-        self,
-        reason: str,
-        after: float | None = None,
-        tries: int | None = None,
-        error: Exception | None = None,
+        self, reason: str, after: float | None = None, tries: int | None = None, error: Exception | None = None
     ) -> None:
+        """`after`: seconds that the server asks to wait. `tries`: at the most, where more would hardly help.
+
+        `error`: what to raise after the last try, in place of a report about tries.
+        """
         super().__init__(reason)
-        self.reason = reason
-        self.after = after
-        """Seconds that the server asks to wait."""
-        self.tries = tries
-        """At the most, where more would hardly help."""
-        self.error = error
-        """What to raise after the last try, in place of a report about tries."""
+        self.reason, self.after, self.tries, self.error = reason, after, tries, error
 
 
 class Unreachable(SourceError):
-    """A server gave no answer that counts, however often it was asked."""
+    """A server could not be reached, after all retries."""
 
 
-class Refused(Exception):
-    """A server's answer that will not change by itself: what to tell, and what to do."""
-
-    def __init__(self, message: str, hint: str | None) -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
-
-
-class Stopped(Exception):
-    """Nobody waits for the answer any more: the run has ended."""
+def check_running(stopped: threading.Event | None) -> None:
+    """Raise SourceError when the run has ended, so that nobody waits for an answer."""
+    if stopped is not None and stopped.is_set():
+        raise SourceError("the run has ended")
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on. Each can be set by an environment variable: SHARDMILL_TRIES, SHARDMILL_RETRY_SECONDS, …"""
+    """When to give up. Each can be set by an environment variable: SHARDMILL_TRIES, SHARDMILL_RETRY_SECONDS, …"""
 
     tries: int = 8
     retry_seconds: float = 300.0
@@ -69,7 +57,7 @@ class Patience:
 
     @classmethod
     def from_environment(cls, **usual: float) -> Patience:
-        """`usual`: in place of the defaults above, where a variable is not set."""
+        """`usual`: other defaults than those above."""
         given: dict[str, float] = dict(usual)
         for field in fields(cls):
             written = os.environ.get(f"SHARDMILL_{field.name.upper()}", "")
@@ -79,7 +67,7 @@ class Patience:
 
 
 class Retries:
-    """How often something was tried again in a run, and what is being tried again now."""
+    """Counts the retries of a run, and knows what is being retried now."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -96,7 +84,7 @@ class Retries:
             self._now.pop(threading.get_ident(), None)
 
     def words(self) -> str:
-        """What the progress line says; empty when all is well."""
+        """Return what the progress line says; empty when nothing is being retried."""
         with self._lock:
             if not self._now:
                 return ""
@@ -105,25 +93,34 @@ class Retries:
         return f"retrying in {left:.0f} s: {words}" if left >= 1 else f"retrying: {words}"
 
 
+def _unreachable(trouble: Transient, tries: int, place: str) -> Exception:
+    asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
+    counted = f"{tries} {'try' if tries == 1 else 'tries'}{asked}"
+    return Unreachable(
+        f"the source cannot be read: {trouble.reason} ({counted})",
+        place=place,
+        hint="try again when the server answers; SHARDMILL_TRIES sets how often a request is tried",
+    )
+
+
 def patiently(
     call: Callable[[float], T],
     place: str,
     patience: Patience,
     retries: Retries,
     stopped: threading.Event,
-    failed: Callable[[Transient, int, str], Exception] | None = None,
+    failed: Callable[[Transient, int, str], Exception] = _unreachable,
 ) -> T:
-    """What `call(deadline)` returns, retried while it raises Transient.
+    """Return what `call(deadline)` returns, retried while it raises Transient.
 
-    After the last try what `failed` makes of it, the number of tries and the place, by default a SourceError. Stopped
-    when the run ended meanwhile.
+    After the last try raise what `failed` makes of it, the number of tries and the place. Raise SourceError when the
+    run has ended meanwhile.
     """
     deadline = time.monotonic() + patience.retry_seconds
     number = 1
     try:
         while True:
-            if stopped.is_set():
-                raise Stopped
+            check_running(stopped)
             try:
                 return call(deadline)
             except Transient as trouble:
@@ -133,18 +130,9 @@ def patiently(
                 left = deadline - time.monotonic()
                 tries = min(patience.tries, trouble.tries or patience.tries)
                 if number >= tries or wait > left:
-                    raise (trouble.error or (failed or _unread)(trouble, number, place)) from None
+                    raise (trouble.error or failed(trouble, number, place)) from None
                 number += 1
                 retries.begin(f"{trouble.reason}, try {number} of {tries}", wait)
             stopped.wait(wait)
     finally:
         retries.end()
-
-
-_HINT = "try again when the server answers; SHARDMILL_TRIES sets how often a request is tried"
-
-
-def _unread(trouble: Transient, tries: int, place: str) -> Unreachable:
-    asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
-    counted = f"{tries} {'try' if tries == 1 else 'tries'}{asked}"
-    return Unreachable(f"the source cannot be read: {trouble.reason} ({counted})", place=place, hint=_HINT)

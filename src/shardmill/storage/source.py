@@ -14,8 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from shardmill.errors import SourceError
-from shardmill.storage.addresses import scheme_of
-from shardmill.storage.names import is_light
+from shardmill.storage.names import is_light, scheme_of
 
 if TYPE_CHECKING:
     from shardmill.storage.given import NamedSource
@@ -66,28 +65,22 @@ class PackedRows:
     def __init__(self, rows: Iterable[tuple[Any, ...]] = ()) -> None:
         self._blocks: list[bytes] = []
         self._open: list[tuple[Any, ...]] = []
+        self.extend(rows)
+
+    def extend(self, rows: Iterable[tuple[Any, ...]]) -> None:
         rows = iter(rows)
-        while some := list(islice(rows, self.room)):
-            self.add(some)
-
-    @property
-    def room(self) -> int:
-        """Rows that can be added at once."""
-        return PACKED - len(self._open)
-
-    def add(self, rows: list[tuple[Any, ...]]) -> None:
-        """Add some rows, not more than there is room for."""
-        self._open += rows
-        if len(self._open) == PACKED:
-            # By columns, since the values of one are alike.
-            self._blocks.append(zlib.compress(marshal.dumps(tuple(zip(*self._open, strict=True))), 1))
-            self._open = []
+        while some := list(islice(rows, PACKED - len(self._open))):
+            self._open += some
+            if len(self._open) == PACKED:
+                # By columns, since the values of one are alike.
+                self._blocks.append(zlib.compress(marshal.dumps(tuple(zip(*self._open, strict=True))), 1))
+                self._open = []
 
     def __len__(self) -> int:
         return len(self._blocks) * PACKED + len(self._open)
 
     def block(self, number: int) -> list[tuple[Any, ...]]:
-        """Some consecutive rows, unpacked."""
+        """Return some consecutive rows, unpacked."""
         if number == len(self._blocks):
             return self._open
         return list(zip(*marshal.loads(zlib.decompress(self._blocks[number])), strict=True))
@@ -97,7 +90,7 @@ class PackedRows:
 
 
 def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The rows sorted; of more than a batch, most are kept packed meanwhile."""
+    """Return the rows sorted; more than a batch of them are kept packed meanwhile."""
     rows = iter(rows)
     batch = sorted(islice(rows, _BATCH))
     runs = []
@@ -108,17 +101,17 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 class InBlocks(Sequence[T]):
-    """A long sequence that is kept packed, and unpacked by blocks of PACKED values where it is asked for."""
+    """A long sequence that is kept packed, and unpacked in blocks of PACKED values as they are used."""
 
     @abstractmethod
     def block(self, number: int) -> list[T]:
-        """Some consecutive values."""
+        """Return some consecutive values."""
 
     def __iter__(self) -> Iterator[T]:
         return self.iter_from(0)
 
     def iter_from(self, index: int) -> Iterator[T]:
-        """The values from this one on."""
+        """Yield the values from this one on."""
         for number in range(index // PACKED, -(-len(self) // PACKED)):
             yield from islice(self.block(number), max(0, index - number * PACKED), None)
 
@@ -138,7 +131,7 @@ class InBlocks(Sequence[T]):
 
 
 class Sources(InBlocks[Source]):
-    """The sources of a run in order. One is made when it is asked for, so that a million of them take 20 MB."""
+    """The sources of a run in order, made as they are used, so that a million of them take 20 MB."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         self._rows = PackedRows()
@@ -161,17 +154,17 @@ class Sources(InBlocks[Source]):
 
     def extend(self, sources: Iterable[Source]) -> None:
         sources = iter(sources)
-        while some := list(islice(sources, self._rows.room)):
+        while some := list(islice(sources, PACKED)):
             self.sizes.extend([-1 if source[2] is None else source[2] for source in some])
             for source in [source for source in some if "://" in source[1] and source.remote]:
                 self.remote = True
                 if source.asked:
                     self.asked.setdefault(source.asked, source.name)
             self.light = self.light and all(is_light(source[1]) for source in some)
-            self._rows.add(some)  # type: ignore[arg-type]
+            self._rows.extend(some)
 
     def facts(self) -> Iterator[tuple[str, int | None, str]]:
-        """Name, size and version of each."""
+        """Yield name, size and version of each."""
         return map(itemgetter(0, 2, 3), self._rows)
 
     @property

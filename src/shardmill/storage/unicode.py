@@ -1,4 +1,4 @@
-"""Valid UTF-8 from whatever a text file holds: what is invalid replaced, UTF-16 and UTF-32 told by their marks."""
+"""Valid UTF-8 from any text file: invalid bytes are replaced, UTF-16 and UTF-32 known by their byte order marks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
 
 
 def replaced(data: bytes) -> tuple[bytes, int]:
-    """The bytes with each invalid sequence as U+FFFD, as `bytes.decode` gives it, and how many there were."""
+    """Return the bytes with each invalid sequence as U+FFFD, as `bytes.decode` does, and how many there were."""
     if is_valid(data):
         return data, 0
     fixed = data.decode("utf-8", "replace").encode()
@@ -48,7 +48,7 @@ def replaced(data: bytes) -> tuple[bytes, int]:
 
 
 def wide_encoding(head: bytes) -> str:
-    """The encoding that a byte order mark other than UTF-8's shows, or an empty text."""
+    """Return the encoding that a byte order mark other than UTF-8's shows, or an empty text."""
     # UTF-32's mark begins with UTF-16's; a UTF-16 text whose first character is NUL does not occur.
     if head[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):
         return "utf-32"
@@ -67,7 +67,7 @@ codecs.register_error("shardmill.mark", _mark)
 
 
 def transcoded(raw: Feed, encoding: str) -> Generator[bytes]:
-    """UTF-16 or UTF-32 in, blocks of UTF-8 out; the byte order mark is gone."""
+    """Yield UTF-16 or UTF-32 as blocks of UTF-8, without the byte order mark."""
     decoder = codecs.getincrementaldecoder(encoding)("shardmill.mark")
     # Two bytes of UTF-16 become at most three of UTF-8.
     while block := raw.read_on(STREAM_BLOCK // 3 * 2):

@@ -1,27 +1,28 @@
 """Files of web servers and of the Hugging Face hub, by ranges, each answer checked to be of the file that was found.
 
-The client is the one of huggingface_hub: it knows the machine's proxies and certificates. Nothing is tried again here.
+The client is that of huggingface_hub, which knows the machine's proxies and certificates. One call is one attempt.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NoReturn
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import quote, urljoin, urlsplit
 
 from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
-from shardmill.storage.addresses import HubAddress, hub_url, scheme_of, shown
+from shardmill.storage.names import HubAddress, scheme_of, shown
 from shardmill.storage.retrying import Patience, Transient, Unreachable
 from shardmill.storage.source import Source, changed
 
-PASSING = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
-_ELSEWHERE = (301, 302, 303, 307, 308)
+_TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
+_REDIRECTS = (301, 302, 303, 307, 308)
 _REFUSED = (400, 401, 403, 404, 410)
 _MOST_REDIRECTS = 5
 _MOST_REMEMBERED = 64
@@ -33,7 +34,7 @@ class NoRanges(SourceError):
 
 
 class WebStore:
-    """Any thread may call it."""
+    """Any thread may call it. Its methods raise Transient where another attempt may succeed, else SourceError."""
 
     def __init__(self, patience: Patience) -> None:
         needs("huggingface_hub", "hub", "sources at the hub and on the web")
@@ -45,37 +46,30 @@ class WebStore:
         self._offline = import_module("huggingface_hub.errors").OfflineModeIsEnabled
         self._hub_headers: dict[str, str] = self._utils.build_hf_headers(library_name="shardmill")
         self._patience = patience
-        self._led: dict[str, str] = {}
+        self._redirects: dict[str, str] = {}
         """Where a source's last redirect led. At the hub each would cost a request of a limited number."""
 
     def find(self, url: str) -> tuple[int, str]:
-        """Size and version of a web file; a GET of one byte, since a signed URL allows no HEAD."""
+        """Return size and version of a web file; by a GET of one byte, since a signed URL allows no HEAD."""
         source = Source(shown(url), url, None, "")
-        with self._get(source, url, {"Range": "bytes=0-0"}) as answer:
-            self._refuse(source, answer)
-            if answer.status_code == 416 or answer.status_code == 206:
+        with self._get(source, {"Range": "bytes=0-0"}) as answer:
+            if answer.status_code in (206, 416):
                 size = answer.headers.get("content-range", "").rpartition("/")[2]
             else:
                 size = answer.headers.get("content-length", "")
             if not size.isdigit():
                 raise SourceError("the server does not say how large the file is", place=source.name, hint=_DOWNLOAD)
-            return int(size), answer.headers.get("etag") or answer.headers.get("last-modified", "")
+            return int(size), _etag(answer)
 
     def links(self, url: str) -> list[str]:
-        """What the index page of a folder links to below it, from its URL on; a folder ends with a slash."""
+        """Return what the index page of a folder links to below it, from its URL on; a folder ends with a slash."""
         source = Source(shown(url), url, None, "")
-        with self._get(source, url, {}) as answer:
-            self._refuse(source, answer)
-            page = bytearray()
-            for block in self._blocks(source, answer, time.monotonic() + self._patience.retry_seconds):
-                page += block
-                if len(page) > _LARGEST_PAGE:
-                    raise SourceError("the index of the folder is too large", place=source.name)
-            links = _links_of(page.decode("utf-8", "replace"))
+        with self._get(source, {}) as answer:
+            page = self._body(source, answer, _LARGEST_PAGE).decode("utf-8", "replace")
             # Where a redirect led elsewhere, links may be of there.
             roots = [shown(url), shown(str(answer.url))]
         below = []
-        for link in links:
+        for link in _links_of(page):
             target = urljoin(roots[1], link)
             root = next((root for root in roots if target.startswith(root) and target != root), None)
             if root is not None and not re.search(r"[?#]", target):
@@ -83,35 +77,35 @@ class WebStore:
         return list(dict.fromkeys(below))
 
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytearray:
-        """The bytes of a range; Transient when it may go better another time."""
+        """Return the bytes of a range."""
         data = bytearray(end - start)
         filled = 0
-        with self._open(source, {"Range": f"bytes={start}-{end - 1}"}) as answer:
+        with self._get(source, {"Range": f"bytes={start}-{end - 1}"}) as answer:
             whole = answer.status_code == 200
             if whole and start > 0:
                 # One server of several may have ignored the range. To read up to its start each time would make the
                 # traffic grow with the square of the size.
                 error = NoRanges("the server gives no parts of the file", place=source.name, hint=_DOWNLOAD)
                 raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
-            self._check_range(source, answer, start)
+            _check_range(source, answer, start)
+            more_follows = whole and end < (source.size or 0)
             for block in self._blocks(source, answer, deadline):
-                if filled + len(block) > len(data) and not (whole and end < (source.size or 0)):
+                if filled + len(block) > len(data) and not more_follows:
                     raise changed(source)
                 taken = block[: len(data) - filled]
                 data[filled : filled + len(taken)] = taken
                 filled += len(taken)
-                if whole and filled == len(data) and end < (source.size or 0):
+                if more_follows and filled == len(data):
                     break
         if filled < len(data):
-            raise Transient(
-                f"{_host(source)} sent {filled:,} of {len(data):,} bytes", error=_compressed(source, answer)
-            )
+            reason = f"{_host(source)} sent {filled:,} of {len(data):,} bytes"
+            raise Transient(reason, error=_compressed(source, answer))
         return data
 
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
-        """The whole file at once, for servers that give no ranges."""
+        """Write the whole file, for servers that give no ranges."""
         filled = 0
-        with self._open(source, {}) as answer:
+        with self._get(source, {}) as answer:
             for block in self._blocks(source, answer, deadline):
                 try:
                     write(block)
@@ -122,50 +116,42 @@ class WebStore:
             raise Transient(f"{_host(source)} sent {filled:,} of {source.size or 0:,} bytes")
 
     def ask_hub(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-        """What the hub's API says at a path, or at a URL that it gave, and the URL of the next page if there is one."""
+        """Return what the hub's API says at a path or at a URL that it gave, and the URL of the next page, if any."""
         source = Source(spec, spec, None, "")
         url = path if "://" in path else f"{self._endpoint}/api/{path}"
-        with self._get(source, url, {}, form) as answer:
-            self._refuse(source, answer)
-            body = b"".join(self._blocks(source, answer, time.monotonic() + self._patience.retry_seconds))
+        with self._get(source, {}, url, form) as answer:
+            body = self._body(source, answer)
             following = answer.links.get("next", {}).get("url", "")
         try:
             return json.loads(body), following
         except ValueError:
             raise Transient("the hub's answer is not whole") from None
 
-    @contextmanager
-    def _open(self, source: Source, headers: dict[str, str]) -> Iterator[Any]:
-        led = self._led.get(source.path)
-        with self._get(source, led or self._first(source), headers) as answer:
-            if led is None or answer.status_code not in _REFUSED:
-                self._refuse(source, answer)
-                yield answer
-                return
-        # The address behind the redirect was good for some minutes only.
-        self._led.pop(source.path, None)
-        with self._get(source, self._first(source), headers) as answer:
-            self._refuse(source, answer)
-            yield answer
-
     @property
     def _endpoint(self) -> str:
         return str(self._constants.ENDPOINT).rstrip("/")
 
-    def _first(self, source: Source) -> str:
-        if scheme_of(source.path) == "hf":
-            return hub_url(self._endpoint, HubAddress.parse(source.path))
-        return source.path
+    def _url_of(self, source: Source) -> str:
+        if scheme_of(source.path) != "hf":
+            return source.path
+        address = HubAddress.parse(source.path)
+        revision = quote(address.revision, safe="")
+        return f"{self._endpoint}/datasets/{address.repo}/resolve/{revision}/{quote(address.path)}"
 
     @contextmanager
     def _get(
-        self, source: Source, url: str, headers: dict[str, str], form: Mapping[str, Any] | None = None
+        self, source: Source, headers: dict[str, str], url: str = "", form: Mapping[str, Any] | None = None
     ) -> Iterator[Any]:
-        """An answer that is no redirect, its body not yet read. `form`: what is posted, in place of a GET."""
+        """Give a good answer that is no redirect, its body not yet read.
+
+        `url`: in place of the source's own, which is asked for where its last redirect led. `form`: posted.
+        """
         library, timeout = self._library, self._patience.timeout
+        known = "" if url else self._redirects.get(source.path, "")
+        url = url or known or self._url_of(source)
         try:
             for _ in range(_MOST_REDIRECTS):
-                own = self._hub_headers if url.startswith(self._endpoint + "/") else {}
+                own = self._hub_headers if self._is_hub(url) else {}
                 with self._utils.get_session().stream(
                     "GET" if form is None else "POST",
                     url,
@@ -176,27 +162,39 @@ class WebStore:
                 ) as answer:
                     if scheme_of(source.path) == "hf" and own and source.version:
                         _check_hub(source, answer)
-                    if answer.status_code not in _ELSEWHERE or "location" not in answer.headers:
+                    if answer.status_code in _REDIRECTS and "location" in answer.headers:
+                        url = urljoin(url, answer.headers["location"])
+                        self._remember(source, url)
+                    elif known and answer.status_code in _REFUSED:
+                        # The address behind the redirect was good for some minutes only.
+                        self._redirects.pop(source.path, None)
+                        url, known = self._url_of(source), ""
+                    else:
+                        self._refuse(source, answer)
                         yield answer
                         return
-                    url = urljoin(url, answer.headers["location"])
-                    self._remember(source, url)
         except self._offline:
-            raise offline(source.name) from None
+            raise Unreachable(
+                "HF_HUB_OFFLINE is set, so that nothing is asked",
+                place=source.name,
+                hint="unset it; or run once with `--cache DIR`, which then suffices",
+            ) from None
         except library.TimeoutException:
             raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
         except (library.TransportError, OSError) as error:
-            # The text may hold the address with its signature: only what kind of failure it is may be told.
-            words = "the connection was cut" if "Protocol" in type(error).__name__ else _kind(error)
-            raise Transient(f"{words} ({_host(source)})") from None
+            # The message may hold the address with its signature: only the kind of failure may be told.
+            raise Transient(f"{_kind(error)} ({_host(source)})") from None
         except library.InvalidURL:
             raise SourceError("the address is not one of a web server", place=source.name) from None
         raise SourceError(f"more than {_MOST_REDIRECTS} redirects", place=source.name)
 
+    def _is_hub(self, url: str) -> bool:
+        return url.startswith(self._endpoint + "/")
+
     def _remember(self, source: Source, url: str) -> None:
-        if len(self._led) >= _MOST_REMEMBERED:
-            self._led.pop(next(iter(self._led)), None)
-        self._led[source.path] = url
+        if len(self._redirects) >= _MOST_REMEMBERED:
+            self._redirects.pop(next(iter(self._redirects)), None)
+        self._redirects[source.path] = url
 
     def _blocks(self, source: Source, answer: Any, deadline: float) -> Iterator[bytes]:
         for block in answer.iter_raw():
@@ -204,35 +202,47 @@ class WebStore:
             if time.monotonic() > deadline:
                 raise Transient(f"{_host(source)} is too slow")
 
+    def _body(self, source: Source, answer: Any, largest: float = math.inf) -> bytes:
+        body = bytearray()
+        for block in self._blocks(source, answer, time.monotonic() + self._patience.retry_seconds):
+            body += block
+            if len(body) > largest:
+                raise SourceError("the index of the folder is too large", place=source.name)
+        return bytes(body)
+
     def _refuse(self, source: Source, answer: Any) -> None:
         """Raise for an answer that is not the file."""
         status = answer.status_code
         if status in (200, 206) or (status == 416 and source.size is None):
             return
-        if status in PASSING:
+        if status in _TRANSIENT:
             raise Transient(f"{status} from {_host(source)}", _retry_after(answer.headers.get("retry-after")))
         if status in (412, 416):
             raise changed(source)
-        # Files of the hub lie elsewhere, at a server that has words of its own.
-        refused(source.path, status, answer.headers, hub=str(answer.url).startswith(self._endpoint + "/"))
+        # Files of the hub lie elsewhere, at a server that has messages of its own.
+        _raise_refused(source.path, status, answer.headers, hub=self._is_hub(str(answer.url)))
 
-    def _check_range(self, source: Source, answer: Any, start: int) -> None:
-        etag = answer.headers.get("etag") or answer.headers.get("last-modified", "")
-        # A proxy that compresses for others calls the same version a weak one.
-        known = source.version.removeprefix("W/")
-        if scheme_of(source.path) != "hf" and known and etag and etag.removeprefix("W/") != known:
+
+def _etag(answer: Any) -> str:
+    return str(answer.headers.get("etag") or answer.headers.get("last-modified", ""))
+
+
+def _check_range(source: Source, answer: Any, start: int) -> None:
+    # A proxy that compresses for others calls the same version a weak one.
+    etag, known = _etag(answer).removeprefix("W/"), source.version.removeprefix("W/")
+    if scheme_of(source.path) != "hf" and known and etag and etag != known:
+        raise changed(source)
+    sent = answer.headers.get("content-range", "")
+    if answer.status_code == 206 and sent:
+        first, _, total = sent.removeprefix("bytes").strip().partition("/")
+        if total.isdigit() and int(total) != source.size:
             raise changed(source)
-        told = answer.headers.get("content-range", "")
-        if answer.status_code == 206 and told:
-            first, _, total = told.removeprefix("bytes").strip().partition("/")
-            if total.isdigit() and int(total) != source.size:
-                raise changed(source)
-            if first.partition("-")[0] != str(start):
-                raise Transient(f"{_host(source)} sent another range than was asked for")
+        if first.partition("-")[0] != str(start):
+            raise Transient(f"{_host(source)} sent another range than was asked for")
 
 
 def _compressed(source: Source, answer: Any) -> SourceError | None:
-    """What to say of a body that is not the file's own bytes; None: it is."""
+    """The error for a body that is not the file's own bytes; None: it is."""
     if answer.headers.get("content-encoding", "identity") == "identity":
         return None
     message = "the server compresses what it sends, though it was asked not to, so that no part of the file can be had"
@@ -259,45 +269,35 @@ def _check_hub(source: Source, answer: Any) -> None:
         raise changed(source)
 
 
-def offline(place: str) -> Unreachable:
-    return Unreachable(
-        "HF_HUB_OFFLINE is set, so that nothing is asked",
-        place=place,
-        hint="unset it; or run once with `--cache DIR`, which then suffices",
-    )
-
-
-def refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool = True) -> NoReturn:
-    """SourceError for an answer that will not change by itself, with what to do. `hub`: the hub itself gave it."""
-    place, code = shown(url), headers.get("x-error-code", "")
+def _raise_refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool) -> NoReturn:
+    """Raise SourceError for a final answer, with what to do. `hub`: the hub itself gave it."""
+    code = headers.get("x-error-code", "")
+    hint: str | None
     if scheme_of(url) != "hf":
+        message, hint = f"the server answers {status}", None
         if status in (401, 403):
+            message = f"the server refuses to give the file ({status})"
             hint = "a signed address may have expired; a password stands in the address: https://USER:PASSWORD@HOST/…"
-            raise SourceError(f"the server refuses to give the file ({status})", place=place, hint=hint)
-        raise SourceError(
-            "the source is not there" if status in (404, 410) else f"the server answers {status}", place=place
-        )
-    repo = HubAddress.parse(url).repo
+        elif status in (404, 410):
+            message = "the source is not there"
+        raise SourceError(message, place=shown(url), hint=hint)
     if not hub:
-        raise SourceError(
-            f"the server to which the hub sends for its files answers {status}",
-            place=place,
-            hint="it is not the dataset's owner who refuses: look whether a proxy stands between, or try again later",
-        )
-    if code in _HUB_SAYS:
+        message = f"the server to which the hub sends for its files answers {status}"
+        hint = "it is not the dataset's owner who refuses: look whether a proxy stands between, or try again later"
+    elif code in _HUB_SAYS:
         message, hint = _HUB_SAYS[code]
     elif status == 401 and "Invalid credentials" in headers.get("x-error-message", ""):
         message, hint = "the hub does not accept the token (401)", "`hf auth login` again, or correct HF_TOKEN"
-    elif status == 401:
-        message, hint = _HUB_SAYS["RepoNotFound"]
-    elif status == 403:
-        message = "the hub does not allow it (403)"
-        hint = "the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"
     else:
-        message, hint = f"the hub answers {status}", "check the address, and HF_ENDPOINT if it is set"
-    raise SourceError(message, place=place, hint=hint.format(repo=repo))
+        other = f"the hub answers {status}", "check the address, and HF_ENDPOINT if it is set"
+        message, hint = _HUB_SAYS.get(str(status), other)
+    raise SourceError(message, place=shown(url), hint=hint.format(repo=HubAddress.parse(url).repo))
 
 
+_NO_DATASET = (
+    "the hub has no such dataset, or does not show it to you",
+    "check the name; for a private dataset `hf auth login` or set HF_TOKEN",
+)
 _HUB_SAYS = {
     "GatedRepo": (
         "the dataset is gated: its owner wants you to accept its terms first",
@@ -305,10 +305,9 @@ _HUB_SAYS = {
     ),
     "RevisionNotFound": ("the dataset has no such revision", "check what stands after the `@`"),
     "EntryNotFound": ("the dataset has no such file", "see https://huggingface.co/datasets/{repo}/tree/main"),
-    "RepoNotFound": (
-        "the hub has no such dataset, or does not show it to you",
-        "check the name; for a private dataset `hf auth login` or set HF_TOKEN",
-    ),
+    "RepoNotFound": _NO_DATASET,
+    "401": _NO_DATASET,
+    "403": ("the hub does not allow it (403)", "the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"),
 }
 _DOWNLOAD = "add `--cache DIR`: then the file is fetched whole, and read from there"
 
@@ -318,8 +317,10 @@ def _host(source: Source) -> str:
 
 
 def _kind(error: BaseException) -> str:
-    names = {"ConnectError": "no connection", "ReadError": "the connection was cut"}
-    return names.get(type(error).__name__, "the connection failed")
+    name = type(error).__name__
+    if "Protocol" in name or name == "ReadError":
+        return "the connection was cut"
+    return "no connection" if name == "ConnectError" else "the connection failed"
 
 
 def _retry_after(value: str | None) -> float | None:
