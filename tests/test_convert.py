@@ -163,7 +163,7 @@ def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path: Path, monkey
     for _ in range(2):
         with pytest.raises(OutputError, match="no space") as error:
             shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
-        assert "goes on from the last checkpoint" in error.value.kept
+        assert "resumes from the last checkpoint" in error.value.kept
     shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 

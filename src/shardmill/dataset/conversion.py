@@ -69,7 +69,7 @@ def convert(
     )  # fmt: skip
     arguments.instance("progress", progress, Progress)
     if source_eot is not None and arguments.text("source_eot", source_eot) not in ("after", "before", "none"):
-        raise UsageError(f"`{source_eot}` is no place for EOT", hint="there are: after, before, none")
+        raise UsageError(f"`{source_eot}` is no place for EOT", hint="choose one of: after, before, none")
     origin = find_origin(dataset_folder(source), options.tokenizer, source_eot, options.delimiter)
     destination = open_destination(arguments.path("out", out))
     if destination.folder.resolve() == origin.path.resolve():

@@ -61,7 +61,7 @@ class Dataset:
         check_manifest(self.manifest, str(folder / MANIFEST))
         there = {one["format"]: one for one in each_output(self.manifest)}
         if format is not None and format not in there:
-            raise UsageError(f"the dataset has no files of `{format}`", hint=f"there are: {', '.join(there)}")
+            raise UsageError(f"the dataset has no files of `{format}`", hint=f"choose one of: {', '.join(there)}")
         described = there[format or self.manifest["format"]]
         self.format: str = described["format"]
         self.eot: str = described["eot"]
@@ -71,7 +71,7 @@ class Dataset:
 
     def __getitem__(self, split: str) -> Split:
         if split not in self._splits:
-            raise KeyError(f"there is no split `{split}`; there are: {', '.join(self._splits)}")
+            raise KeyError(f"there is no split `{split}`; choose one of: {', '.join(self._splits)}")
         return self._splits[split]
 
     def __iter__(self) -> Iterator[str]:

@@ -214,7 +214,7 @@ class Batches:
         if not 0 <= self.rank < self.world:
             raise UsageError(f"there is no rank {self.rank} in a world of {self.world}")
         if self.order not in ORDERS:
-            raise UsageError(f"`{self.order}` is not an order", hint=f"there are: {', '.join(ORDERS)}")
+            raise UsageError(f"`{self.order}` is not an order", hint=f"choose one of: {', '.join(ORDERS)}")
         if self.last not in ("short", "drop"):
             raise UsageError(f"`last` is `short` or `drop`, not `{self.last}`")
         data = self._split.dataset

@@ -37,7 +37,7 @@ def read(*sources: Any, **options: Any) -> DocumentBatches:
     """
     for name in options:
         if name not in _OPTIONS:
-            raise UsageError(f"`read` has no option `{name}`", hint=f"there are: {', '.join(_OPTIONS)}")
+            raise UsageError(f"`read` has no option `{name}`", hint=f"choose one of: {', '.join(_OPTIONS)}")
     given = sources[0] if len(sources) == 1 else list(sources)
     specs, chosen = apply_recipes(arguments.sources("sources", given), Options.typed(options))
     return DocumentBatches(specs, Options.of(chosen))
