@@ -268,18 +268,18 @@ def _gains(result: Mapping[str, Any]) -> list[str]:
 
 
 NOTES = (
-    "Every figure is the best of the repeats, CPU and time each by itself. A step's CPU is what its library takes for "
-    "all of the text with nothing beside it and its input in memory: the least, since in a run the cores share caches "
-    "and memory. The bound is the share of the bar's speed if nothing but the steps cost anything and no core ever "
-    "waited; it is above 1 where the engine takes less when it is called as shardmill does than it takes in the bar. "
-    "The share of CPU is the bar's CPU over shardmill's; the share of time is that of `compare`, whose clock starts "
+    "Every figure is the best of the repeats, for CPU and time separately. A step's CPU time is that of its library "
+    "for the whole text, alone and with its input in memory. It is a minimum, because in a run the cores share caches "
+    "and memory. The bound is the share of the bar's speed that would be reached if only the steps took time and "
+    "no core ever waited. It can exceed 1 if the engine is faster when called as shardmill calls it. The share of "
+    "CPU is the bar's CPU time divided by shardmill's. The share of time is that of `compare`, whose clock starts "
     "after imports."
 )
 GAINS = (
-    "One worker has the other cores for the feeder, the writer and the hash, and fills the caches of one engine where "
-    "several workers fill those of several: so the gain is less than their number. By the steps: the least time for "
-    "them with one worker over that with all. By shardmill's CPU: the time that one worker took over the CPU of the "
-    "run with all, spread evenly over the cores."
+    "The gain is less than the number of workers, because a single worker leaves the other cores to the feeder, the "
+    "writer and the hash, and because each worker fills its own cache. By the steps: the minimum time of the steps "
+    "with one worker, divided by that with all. By shardmill's CPU: the time of one worker, divided by the CPU time of "
+    "the run with all workers, spread evenly over the cores."
 )
 
 

@@ -25,32 +25,32 @@ from shardmill.shards import format_named
 
 MANIFEST_KEYS = {
     "shardmill": "the version that made the dataset",
-    "fingerprint": "a hash of all that the bytes are a function of: sources, tokenizer, options",
+    "fingerprint": "a hash of everything that can change the bytes: sources, tokenizer, options",
     "format": "the first `--format`",
     "dtype": "the type of a token: `uint16`, `uint32` or `int32`, little-endian",
-    "eot": "where the end-of-text token stands in a document: `after`, `before` or `none`",
-    "tokenizer.name": "as it was given",
-    "tokenizer.sha256": "of its vocabulary and rules; `open` and `verify` compare it",
+    "eot": "position of the end-of-text token relative to its document: `after`, `before` or `none`",
+    "tokenizer.name": "the name as given",
+    "tokenizer.sha256": "a hash of its vocabulary and rules; `open` and `verify` compare it",
     "tokenizer.vocab_size": "every id is below this",
     "tokenizer.eot": "the id of the end-of-text token, or of `--delimiter`",
     "tokenizer.pattern": "how it splits text into pieces",
     "tokenizer.specials": "how special tokens in the text were read",
-    "tokenizer.bos_eos": "nothing is added but the end-of-text token",
-    "splits": "`train` and `val`, those that there are",
-    "splits.SPLIT.tokens": "tokens, those of end-of-text included",
+    "tokenizer.bos_eos": "only the end-of-text token is added",
+    "splits": "`train` and `val`, if they exist",
+    "splits.SPLIT.tokens": "tokens, end-of-text tokens included",
     "splits.SPLIT.documents": "documents",
     "splits.SPLIT.bytes": "bytes of their text in UTF-8",
     "splits.SPLIT.files[].name": "relative to the folder",
     "splits.SPLIT.files[].tokens": "tokens in this file",
-    "splits.SPLIT.files[].bytes": "its size, head included",
+    "splits.SPLIT.files[].bytes": "its size, header included",
     "splits.SPLIT.files[].sha256": "its checksum",
-    "splits.SPLIT.files[].role": "what a file is that holds no tokens, such as `index`",
-    "sources[].name": "the file or address that was read, in the order of reading; of the hub with its commit",
+    "splits.SPLIT.files[].role": "the role of a file without tokens, such as `index`",
+    "sources[].name": "the file or URL, in reading order; files on the hub include their commit",
     "sources[].bytes": "its size",
     "sources[].documents": "documents of this source that were written",
-    "sources[].tokens": "tokens of this source, those of end-of-text included",
+    "sources[].tokens": "tokens of this source, end-of-text tokens included",
     "sources[].empty": "documents of this source without any text",
-    "sources[].rejected": "documents of this source that stand in `rejects.jsonl`",
+    "sources[].rejected": "documents of this source in `rejects.jsonl`",
     "documents": "documents that were written, in all splits",
     "empty": "documents without any text; they are counted and not written",
     "rejected": "bad documents, each of them a line of `rejects.jsonl`",
@@ -58,8 +58,8 @@ MANIFEST_KEYS = {
     "rejects.name": "the file of the bad documents",
     "rejects.bytes": "its size",
     "rejects.sha256": "its checksum",
-    "options": "the options that can change the bytes, as they were meant",
-    "also[]": "with several formats: `format`, `dtype`, `eot` and `splits` of each but the first",
+    "options": "the options that can change the bytes, with normalised values",
+    "also[]": "for several formats: `format`, `dtype`, `eot` and `splits` of all but the first",
 }
 """What a manifest says. A test compares the keys with those of a manifest that has all of them."""
 
@@ -108,8 +108,8 @@ def commands() -> str:
 def formats() -> str:
     """What each token format says of itself, and the files that it makes of a small text."""
     lines = [
-        "# Token formats", "", "What the code of each format says of it, and the files that it makes of the same small",
-        "text with `--shard-tokens 100 --name NAME --val 0.2`. [Output formats](../outputs.md) says how to choose.",
+        "# Token formats", "", "Each format, and the files that it makes from the same small text with",
+        " `--shard-tokens 100 --name NAME --val 0.2`. [Output formats](../outputs.md) says how to choose.",
     ]  # fmt: skip
     with _small_text() as folder:
         for name in FORMATS:
@@ -135,10 +135,11 @@ def manifest() -> str:
     rows = [f"| `{key}` | {_cell(meaning)} |" for key, meaning in MANIFEST_KEYS.items()]
     return "\n".join([
         "# The manifest", "",
-        "`manifest.json` says what a dataset is. It is written last, so a folder that has one is whole. The same",
+        "`manifest.json` says what a dataset is. It is written last, so a folder that has one is complete. The same",
         "inputs, tokenizer and options give the same manifest, byte for byte.", "",
         "| key | |", "|---|---|", *rows, "", "## An example", "",
-        "Two formats, one bad record, and this is all of it:", "", "```json", example_manifest().rstrip(), "```",
+        "The complete manifest of a dataset with two formats and one bad record:", "",
+        "```json", example_manifest().rstrip(), "```",
     ]) + "\n"  # fmt: skip
 
 
@@ -172,7 +173,7 @@ def api() -> str:
     names = sorted({*shardmill.__all__, "open", "inspect"} - {"__version__", "ShardmillError"}, key=str.lower)
     for name in names:
         lines += _described(f"shardmill.{name}", getattr(shardmill, name))
-    lines += ["", "## Parts of a dataset", "", "What `shardmill.open(…)` leads to."]
+    lines += ["", "## Parts of a dataset", "", "What you get from the dataset that `shardmill.open(…)` returns."]
     for owner, name in (("dataset", "Split"), ("dataset", "Documents"), ("loader", "Batches")):
         found = getattr(importlib.import_module(f"shardmill.dataset.{owner}"), name)
         lines += _described(name, found, level=3)

@@ -34,7 +34,7 @@ def test_the_summary_says_what_was_made_on_standard_error(tmp_path: Path) -> Non
     run = metered("prepare", source, "-o", tmp_path / "out", "--val", "0.2")
     assert run.code == 0
     assert run.out == ""
-    for word in ("documents", "empty", "tokens", "bytes a token", "train.bin", "val.bin", "of memory"):
+    for word in ("documents", "empty", "tokens", "bytes per token", "train.bin", "val.bin", "of memory"):
         assert word in run.err, word
 
 

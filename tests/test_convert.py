@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,7 +164,7 @@ def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path: Path, monkey
     for _ in range(2):
         with pytest.raises(OutputError, match="no space") as error:
             shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
-        assert "goes on from the last checkpoint" in error.value.kept
+        assert "resumes from the last checkpoint" in error.value.kept
     shardmill.convert(source, tmp_path / "out", format="shards", shard_tokens=500)
     assert files(tmp_path / "out") == files(tmp_path / "straight")
 
@@ -212,6 +213,15 @@ def test_files_in_the_way_and_its_own_folder_are_refused(tmp_path: Path) -> None
     with pytest.raises(OutputError, match="in the way"):
         shardmill.convert(source, tmp_path / "out")
     assert (tmp_path / "out" / "train.bin").read_bytes() == b"precious"
+
+
+def test_a_disk_that_is_too_small_is_said_with_what_helps_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_dataset("nanogpt", tmp_path / "made", random_documents(1))
+    usage = type(shutil.disk_usage(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 0, 1000))
+    with pytest.raises(OutputError, match="1 kB are free") as error:
+        shardmill.convert(folder, tmp_path / "out", format="npy")
+    assert error.value.hint == "free some space, or choose another folder"
 
 
 def test_a_dataset_that_is_not_finished_is_refused(tmp_path: Path) -> None:

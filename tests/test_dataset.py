@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,10 +60,20 @@ def test_any_slice_is_what_a_numpy_array_would_give(opened: Dataset) -> None:
 def test_single_tokens_and_negative_ones(opened: Dataset) -> None:
     expected = stream(opened, "val")
     assert opened["val"][0] == expected[0] and opened["val"][-1] == expected[-1]
-    assert isinstance(opened["val"][3], int)
+    number: Any = np.int64(3)
+    assert isinstance(opened["val"][3], int) and opened["val"][number] == opened["val"][3] == expected[3]
     for wrong in (len(expected), -len(expected) - 1):
         with pytest.raises(IndexError):
             opened["val"][wrong]
+
+
+@pytest.mark.parametrize("key", [np.array([1, 2]), [1, 2], 1.0, "1", None], ids=repr)
+def test_what_is_neither_a_number_nor_a_slice_is_refused_in_a_sentence(opened: Dataset, key: Any) -> None:
+    kind = type(key).__name__
+    with pytest.raises(TypeError, match=f"^a token is chosen by its number, and several by a slice, not by {kind}$"):
+        opened["val"][key]
+    with pytest.raises(TypeError, match=f"^a document is chosen by its number, not by {kind}$"):
+        opened["val"].documents[key]
 
 
 def test_slices_cannot_change_the_files(opened: Dataset) -> None:

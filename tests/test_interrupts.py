@@ -24,7 +24,7 @@ from tests.meter import SHARDMILL
 from tests.watching import interruptible, wait_until
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-RECORDED = "the same command goes on from"
+RECORDED = "the same command resumes "
 # A lock that is taken twice: no signal ends that wait, just as none ends a wait for a disk.
 STUCK = """
 import ctypes, os, sys
@@ -112,7 +112,7 @@ def test_a_signal_during_a_read_that_never_returns_ends_a_command(
     finally:
         os.close(writer)
     # Only a command that can be resumed may say so.
-    assert said == ("interrupted: what was recorded stays; the same command goes on from there\n" if resumes
+    assert said == ("interrupted: recorded progress is kept; the same command resumes the run\n" if resumes
                     else "interrupted\n")  # fmt: skip
 
 

@@ -178,7 +178,7 @@ def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path: Path, buck
         run.send_signal(signal.SIGINT)
         _, said = run.communicate(timeout=100)
     assert run.returncode == 130, said
-    assert "the same command goes on from the last checkpoint" in said
+    assert "the same command resumes from the last checkpoint" in said
     assert json.loads(bucket.read(".shardmill/journal.json"))["state"]["position"][0] > 0
     assert "manifest.json" not in bucket.names()
     assert [path for path in (tmp_path / "machine").rglob("*") if path.is_file()] == []
@@ -209,7 +209,7 @@ def test_two_runs_of_one_machine_keep_out_of_each_others_way(
 
     def twice(self: Writer, batch: Any) -> None:
         if not refused:
-            with pytest.raises(OutputError, match="another run is at work") as error:
+            with pytest.raises(OutputError, match="another run is using") as error:
                 shardmill.prepare(words, bucket.url(), **WORDS)
             refused.append(error)
         write(self, batch)

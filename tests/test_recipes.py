@@ -109,7 +109,7 @@ def test_a_path_that_exists_counts_before_a_recipe_of_that_name_and_that_is_said
     write_jsonl(tmp_path / "openwebtext" / "a.jsonl", documents(20))
     run = metered("prepare", "openwebtext", "-o", "out", "--val", "0")
     assert run.code == 0, run.err
-    assert "note: `openwebtext` is here" in run.err
+    assert "note: `openwebtext` exists on disk" in run.err
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["sources"][0]["name"] == "openwebtext/a.jsonl"
     assert metered("prepare", "openwebtext", "-o", "out", "--val", "0", "-q").err == ""
 

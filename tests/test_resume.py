@@ -153,7 +153,7 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path: P
         run.send_signal(number)
         _, said = run.communicate(timeout=100)
     assert run.returncode == 130
-    assert "the same command goes on from the last checkpoint" in said
+    assert "the same command resumes from the last checkpoint" in said
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     assert json.loads(journal[-1])["state"]["totals"]["documents"] > 0
     assert "Traceback" not in said

@@ -79,7 +79,7 @@ def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> N
     with paused_run(tmp_path / "mark", *arguments) as first:
         second = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert second.returncode == 1
-    assert f"another run is at work in this folder (process {first.pid})" in second.stderr
+    assert f"another run is using this folder (process {first.pid})" in second.stderr
     # The lock of the dead process does not block the next.
     third = subprocess.run([*command, "--limit", "10"], capture_output=True, text=True, check=False)
     assert "another run" not in third.stderr

@@ -120,7 +120,7 @@ def test_a_token_in_the_middle_of_a_long_document_is_shown_with_what_is_around_i
 
 def test_a_text_is_shown_as_tokenizers_split_it() -> None:
     lines = list(show_text("Hello, 你 world", ["gpt2"]))
-    assert lines == ["gpt2: 6 tokens, 2.67 bytes a token", "", "Hello│,│ │\\xe4\\xbd│\\xa0│ world"]
+    assert lines == ["gpt2: 6 tokens, 2.67 bytes per token", "", "Hello│,│ │\\xe4\\xbd│\\xa0│ world"]
     both = list(show_text("a        b\nc", ["gpt2", "p50k_base"]))
     assert both[0].startswith("gpt2: 11 tokens") and both[1].startswith("p50k_base: 5 tokens")
     (differs,) = [line for line in both if line.startswith("≠")]

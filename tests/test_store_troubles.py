@@ -94,7 +94,7 @@ def test_a_store_that_stops_to_answer_ends_the_run_and_the_same_command_goes_on(
 
     with FaultyWay(bucket.server, broken) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
-        with pytest.raises(OutputError, match="the store did not do it: 503") as error:
+        with pytest.raises(OutputError, match="the request to the store failed: 503") as error:
             shardmill.prepare(words, bucket.url(), **WORDS)
     assert bucket.url() in error.value.place
     assert "the same command goes on" in error.value.kept

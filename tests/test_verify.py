@@ -34,6 +34,15 @@ def test_a_whole_dataset_is_found_whole(made: Path) -> None:
     assert report.documents == 2 * json.loads((made / "manifest.json").read_text())["documents"]
 
 
+@pytest.mark.parametrize("count", [1, 2, 5, 20])
+def test_no_document_is_counted_twice_where_there_are_fewer_than_the_sample(tmp_path: Path, count: int) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [f"Document {i}" + ", and more of it" * 300 for i in range(count)])
+    shardmill.prepare(source, tmp_path / "out", val=0)
+    report = verify(tmp_path / "out", sample=1000)  # so many that each is drawn
+    assert report.sampled == count - 1
+    assert len(report.notes) == 1 and report.notes[0].startswith("1 sampled document was not encoded again (first or")
+
+
 @pytest.mark.parametrize("form", ["nanogpt", "shards", "megatron"])
 def test_texts_that_hold_the_end_of_text_themselves_are_not_damage_where_it_is_parsed(
     tmp_path: Path, form: str

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shardmill.run import Progress, Result
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
-_RESUMABLE = "interrupted: what was recorded stays; the same command goes on from there"
+_RESUMABLE = "interrupted: recorded progress is kept; the same command resumes the run"
 
 
 class _Commands(click.Group):
@@ -108,17 +108,18 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 @click.option(
     "-o", "--out", required=True, metavar="DIR", help="folder of the dataset, or a URL, that all machines see"
 )
-@click.option("--parts", type=int, metavar="N", help="how many  [default: of about 4 GB each]")
+@click.option("--parts", type=int, metavar="N", help="number of parts  [default: parts of about 4 GB]")
 @click.option(
-    "--keep-parts", is_flag=True, help="keep the shards of the parts as they are, of unequal size; nothing is merged"
+    "--keep-parts", is_flag=True, help="keep the shards of the parts, which have unequal sizes, instead of merging them"
 )
 @option_flags()
 @json_flag(help="print the parts as JSON on standard output")
 def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool, as_json: bool, **given: Any) -> None:
-    """Cut the work of a `prepare` into parts of about equal size.
+    """Divide the work of `prepare` into parts of about equal size.
 
-    Then `shardmill prepare --plan DIR --part K` makes part K, on any machine and in any order, and `shardmill merge
-    DIR` makes of all of them what `shardmill prepare` would have made alone. The same command again changes nothing.
+    `shardmill prepare --plan DIR --part K` then makes part K, on any machine and in any order. `shardmill merge DIR`
+    combines all parts into the dataset that `shardmill prepare` would have made. Running the command again changes
+    nothing.
     """
     from shardmill.cluster import plan_data, plan_parts, plan_words
     from shardmill.inspection import inspect as look
@@ -133,13 +134,15 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
 @shardmill.command(short_help="merge the parts into one dataset")
 @click.argument("out", metavar="DIR")
 @option_flags("memory")
-@click.option("--keep-parts", is_flag=True, help="for a plan that was made with it: its parts are kept in any case")
+@click.option(
+    "--keep-parts", is_flag=True, help="accepted for plans made with --keep-parts, whose parts are always kept"
+)
 @summary_flags
 def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Make the dataset of a plan from its parts, byte for byte what one machine would have made.
 
-    Every part must be there; a part that is missing, damaged or of another plan is named. Parts are removed as they
-    are used up. Kill it at any moment: the same command goes on from there.
+    All parts must exist; the error names any that is missing, damaged or made from another plan. Parts are deleted as
+    they are merged. You can stop it at any moment; the same command resumes it.
     """
     from shardmill.run import own_process
 
@@ -180,9 +183,9 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: A
 @json_flag(help="print the report as JSON on standard output")
 @quiet_flag(help="print only damage")
 def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -> None:
-    """Check a dataset against its manifest: file sizes, sha256 and counts, that every id is in range and that EOT
-    stands exactly between documents. A sample of the documents is encoded again with the tokenizer's own library. The
-    exit code is 1 if something is damaged.
+    """Check a dataset against its manifest: file sizes, sha256 and counts. Check also that every id is in range and
+    that EOT is exactly between documents. A sample of the documents is encoded again with the tokenizer's own library.
+    The exit code is 1 if something is damaged.
     """
     from shardmill.dataset import verify as check
 
@@ -213,7 +216,7 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 )  # fmt: skip
 def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **given: Any) -> None:
     """Print documents of a dataset token by token, or how tokenizers split a text. On a terminal tokens have
-    alternating colours; elsewhere, and with NO_COLOR, a │ stands between them.
+    alternating colours; elsewhere, and with NO_COLOR, they are separated by │.
     """
     from shardmill.dataset import open_dataset, show_text
     from shardmill.dataset import show as shown
@@ -274,15 +277,15 @@ def card(folder: str) -> None:
 @option_flags("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite")
 @click.option(
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
-    help="where the end-of-text token stands in files of other tools  [default: detected]",
+    help="position of the end-of-text token in files made by other tools  [default: detected]",
 )  # fmt: skip
 @summary_flags
 def convert(folder: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
 
-    DIR is a dataset, or a folder of files that another tool has made, in any format but mds. For such files
-    `--tokenizer` says which tokenizer made them, and `--delimiter` and `--source-eot` say which token stands between
-    documents and where. You can stop it at any moment; the same command resumes it.
+    DIR is a dataset, or a folder of files made by another tool, in any format except mds. For such files `--tokenizer`
+    names the tokenizer that made them, and `--delimiter` and `--source-eot` name the token between documents and its
+    position. You can stop it at any moment; the same command resumes it.
     """
     from shardmill.dataset import convert as run
 
@@ -301,9 +304,9 @@ def tokenizers(as_json: bool) -> None:
     if as_json:
         _print(json.dumps([dataclasses.asdict(one) for one in listed]))
         return
-    _print(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'from':<40}")
+    _print(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'source':<40}")
     for one in listed:
-        here = one.source if one.available else f"{one.source} (not here yet)"
+        here = one.source if one.available else f"{one.source} (not downloaded yet)"
         _print(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
 
 
@@ -353,7 +356,7 @@ def _note_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
     from shardmill.sources import shadowed
 
     for name in shadowed(sources) if not quiet else ():
-        _complain(f"note: `{name}` is here, so it is read, and not the recipe of that name")
+        _complain(f"note: `{name}` exists on disk, so it is read instead of the recipe of that name")
 
 
 @contextmanager
@@ -426,7 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _complain(f"error: {why.strerror or why}" + (f"\n  place: {why.filename}" if why.filename else ""))
         sys.exit(1)
     except MemoryError:
-        _complain("error: the system has no memory left\n  hint:  end other programs, or lift the limit of this one")
+        _complain("error: out of memory\n  hint:  close other programs, or raise the memory limit of this process")
         sys.exit(1)
     sys.exit(0)
 

@@ -1,17 +1,17 @@
-"""The expected failures.
+"""Expected failures.
 
-    ShardmillError            the data or the machine said no         exit 1
+    ShardmillError            an error of the data or the machine     exit 1
       UsageError              the call was wrong                      exit 2
       SourceError             a source cannot be read, or is damaged
       OutputError             the output cannot be written
-        BusyError             another process is at work there
-        StuckError            the disk does not answer
-      BudgetError             the memory does not suffice
-      MismatchError           what stands in the folder is not what this call would make
+        BusyError             another process is using the folder
+        StuckError            the disk does not respond
+      BudgetError             not enough memory
+      MismatchError           the folder contains the output of another call
       DamageError             a dataset is not what its manifest says
-    Interrupted               a KeyboardInterrupt that the command line asked for: SIGINT, SIGTERM, SIGHUP   exit 130
+    Interrupted               a KeyboardInterrupt of the command line: SIGINT, SIGTERM, SIGHUP   exit 130
 
-A bad document is none of these: it is a reject, and the run goes on. A document that does not fit in the memory is a
+A bad document is none of these: it is a reject, and the run continues. A document that does not fit in the memory is a
 BudgetError: with more memory it would be a good one.
 """
 
@@ -64,23 +64,23 @@ class SourceError(ShardmillError):
 
 
 class OutputError(ShardmillError):
-    """The output cannot be written: no space, no permission, another run at work."""
+    """The output cannot be written: no space, no permission, another run in the folder."""
 
 
 class BusyError(OutputError):
-    """Another process is at work there."""
+    """Another process is using the folder."""
 
 
 class StuckError(OutputError):
-    """The disk does not answer. Everything is left as it is: to close a file would wait as well."""
+    """The disk does not respond. All files are left as they are: closing one would block too."""
 
 
 class BudgetError(ShardmillError):
-    """The memory that was set does not suffice, for any run or for one record; the hint names what works."""
+    """The memory limit is too low, for any run or for one record; the hint names one that works."""
 
 
 class MismatchError(ShardmillError):
-    """The folder holds the output of other sources, another tokenizer or other options."""
+    """The folder contains the output of other sources, another tokenizer or other options."""
 
 
 class DamageError(ShardmillError):
@@ -88,7 +88,7 @@ class DamageError(ShardmillError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user wants the command to end; not a ShardmillError, since it is not a failure."""
+    """The user stopped the command. Not a ShardmillError, because it is not a failure."""
 
     kept: str | None = None
     """What the next call resumes from, in words; None: nothing was begun."""

@@ -14,6 +14,6 @@ def needs(library: str, extra: str, what: str) -> Any:
         return importlib.import_module(library)
     except ImportError:
         raise UsageError(
-            f"{what} cannot do without the library `{library.partition('.')[0]}`, which is not installed",
+            f"the package `{library.partition('.')[0]}`, which is required for {what}, is not installed",
             hint=f'pip install "shardmill[{extra}]"',
         ) from None

@@ -89,23 +89,28 @@ def _flag(option: dataclasses.Field[Any]) -> Decorator:
 
 
 _PART_FLAGS = [
-    click.option("--plan", "planned", metavar="DIR", help="make one part of a plan, in place of SOURCE and --out"),
+    click.option("--plan", "planned", metavar="DIR", help="make one part of this plan, instead of SOURCE and --out"),
     click.option(
         "--part", type=int, metavar="K",
-        help="with --plan: which part; by default the number of this task of a Slurm array or of a Kubernetes job",
+        help="with --plan: number of the part; by default the task number of the Slurm array or the index of the "
+        "Kubernetes job",
     ),
     click.option(
         "--executor", metavar="NAME",
         help="make the dataset in parts, in processes of this machine (local) or on a Ray cluster; --memory and "
-        "--workers are then those of one part",
+        "--workers then apply to one part",
     ),
-    click.option("--parts", type=int, metavar="N", help="with --executor: how many parts  [default: about 4 GB each]"),
+    click.option(
+        "--parts", type=int, metavar="N", help="with --executor: number of parts  [default: parts of about 4 GB]"
+    ),
     click.option(
         "--keep-parts", is_flag=True, default=None,
-        help="with --executor: keep the shards of the parts as they are, of unequal size; nothing is merged",
+        help="with --executor: keep the shards of the parts, which have unequal sizes, instead of merging them",
     ),
-    click.option("--parallel", type=int, metavar="N", help="with --executor local: parts at a time  [default: 1]"),
-    click.option("--ray-address", metavar="ADDR", help="with --executor ray: HOST:PORT of the cluster's head"),
+    click.option(
+        "--parallel", type=int, metavar="N", help="with --executor local: number of parts at a time  [default: 1]"
+    ),
+    click.option("--ray-address", metavar="ADDR", help="with --executor ray: HOST:PORT of the cluster's head node"),
 ]  # fmt: skip
 _WITH_AN_EXECUTOR = ("executor", "parts", "keep_parts", "parallel", "ray_address")
 

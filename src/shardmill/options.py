@@ -68,7 +68,7 @@ class Val:
             return cls(first=parse_count(amount))
         if kind == "tail":
             return cls(tail=parse_share(amount))
-        raise UsageError(f"`--val {written}` is not known", hint="a fraction, `first:100M`, `tail:0.1`, or 0")
+        raise UsageError(f"`--val {written}` is not valid", hint="a fraction, `first:100M`, `tail:0.1`, or 0")
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Options:
 
     tokenizer: str = option(
         "gpt2", "-t", "--tokenizer", kind="path", metavar="NAME", shapes=True,
-        help="a name, a .tiktoken or tokenizer.json file, a SentencePiece .model, or a hub id",
+        help="tokenizer: a name, a .tiktoken or tokenizer.json file, a SentencePiece .model file, or a hub id",
     )  # fmt: skip
     pattern: str | None = option(
         None, "--pattern", metavar="P", shapes=True,
@@ -85,20 +85,20 @@ class Options:
     )  # fmt: skip
     specials: str = option(
         "text", "--specials", shapes=True, choices=("text", "parse", "error"),
-        help="how to read a special token that stands in the text, such as <|endoftext|>: as ordinary text, as the "
-        "token itself (parse), or as a bad document (error)",
+        help="how to read special tokens in the text, such as <|endoftext|>: as ordinary text, as the token itself "
+        "(parse), or as a bad document (error)",
     )  # fmt: skip
     format: tuple[str, ...] = option(
         FORMATS[:1], "-f", "--format", kind="names", shapes=True, choices=FORMATS,
-        help="output format; may be given more than once",
+        help="output format; repeat the option to write several formats",
     )  # fmt: skip
     input_format: str = option(
         "auto", "--input-format", shapes=True, choices=("auto", *INPUT_FORMATS),
-        help="format of the sources; auto tells it from their names and first bytes",
+        help="format of the sources; auto detects it from their names and first bytes",
     )  # fmt: skip
     text_field: str = option(
         "text", "--text-field", metavar="FIELD", shapes=True,
-        help="field or column that holds the text; a.b for a nested one",
+        help="field or column that contains the text; a.b for a nested field",
     )  # fmt: skip
     separator: str | None = option(
         None, "--separator", metavar="S", shapes=True,
@@ -106,30 +106,29 @@ class Options:
     )  # fmt: skip
     eot: str | None = option(
         None, "--eot", shapes=True, choices=("after", "before", "none"),
-        help="where the end-of-text token stands in a document; by default as the format's readers expect it",
+        help="position of the end-of-text token relative to its document; by default what the format's readers expect",
     )  # fmt: skip
     delimiter: str | None = option(
         None, "--delimiter", metavar="TOKEN", shapes=True,
-        help="the special token between documents, such as <|begin_of_text|>; the end-of-text token by default",
+        help="special token between documents instead of end-of-text, such as <|begin_of_text|>",
     )  # fmt: skip
     val: str = option(
         "0.0005", "--val", kind="share", metavar="V", shapes=True,
-        help="what goes to the validation split: a fraction of the documents, first:N tokens, tail:F (the last "
-        "share of each text file), or 0",
+        help="validation split: a fraction of the documents, the first N tokens (first:N), the last share F of each "
+        "text file (tail:F), or 0 for none",
     )  # fmt: skip
     seed: int = option(0, "--seed", kind="number", metavar="N", shapes=True, help="seed of the train/validation split")
     shard_tokens: int | str = option(
         "100M", "--shard-tokens", kind="amount", metavar="N", shapes=True,
-        help="tokens in a shard, for formats with shards",
+        help="tokens per shard, for formats with shards",
     )  # fmt: skip
     tail: str = option(
         "keep", "--tail", shapes=True, choices=("keep", "merge", "drop"),
-        help="what to do with a last shard that is shorter than the others: keep it, append it to the shard before "
-        "(merge), or drop it",
+        help="what to do with a short last shard: keep it, append it to the shard before (merge), or drop it",
     )  # fmt: skip
     name: str | None = option(
         None, "--name", metavar="NAME", shapes=True,
-        help="prefix of shard names, where the format has one; the name of the first source by default",
+        help="prefix of shard names, if the format has one; by default the name of the first source",
     )  # fmt: skip
     limit: int | str | None = option(
         None, "--limit", kind="amount", metavar="N", shapes=True,
@@ -137,24 +136,25 @@ class Options:
     )  # fmt: skip
     max_bad: str = option(
         "0.1%", "--max-bad", kind="share", metavar="N",
-        help="stop when more documents than this are bad: a number, a share (of at least 100), or any",
+        help="stop if more documents than this are bad: a number, a share (100 bad documents are then always allowed), "
+        "or any for no limit",
     )  # fmt: skip
     memory: int | str | None = option(
         None, "--memory", kind="amount", metavar="SIZE",
         help="upper limit for the whole process, such as 512MB or 2GB; by default 1GB for up to two workers and "
-        "256MB for each more, at most half of the RAM",
+        "256MB for each further worker, but at most half of the RAM",
     )  # fmt: skip
     workers: int | None = option(
         None, "--workers", kind="number", metavar="N",
-        help="threads that read and encode; by default one for each CPU that this process may use",
+        help="number of threads that read and encode; by default the number of CPUs available to this process",
     )  # fmt: skip
     recipe: str | None = option(
         None, "--recipe", kind="path", metavar="NAME",
-        help="use the settings of a recipe for sources of your own, such as a folder that you have downloaded",
+        help="apply the settings of a recipe to your own sources, such as a downloaded folder",
     )  # fmt: skip
     cache: str | None = option(
         None, "--cache", kind="path", metavar="DIR",
-        help="keep whole remote files in this folder, and read them from there in later runs; off by default",
+        help="folder in which to keep whole remote files for later runs; off by default",
     )  # fmt: skip
     overwrite: bool = option(
         False, "--overwrite", kind="flag", help="start again, and replace the dataset in the output folder"
@@ -168,7 +168,7 @@ class Options:
         for name, value in given.items():
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean `{near[0]}`?" if near else f"there are: {', '.join(known)}"
+                hint = f"did you mean `{near[0]}`?" if near else f"choose one of: {', '.join(known)}"
                 raise UsageError(f"there is no option `{name}`", hint=hint)
             absent = value is None and known[name].default is None
             typed[name] = None if absent else KINDS[known[name].metadata["kind"]](name, value)
@@ -190,21 +190,21 @@ class Options:
                     near = difflib.get_close_matches(str(one), choices, 1)
                     raise UsageError(
                         f"`{one}` is not a {f.name.replace('_', ' ')}",
-                        hint=(f"did you mean `{near[0]}`? " if near else "") + f"there are: {', '.join(choices)}",
+                        hint=(f"did you mean `{near[0]}`? " if near else "") + f"choose one of: {', '.join(choices)}",
                     )
         if not self.format:
-            raise UsageError("no output format was given", hint=f"there are: {', '.join(FORMATS)}")
+            raise UsageError("no output format was given", hint=f"choose one of: {', '.join(FORMATS)}")
         check_together(self.format)
         for name, amount in (
             ("--workers", self.workers), ("--shard-tokens", self.tokens_per_shard), ("--memory", self.memory_bytes),
             *(("--limit", limit) for limit in self.limits),
         ):  # fmt: skip
             if amount is not None and amount < 1:
-                raise UsageError(f"`{name} {amount}`: at least one is needed")
+                raise UsageError(f"`{name} {amount}`: must be at least 1")
             if amount is not None and amount > _LARGEST:
-                raise UsageError(f"`{name}` is {amount:,}, and {_LARGEST:,} is the most that makes sense")
+                raise UsageError(f"`{name}` is {amount:,}; the maximum is {_LARGEST:,}")
         if self.name is not None and not is_file_name(self.name):
-            raise UsageError(f"`--name {self.name!r}` cannot be part of a file's name")
+            raise UsageError(f"`--name {self.name!r}` cannot be part of a file name")
         _ = self.separator_bytes, self.bad_allowed, Val.parse(self.val)
 
     @property

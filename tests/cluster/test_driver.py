@@ -143,7 +143,7 @@ def test_a_part_that_fails_three_times_with_the_same_error_stops_the_run_with_it
         drive(executor)
     assert executor.started.count(2) == 3
     assert caught.value.place == "there (part 2, on node-7)" and caught.value.hint == "another way"
-    assert caught.value.kept == "4 of 5 parts are done; the same command goes on from there"
+    assert caught.value.kept == "4 of 5 parts are done; the same command resumes the run"
 
 
 def test_different_errors_are_counted_apart_up_to_a_number_of_starts() -> None:

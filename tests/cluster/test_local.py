@@ -127,7 +127,7 @@ def test_a_signal_ends_all_and_the_same_command_goes_on(
     parts = part_processes(run.pid).values()
     run.send_signal(number)
     _, said = run.communicate(timeout=100)
-    assert run.returncode == 130 and "of 4 parts are done; the same command goes on from there" in said, said
+    assert run.returncode == 130 and "of 4 parts are done; the same command resumes the run" in said, said
     assert "Traceback" not in said
     wait_until(lambda: all(map(gone, parts)))
     run = command()

@@ -189,6 +189,18 @@ def test_a_second_copy_that_comes_late_changes_nothing(
     assert contents(out) == contents(parts)
 
 
+def test_a_disk_that_is_too_small_for_the_merge_is_said_with_what_helps_here(
+    parts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = type(shutil.disk_usage(parts))
+    with monkeypatch.context() as small:
+        small.setattr(shutil, "disk_usage", lambda _: usage(1 << 30, 0, -1))  # the merge needs no more than the parts
+        with pytest.raises(OutputError, match="the output would take") as error:
+            merge(parts)
+    assert error.value.hint == "free some space and run the same command again"
+    assert merge(parts).manifest["documents"]
+
+
 def test_there_is_no_such_part(parts: Path) -> None:
     with pytest.raises(UsageError, match="there is no part 4"):
         make_part(parts, 4)

@@ -91,9 +91,9 @@ def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(
     hub.faults.append(Fault("/cdn/", skip=2, times=1000, status=503))
     with pytest.raises(SourceError) as caught:
         prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
-    assert "503 from the hub (4 tries)" in caught.value.message
+    assert "503 from the hub (4 attempts)" in caught.value.message
     assert caught.value.place.startswith(f"hf://datasets/{REPO}@") and "x.jsonl, byte " in caught.value.place
-    assert "try again when the server answers; SHARDMILL_TRIES sets how often" in caught.value.hint
+    assert "run the same command again when the server is reachable; SHARDMILL_TRIES sets" in caught.value.hint
     hub.faults.clear()
     assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == made["x.jsonl"]
 
@@ -133,7 +133,7 @@ def test_the_progress_line_says_what_is_tried_again(hub: Hub, tmp_path: Path, mo
     hub.faults.append(Fault("/cdn/", skip=1, times=1, status=503))
     told = io.StringIO()
     shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out", progress=Lines(told))
-    assert "retrying: 503 from the hub, try 2 of 4" in told.getvalue()
+    assert "retrying: 503 from the hub, attempt 2 of 4" in told.getvalue()
 
 
 @pytest.mark.parametrize(

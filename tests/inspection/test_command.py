@@ -32,8 +32,8 @@ def test_the_text_says_all_of_it_in_a_hundred_columns(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"\xff")
     run = metered("inspect", tmp_path, "-o", tmp_path / ("long" * 40), "--workers", "2", "--memory", "512MB")
     assert run.code == 0
-    for word in ("jsonl", "text", "documents", "up to", "separators", "tokens", "bytes a token", "output", "disk",
-                 "512 MB at the most", "2 workers", "time", "naive", "warning:", "hint:", *FORMATS):  # fmt: skip
+    for word in ("jsonl", "text", "documents", "up to", "separators", "tokens", "bytes per token", "output", "disk",
+                 "at most 512 MB", "2 workers", "time", "naive", "warning:", "hint:", *FORMATS):  # fmt: skip
         assert word in run.out, word
     for line in run.out.splitlines():
         assert len(line) <= 100 or "longlong" in line, line

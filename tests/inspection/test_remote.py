@@ -73,7 +73,7 @@ def test_where_the_download_is_slow_it_bounds_the_time(tmp_path: Path, hub: Hub)
     sample_of_fineweb(hub, tmp_path, 12_000_000)
     hub.latency = 0.7
     page = told(hub, "fineweb-edu/sample-10BT").stdout
-    assert "the download bounds it" in page
+    assert "limited by the download" in page
     assert "to download" in page
 
 

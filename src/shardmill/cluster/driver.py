@@ -330,4 +330,4 @@ class Driver:
         return f"{self._made:,} of {len(self._bytes):,} {self._what}s, {running:,} running{again}"
 
     def _kept(self) -> str:
-        return f"{self._made:,} of {len(self._bytes):,} {self._what}s are done; the same command goes on from there"
+        return f"{self._made:,} of {len(self._bytes):,} {self._what}s are done; the same command resumes the run"

@@ -104,7 +104,7 @@ EXECUTORS = {
 def make_executor(name: str, out: str, **settings: Any) -> Executor:
     """Return the executor of that name. Raise UsageError if there is none, or if it has no such setting."""
     if name not in EXECUTORS:
-        raise UsageError(f"there is no executor `{name}`", hint=f"there are: {', '.join(EXECUTORS)}")
+        raise UsageError(f"there is no executor `{name}`", hint=f"choose one of: {', '.join(EXECUTORS)}")
     module, kind = EXECUTORS[name]
     executor = getattr(importlib.import_module(f"shardmill.cluster.{module}"), kind)
     for setting in settings.keys() - inspect.signature(executor).parameters.keys():

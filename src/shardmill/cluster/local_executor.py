@@ -18,7 +18,7 @@ class LocalExecutor(Executor):
 
     def __init__(self, out: str, memory: int | None = None, workers: int | None = None, parallel: int = 1) -> None:
         if parallel < 1:
-            raise UsageError(f"`--parallel {parallel}`: at least one is needed")
+            raise UsageError(f"`--parallel {parallel}`: must be at least 1")
         super().__init__(out, memory, workers or max(1, usable_cpus() // parallel))
         self._parallel = parallel
         self._node = socket.gethostname()

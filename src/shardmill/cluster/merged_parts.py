@@ -90,7 +90,7 @@ class MergedParts(Producer):
         more = max(0, need + waiting - sum(stored))
         _log.warning("note: up to %s of disk are needed besides the parts, which are removed as they are used up",
                      show_bytes(more))  # fmt: skip
-        destination.check_free(more)
+        destination.check_free(more, hint="free some space and run the same command again")
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:

@@ -84,9 +84,7 @@ def _make_in_threads(threads: int, plan: PartPlan, layout: Layout, progress: Pro
                 raise StuckError(f"nothing was written for {_PATIENCE:.0f} seconds", place=plan.out)
     except (ShardmillError, Interrupted) as why:
         there = len(layout.pieces) - len(running)
-        why.kept = (
-            why.kept or f"{there:,} of {len(layout.pieces):,} pieces are done; the same command goes on from there"
-        )
+        why.kept = why.kept or f"{there:,} of {len(layout.pieces):,} pieces are done; the same command resumes the run"
         raise
     finally:
         stopped.set()  # each thread ends within a batch, unless the disk is stuck

@@ -56,12 +56,12 @@ def convert(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
-    """Write the tokens at `source` again in the folder `out`, or below a URL, in other formats.
+    """Write the tokens at `source` to `out`, a folder or URL, in other formats.
 
-    `source` is a dataset, or a folder or file of token files that another tool has made. For such, and for nothing
-    else, `tokenizer` says what made them, `delimiter` which token is between documents, and `source_eot` where it
-    stands (`after`, `before`, `none`; found out by default). Raises a ShardmillError for all that can be expected to go
-    wrong. The same call goes on from where one ended.
+    `source` is a dataset, or token files made by another tool. For such files, and only for them, `tokenizer` names the
+    tokenizer that made them, `delimiter` the token between documents, and `source_eot` its position (`after`, `before`,
+    `none`; detected by default). Raise a ShardmillError for any expected failure. The same call resumes an unfinished
+    one.
     """
     options = Options.of(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite,
@@ -69,7 +69,7 @@ def convert(
     )  # fmt: skip
     arguments.instance("progress", progress, Progress)
     if source_eot is not None and arguments.text("source_eot", source_eot) not in ("after", "before", "none"):
-        raise UsageError(f"`{source_eot}` is no place for EOT", hint="there are: after, before, none")
+        raise UsageError(f"`{source_eot}` is no place for EOT", hint="choose one of: after, before, none")
     origin = find_origin(dataset_folder(source), options.tokenizer, source_eot, options.delimiter)
     destination = open_destination(arguments.path("out", out))
     if destination.folder.resolve() == origin.path.resolve():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -28,10 +29,10 @@ _FAR = 4096  # tokens between two that are wanted: from here on each is read alo
 
 
 def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> Dataset:
-    """The dataset in a folder; of several formats the first, or the one that is named.
+    """Open the dataset in a folder. If it has several formats, `format` chooses one; default: the first.
 
-    UsageError when the folder is not a dataset, DamageError when a file is not as large as the manifest says.
-    `shardmill verify` looks at every byte.
+    Raise UsageError if the folder is not a dataset, DamageError if the size of a file differs from the manifest.
+    `shardmill verify` checks every byte.
     """
     return Dataset(dataset_folder(folder), format)
 
@@ -52,7 +53,7 @@ def tokenizer_of(manifest: dict[str, Any]) -> Tokenizer:
 
 
 class Dataset:
-    """What `prepare` and `convert` make: `data["train"]`, `data["val"]`, and the manifest."""
+    """A finished dataset: `data["train"]`, `data["val"]` and the manifest."""
 
     def __init__(self, folder: Path, format: str | None = None) -> None:
         format = None if format is None else arguments.text("format", format)
@@ -61,7 +62,7 @@ class Dataset:
         check_manifest(self.manifest, str(folder / MANIFEST))
         there = {one["format"]: one for one in each_output(self.manifest)}
         if format is not None and format not in there:
-            raise UsageError(f"the dataset has no files of `{format}`", hint=f"there are: {', '.join(there)}")
+            raise UsageError(f"the dataset has no files of `{format}`", hint=f"choose one of: {', '.join(there)}")
         described = there[format or self.manifest["format"]]
         self.format: str = described["format"]
         self.eot: str = described["eot"]
@@ -71,7 +72,7 @@ class Dataset:
 
     def __getitem__(self, split: str) -> Split:
         if split not in self._splits:
-            raise KeyError(f"there is no split `{split}`; there are: {', '.join(self._splits)}")
+            raise KeyError(f"there is no split `{split}`; choose one of: {', '.join(self._splits)}")
         return self._splits[split]
 
     def __iter__(self) -> Iterator[str]:
@@ -94,17 +95,17 @@ class Dataset:
 
     @property
     def eot_id(self) -> int | None:
-        """The end-of-text token, when the tokenizer has one."""
+        """The end-of-text token, or None."""
         eot: int | None = self.manifest["tokenizer"]["eot"]
         return eot
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that it was made with; MismatchError when the one of that name has changed."""
+        """The tokenizer of the dataset. Raise MismatchError if the one of that name has changed."""
         return tokenizer_of(self.manifest)
 
     def decode(self, tokens: NDArray[Any]) -> str:
-        """The text of some tokens; bytes that are no whole characters become U+FFFD."""
+        """Return the text of some tokens; incomplete characters become U+FFFD."""
         return self.tokenizer.decode(np.asarray(tokens)).decode("utf-8", "replace")
 
 
@@ -135,9 +136,10 @@ class Split:
     def __getitem__(self, key: int | slice) -> int | NDArray[Any]:
         """A token, or some of them: read-only, and straight from the memory map when they lie in one file."""
         if not isinstance(key, slice):
-            i = key + len(self) if key < 0 else key
+            number = _whole_number(key, "a token is chosen by its number, and several by a slice")
+            i = number + len(self) if number < 0 else number
             if not 0 <= i < len(self):
-                raise IndexError(f"there is no token {key:,} in {len(self):,}")
+                raise IndexError(f"there is no token {number:,} in {len(self):,}")
             return int(self.tokens.read(i, i + 1)[0])
         start, stop, step = key.indices(len(self))
         if step == 1:
@@ -158,15 +160,15 @@ class Split:
 
     @cached_property
     def documents(self) -> Documents:
-        """Its documents, by number or one after the other; UsageError where nothing separates them."""
+        """Its documents, as a sequence. Raise UsageError if nothing separates them."""
         return Documents(self, document_index(self))
 
     def decode(self, tokens: NDArray[Any]) -> str:
-        """The text of some tokens."""
+        """Return the text of some tokens."""
         return self.dataset.decode(tokens)
 
     def batches(self, batch: int, block: int, **more: Any) -> Batches:
-        """Shifted pairs (x, y) of `batch` rows of `block` tokens; the keywords are those of `Batches`."""
+        """Return shifted pairs (x, y) of `batch` rows of `block` tokens; the keywords are those of `Batches`."""
         from shardmill.dataset.loader import make_batches
 
         return make_batches(self, batch, block, **more)
@@ -182,6 +184,7 @@ class Documents:
         return len(self._index)
 
     def __getitem__(self, i: int) -> NDArray[Any]:
+        i = _whole_number(i, "a document is chosen by its number")
         i = i + len(self) if i < 0 else i
         if i < 0:
             raise IndexError("there is no such document")
@@ -207,19 +210,22 @@ class Documents:
             yield rest
 
     def bounds(self, i: int) -> tuple[int, int]:
-        """Where a document begins and ends in the split; its end-of-text token may stand inside or not. IndexError."""
+        """Return where a document begins and ends in the split, with or without its end-of-text token.
+
+        Raise IndexError if there is no such document.
+        """
         return self._index.bounds(i)
 
     def holding(self, token: int) -> int:
-        """The number of the document that holds the token at a place of the split."""
+        """Return the number of the document that contains this token of the split."""
         return max(0, bisect_right(range(len(self)), token, key=lambda i: self._index.bounds(i)[0]) - 1)
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
-        """Where documents end from `start` to `stop`; `tokens` are those between them."""
+        """Return the ends of documents between `start` and `stop`, whose tokens are `tokens`."""
         return self._index.ends(start, stop, tokens)
 
     def text(self, i: int) -> str:
-        """A document's text."""
+        """Return the text of a document."""
         return self._split.decode(self[i])
 
     def _strip(self, document: NDArray[Any]) -> NDArray[Any]:
@@ -229,6 +235,14 @@ class Documents:
         if self._split.dataset.eot == "before" and len(document) and document[0] == eot:
             return document[1:]
         return document
+
+
+def _whole_number(key: Any, rule: str) -> int:
+    """Return a key as an int; raise a TypeError that states the rule if it is an array or anything else."""
+    try:
+        return operator.index(key)
+    except TypeError:
+        raise TypeError(f"{rule}, not by {type(key).__name__}") from None
 
 
 def document_index(split: Split) -> DocumentIndex:

@@ -45,7 +45,7 @@ class Packed(NamedTuple):
 
 
 class Batches:
-    """An iterable of (x, y), or of (x, y, Packed); `state_dict` says where it stands."""
+    """An iterable of (x, y), or (x, y, Packed). `state_dict` returns its position."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Batches:
         dtype: Any = None,
         tensors: bool = False,
     ) -> None:
-        """UsageError for what cannot be.
+        """Raise UsageError if a value is not possible.
 
         `order`: `shuffled`, `sequential`, or `random` (windows drawn anywhere, as nanoGPT does). `epochs` None: for
         ever. `last`: `short` gives the blocks left at the end of an epoch to as many ranks as there are, so that
@@ -120,18 +120,21 @@ class Batches:
             self._next, self._workers = (end, 0), 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands after the last batch that was given, for `load_state_dict` of any rank."""
+        """Return the position after the last batch, for `load_state_dict` on any rank."""
         epoch, blocks = self._next
         return {**self._facts(), "epoch": epoch, "blocks": blocks, "workers": self._workers}
 
     def state_after(self, steps: int) -> dict[str, Any]:
-        """The state after so many batches from the beginning: for a DataLoader, whose workers run ahead of it."""
+        """Return the state after this many batches from the beginning.
+
+        Use it with a DataLoader, whose workers run ahead.
+        """
         epoch, within = divmod(steps, self._per_epoch)
         return {**self._facts(), "epoch": epoch, "blocks": within * self._stride, "workers": 1}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state. MismatchError when it is of other data, or of another block, order or seed; batch, rank
-        and world may differ."""
+        """Continue from a state. Raise MismatchError if it belongs to other data or to another block, order or seed;
+        batch, rank and world may differ."""
         for name, value in self._facts().items():
             if state.get(name) != value:
                 raise MismatchError(f"the state is of another {name}: {state.get(name)}, not {value}")
@@ -214,7 +217,7 @@ class Batches:
         if not 0 <= self.rank < self.world:
             raise UsageError(f"there is no rank {self.rank} in a world of {self.world}")
         if self.order not in ORDERS:
-            raise UsageError(f"`{self.order}` is not an order", hint=f"there are: {', '.join(ORDERS)}")
+            raise UsageError(f"`{self.order}` is not an order", hint=f"choose one of: {', '.join(ORDERS)}")
         if self.last not in ("short", "drop"):
             raise UsageError(f"`last` is `short` or `drop`, not `{self.last}`")
         data = self._split.dataset

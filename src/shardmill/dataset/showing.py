@@ -44,7 +44,7 @@ def show(
     """
     name = split or next(iter(data))
     if name not in data:
-        raise UsageError(f"there is no split `{name}`", hint=f"there are: {', '.join(data)}")
+        raise UsageError(f"there is no split `{name}`", hint=f"choose one of: {', '.join(data)}")
     documents = min(documents, max(1, len(data[name])))  # a document has a token at least
     if random:
         found = _drawn(data[name], documents, tokens, seed)
@@ -71,7 +71,7 @@ def show_text(
     for tokenizer in known:
         found = np.array(tokenizer.reference()(text), np.int64)
         columns.append((tokenizer, found, [len(tokenizer.token_bytes(id_)) for id_ in found.tolist()]))
-        ratio = f", {size / len(found):.2f} bytes a token" if len(found) else ""
+        ratio = f", {size / len(found):.2f} bytes per token" if len(found) else ""
         yield f"{tokenizer.name}: {len(found):,} token{'s' * (len(found) != 1)}{ratio}"
     yield ""
     # Where a library's tokens do not add up to the text (SentencePiece adds a space), there are no common boundaries.

@@ -58,7 +58,7 @@ class Report:
         ]
         checked += [f"{self.sampled:,} documents encoded again by the tokenizer's own library"] if self.sampled else []
         checked += ["the sources, read again, give the same tokens"] if self.compared else []
-        verdict = f"{self.folder} is whole" if not self.damage else f"{self.folder} is damaged"
+        verdict = f"{self.folder} is complete and undamaged" if not self.damage else f"{self.folder} is damaged"
         lines = [f"  checked: {line}" for line in checked] + [f"  note:    {line}" for line in self.notes]
         return "\n".join(
             [f"{verdict} ({show_seconds(self.seconds)})", *lines, *[f"  damage:  {d}" for d in self.damage]]
@@ -241,8 +241,9 @@ class _Verification:
                 self._damage.append(f"{file}: the library gives other tokens for {text[:60]!r}")
                 return
         if skipped:
-            words = "of the sampled documents are too long or dealt in spans: not encoded again"
-            self._notes.append(f"{skipped:,} {words}")
+            were = "document was" if skipped == 1 else "documents were"
+            reasons = "first or last of a split, too long, or text without separators"
+            self._notes.append(f"{skipped:,} sampled {were} not encoded again ({reasons})")
 
 
 def _stored_manifest(store: ObjectStore) -> dict[str, Any]:
@@ -312,9 +313,11 @@ class _Scan:
 
 
 def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
-    """Documents around tokens drawn at random, without EOT, each with its file; None: one that cannot be had whole."""
+    """Documents around tokens drawn at random, without EOT, each once and with its file; None: one that cannot be had
+    whole."""
     splits = [data[name] for name in data if len(data[name])]
     weights = list(accumulate(map(len, splits)))
+    seen: set[tuple[str, int | None, int | None]] = set()
     for _ in range(min(sample, weights[-1]) if splits else 0):
         [split] = draw.choices(splits, cum_weights=weights)
         at = draw.randrange(len(split))
@@ -322,6 +325,11 @@ def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tupl
         tokens = split.tokens.read(low, high)
         marks = np.flatnonzero(tokens == data.eot_id)
         after = int(np.searchsorted(marks, at - low, side="left" if data.eot == "after" else "right"))
+        begin = int(low + marks[after - 1]) if after else None
+        end = int(low + marks[after]) if after < len(marks) else None
+        if (split.name, begin, end) in seen:
+            continue
+        seen.add((split.name, begin, end))
         file = split.tokens.files[bisect_right(split.tokens.starts, at) - 1].path.relative_to(data.folder).as_posix()
         # The first and the last of a split are left out, and what is longer than what was read.
         yield file, tokens[marks[after - 1] + 1 : marks[after]] if 0 < after < len(marks) else None

@@ -64,7 +64,7 @@ class ListedKind:
 
 @dataclass
 class Inspection:
-    """The result of `inspect`. An amount with a margin of 0 is exact; other margins hold in 95 of 100 cases."""
+    """The result of `inspect`. An amount with a margin of 0 is exact; other margins are 95 % confidence intervals."""
 
     sources: int
     stored_bytes: int
@@ -96,9 +96,9 @@ class Inspection:
     seconds: float = 0.0
     """That `prepare` will take, at the speed of the sample."""
     bound: str = ""
-    """What bounds it: `workers`, `feeder`, `cpus` or `download`."""
+    """What limits the speed: `workers`, `feeder`, `cpus` or `download`."""
     fetched_bytes: int = 0
-    """That will be downloaded, at `fetched_per_second` as measured; 0 where that could not be told."""
+    """That will be downloaded, at `fetched_per_second` as measured; 0 if that could not be measured."""
     fetched_per_second: int = 0
     naive_bytes: int = 0
     """What a script needs that holds the text and collects tokens in a list."""
@@ -129,9 +129,9 @@ def inspect(
     out: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Inspection:
-    """Estimate what `prepare` would find in `sources`, make of them and need, with the same options; write nothing.
+    """Estimate what `prepare` would find, write and need with these options. Nothing is written.
 
-    What is wrong with the sources is listed in `troubles`. Raise UsageError if the call itself is wrong.
+    Raise UsageError for a wrong call; problems of the sources are in `troubles`.
     """
     out = None if out is None else arguments.path("out", out)
     specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))

@@ -38,19 +38,19 @@ def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
     if report.separators:
         yield "separators", *_separators(report)
     if report.tokens.value:
-        ratio = f"end-of-text tokens included; {report.bytes_per_token:.2f} bytes a token"
+        ratio = f"end-of-text tokens included; {report.bytes_per_token:.2f} bytes per token"
         yield "tokens", f"{_amount(report.tokens)} with {report.tokenizer}, {ratio}"
         sizes = [f"{name} {show_bytes(size)}" for name, size in report.output_bytes.items()]
         yield "output", "   ".join(size.replace(" ", "\xa0") for size in sizes)  # a name stays with its size
     made = f", where files are made for {report.out}" if report.staging else ""
     yield "disk", f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"
-    yield "memory", f"{show_bytes(report.memory_bytes)} at the most, with {_plural(report.workers, 'worker')}"
+    yield "memory", f"at most {show_bytes(report.memory_bytes)}, with {_plural(report.workers, 'worker')}"
     if report.tokens.value:
         yield "time", *_time(report)
         naive = f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM"
         yield "naive", f"{naive}; this machine has {show_bytes(report.machine_bytes)}"
     sampled = f"{show_bytes(report.sampled_bytes)} of text, {show_seconds(report.sampled_seconds)}"
-    yield "sample", f"{_plural(report.sampled_places, 'place')}, {sampled}; ± holds in 95 of 100 cases"
+    yield "sample", f"{_plural(report.sampled_places, 'place')}, {sampled}; ± is a 95 % confidence interval"
     for trouble in report.troubles:
         said = [trouble.message]
         said += [f"place: {trouble.place}"] if trouble.place else []
@@ -67,10 +67,10 @@ def _printable(line: str) -> str:
 def _time(report: Inspection) -> Iterator[str]:
     said = f"about {show_seconds(report.seconds)} ({show_bytes(report.stored_bytes / report.seconds)}/s)"
     if report.bound == "download":
-        yield f"{said}: the download bounds it"
+        yield f"{said}, limited by the download"
     else:
         bound = _BOUNDS[report.bound]
-        yield f"{said} at the speed of the sample, if nothing else is at work here; what bounds it: {bound}"
+        yield f"{said} at the speed of the sample, on an idle machine; limited by {bound}"
     if report.fetched_per_second:
         rate = show_bytes(report.fetched_per_second)
         yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"

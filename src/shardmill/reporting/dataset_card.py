@@ -60,7 +60,10 @@ Fill in: the licence of the sources, and what this dataset may be used for."""
 
 
 def card(folder: str | os.PathLike[str]) -> str:
-    """The card of a dataset; UsageError when the folder is none. What the files do not say is left to fill in."""
+    """Return a dataset card in Markdown. Raise UsageError if `folder` is not a dataset.
+
+    Fields that the files do not answer are left to fill in.
+    """
     data = open_dataset(folder)
     manifest = data.manifest
     tokenizer, options, documents = manifest["tokenizer"], manifest["options"], manifest["documents"]

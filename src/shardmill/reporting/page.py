@@ -69,8 +69,8 @@ def report(
 ) -> Path:
     """Write a page about a dataset, or about two side by side, and return its path.
 
-    At most `tokens` tokens are read of each. `documents` of each split are drawn at random with the `seed`. Raise
-    UsageError, DamageError or OutputError if something is wrong with the call, the dataset or the place of the page.
+    `tokens`: maximum number of tokens to read per dataset. `documents`: number of documents to draw per split, with
+    `seed`. Raise UsageError, DamageError or OutputError if the call, the dataset or the output file is wrong.
     """
     jinja2 = needs("jinja2", "report", "a report")
     if "://" in arguments.path("out", out):

@@ -170,8 +170,8 @@ class Budget:
     def exhausted(self, place: str, *, ours: bool) -> BudgetError:
         """The error for memory that ran out in spite of all estimates; `ours`: at `--memory`, not at a system limit."""
         if not ours:
-            hint = "end other programs, or lift the limit that binds this one"
-            return BudgetError("the system has no memory left", place=place, hint=hint)
+            hint = "close other programs, or raise the memory limit of this process"
+            return BudgetError("out of memory", place=place, hint=hint)
         return BudgetError(
             f"the data takes more than {show_bytes(self.memory)} of memory",
             place=place,

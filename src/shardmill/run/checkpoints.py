@@ -144,7 +144,7 @@ class Checkpoints:
                 raise StuckError(
                     f"the {self._destination.medium} has not answered for {_PATIENCE:.0f} seconds",
                     place=str(self._destination.shown),
-                    kept="what was recorded before; the same command goes on from there",
+                    kept="progress recorded before; the same command resumes the run",
                 )
             waiting = time.monotonic()
         # One that failed stays: nothing may be recorded after files that never got their names.

@@ -38,7 +38,7 @@ class Destination:
     """Full files that may wait for a checkpoint; each holds two handles."""
     largest_file: int | None = None
     """Bytes that one file may have; None: any number."""
-    hint = "choose another folder, or prepare a part of it with `--limit`"
+    hint = "free some space, or choose another folder"
     """What to do when the disk is too small."""
     answered = 0.0
     """When the store last answered, by the monotonic clock."""
@@ -152,15 +152,18 @@ class Destination:
         """How much space an output of `size` bytes, give or take `margin`, needs on this disk."""
         return size, margin
 
-    def check_free(self, need: float, doubt: float = 0) -> None:
-        """Raise OutputError when `need` bytes, give or take `doubt`, do not fit on this disk."""
+    def check_free(self, need: float, doubt: float = 0, hint: str | None = None) -> None:
+        """Raise OutputError when `need` bytes, give or take `doubt`, do not fit on this disk.
+
+        `hint`: what helps with this command, if that is not what the destination says.
+        """
         free = shutil.disk_usage(self.folder).free
         # Stopping a run that would have fitted is worse than a late "no space".
         if need - doubt > free:
             raise OutputError(
                 f"the output would take about {show_bytes(need)}, and {show_bytes(free)} are free",
                 place=str(self.folder),
-                hint=self.hint,
+                hint=hint or self.hint,
             )
 
     def trouble(self) -> str:

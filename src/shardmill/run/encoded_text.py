@@ -137,7 +137,7 @@ class EncodedText(Producer):
             sizes = output_sizes(all_of_it, width, plan.tokenizer.vocab_size, plan.options.tokens_per_shard)
             size, margin = destination.space(output, sizes[output.format], all_of_it.tokens.margin * width)
             need, doubt = need + size, doubt + margin
-        destination.check_free(need, doubt)
+        destination.check_free(need, doubt, f"{destination.hint}; `--limit` prepares only a part of the text")
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:

@@ -192,7 +192,7 @@ def _lock(path: Path, out: Path) -> int:
             holder = os.read(handle, 20).decode("ascii", "replace").strip()
             os.close(handle)
             raise BusyError(
-                "another run is at work in this folder" + (f" (process {holder})" if holder else ""),
+                "another run is using this folder" + (f" (process {holder})" if holder else ""),
                 place=str(out),
                 hint="wait for it to end, or choose another folder",
             ) from None

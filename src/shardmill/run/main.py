@@ -31,10 +31,10 @@ def prepare(
     progress: Progress | None = None,
     **options: Any,
 ) -> Result:
-    """Turn `sources` into token files in the folder `out`, or below a URL; the keywords are the command's options.
+    """Turn `sources` into token files in `out`, a folder or URL; the keywords are the command's options.
 
     `sources`: a path or a URL, text from Python (an iterable, Arrow data, a callable, a NamedSource), or a list.
-    Raises a ShardmillError for all that can be expected to go wrong. The same call goes on from where one ended.
+    Raise a ShardmillError for any expected failure. The same call resumes an unfinished run.
     """
     before = most_resident()
     arguments.instance("progress", progress, Progress)

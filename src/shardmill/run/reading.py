@@ -30,14 +30,14 @@ _OPTIONS = (*_SHAPING, "memory", "cache", "recipe")
 
 
 def read(*sources: Any, **options: Any) -> DocumentBatches:
-    """The documents of `sources`, in order; options as in `prepare`: text_field, separator, input_format, memory,
+    """Return the documents of `sources` in order. Options as in `prepare`: text_field, separator, input_format, memory,
     cache, recipe.
 
-    What it gives can be iterated again and again. UsageError when a source is not there.
+    The result can be iterated several times. Raise UsageError if a source does not exist.
     """
     for name in options:
         if name not in _OPTIONS:
-            raise UsageError(f"`read` has no option `{name}`", hint=f"there are: {', '.join(_OPTIONS)}")
+            raise UsageError(f"`read` has no option `{name}`", hint=f"choose one of: {', '.join(_OPTIONS)}")
     given = sources[0] if len(sources) == 1 else list(sources)
     specs, chosen = apply_recipes(arguments.sources("sources", given), Options.typed(options))
     return DocumentBatches(specs, Options.of(chosen))

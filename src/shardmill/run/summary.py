@@ -13,7 +13,7 @@ from shardmill.units import show_bytes, show_seconds
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has made."""
+    """The result of a run."""
 
     out: Path | str
     """The folder, or the URL."""
@@ -25,15 +25,15 @@ class Result:
     fallbacks: int = 0
     """Documents that the tokenizer's own library encoded, because the engine might have differed."""
     warnings: tuple[str, ...] = ()
-    """What the readers of the formats will trip over."""
+    """Anything that the readers of the formats cannot handle."""
     already: bool = False
-    """The dataset was complete before; nothing was done."""
+    """The dataset was already complete; nothing was done."""
     resumed: bool = False
     retries: int = 0
     """Requests to remote sources and to the output's store that were retried. Those that the store's library retries
     within an upload of many parts are not counted."""
     engine: str = ""
-    """What encoded, and the library that it was compared with, with their versions."""
+    """The engine and the reference library, with versions."""
 
     def __repr__(self) -> str:
         data = as_data(self)
@@ -85,7 +85,7 @@ def as_text(result: Result) -> str:
     lines = [
         ", ".join(counts),
         f"{tokens:,} tokens from {show_bytes(text)} of text"
-        + (f", {text / tokens:.2f} bytes a token ({by})" if tokens else ""),
+        + (f", {text / tokens:.2f} bytes per token ({by})" if tokens else ""),
     ]
     rows = []
     for described in each_output(result.manifest):

@@ -160,7 +160,7 @@ class Writer:
             raise SourceError(
                 f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows; the last: {self._last_reason}",
                 place=where,
-                hint=f"see `{listed}`; `--max-bad any` sets all such documents aside and goes on",
+                hint=f"see `{listed}`; `--max-bad any` sets all such documents aside and continues",
             )
 
     def _append_rejects(self, lines: bytes) -> None:
@@ -212,7 +212,7 @@ class Writer:
         if not whole and not self.state.totals["documents"]:
             return None
         done = f"{whole:,} file{'s are' if whole != 1 else ' is'} complete; " if whole else ""
-        return f"{done}the same command goes on from the last checkpoint"
+        return f"{done}the same command resumes from the last checkpoint"
 
     def sources(self) -> SourceLines:
         """What was found in each source."""

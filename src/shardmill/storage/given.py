@@ -23,7 +23,7 @@ class NamedSource:
     """Text from Python with a name and a version, which are part of the fingerprint.
 
     `source`: an iterable of texts, of mappings or of Arrow data; an object with the Arrow stream interface; a dataset
-    of Hugging Face; or a callable that returns one of these. Change `version` when it gives other documents.
+    of Hugging Face; or a callable that returns one of these. Change `version` when the documents change.
     """
 
     def __init__(self, source: Any, *, name: str = _NAME, version: str = "") -> None:
@@ -40,11 +40,11 @@ class NamedSource:
 
     @property
     def one_shot(self) -> bool:
-        """Whether it can be read only once: an iterator whose state cannot be restored."""
+        """Whether it can be read only once (an iterator whose state cannot be restored)."""
         return hasattr(type(self.source), "__next__") and not hasattr(self.source, "load_state_dict")
 
     def open(self) -> Any:
-        """Return what is to be iterated; raise UsageError for a generator that was used already."""
+        """Return the object to iterate. Raise UsageError for a generator that was used already."""
         made = self.source
         if callable(made) and not _is_iterable(made):
             made = made()
@@ -62,7 +62,7 @@ class NamedSource:
         return made
 
     def found(self, number: int) -> Source:
-        """Return it as the plan lists it."""
+        """Return its entry in the plan."""
         return Source(self.name, f"{FORMAT}:{number}", None, self.version, FORMAT)
 
 

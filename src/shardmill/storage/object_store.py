@@ -235,7 +235,7 @@ def check_size(name: str, size: int, url: str) -> None:
 
 def _not_done(trouble: Transient, tries: int, place: str) -> OutputError:
     return OutputError(
-        f"the store did not do it: {trouble.reason}, tried {tries} times",
+        f"the request to the store failed: {trouble.reason} ({tries} attempt{'s' if tries != 1 else ''})",
         place=place,
         hint="run the same command again when the store can be reached",
     )

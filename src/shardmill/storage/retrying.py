@@ -95,11 +95,11 @@ class Retries:
 
 def _unreachable(trouble: Transient, tries: int, place: str) -> Exception:
     asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
-    counted = f"{tries} {'try' if tries == 1 else 'tries'}{asked}"
+    counted = f"{tries} attempt{'s' if tries != 1 else ''}{asked}"
     return Unreachable(
-        f"the source cannot be read: {trouble.reason} ({counted})",
+        f"cannot read the source: {trouble.reason} ({counted})",
         place=place,
-        hint="try again when the server answers; SHARDMILL_TRIES sets how often a request is tried",
+        hint="run the same command again when the server is reachable; SHARDMILL_TRIES sets the number of attempts",
     )
 
 
@@ -132,7 +132,7 @@ def patiently(
                 if number >= tries or wait > left:
                     raise (trouble.error or failed(trouble, number, place)) from None
                 number += 1
-                retries.begin(f"{trouble.reason}, try {number} of {tries}", wait)
+                retries.begin(f"{trouble.reason}, attempt {number} of {tries}", wait)
             stopped.wait(wait)
     finally:
         retries.end()

@@ -183,7 +183,7 @@ class WebStore:
             raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
         except (library.TransportError, OSError) as error:
             # The message may hold the address with its signature: only the kind of failure may be told.
-            raise Transient(f"{_kind(error)} ({_host(source)})") from None
+            raise Transient(_failure(error, _host(source))) from None
         except library.InvalidURL:
             raise SourceError("the address is not one of a web server", place=source.name) from None
         raise SourceError(f"more than {_MOST_REDIRECTS} redirects", place=source.name)
@@ -303,7 +303,7 @@ _HUB_SAYS = {
         "the dataset is gated: its owner wants you to accept its terms first",
         "accept them at https://huggingface.co/datasets/{repo}, then `hf auth login` or set HF_TOKEN",
     ),
-    "RevisionNotFound": ("the dataset has no such revision", "check what stands after the `@`"),
+    "RevisionNotFound": ("the dataset has no such revision", "check the name after the `@`"),
     "EntryNotFound": ("the dataset has no such file", "see https://huggingface.co/datasets/{repo}/tree/main"),
     "RepoNotFound": _NO_DATASET,
     "401": _NO_DATASET,
@@ -316,11 +316,11 @@ def _host(source: Source) -> str:
     return "the hub" if scheme_of(source.path) == "hf" else urlsplit(source.name).netloc
 
 
-def _kind(error: BaseException) -> str:
+def _failure(error: BaseException, host: str) -> str:
     name = type(error).__name__
     if "Protocol" in name or name == "ReadError":
-        return "the connection was cut"
-    return "no connection" if name == "ConnectError" else "the connection failed"
+        return f"the connection to {host} was cut"
+    return f"no connection to {host}" if name == "ConnectError" else f"the connection to {host} failed"
 
 
 def _retry_after(value: str | None) -> float | None:

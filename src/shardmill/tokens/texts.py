@@ -30,9 +30,9 @@ _DECODED = 1 << 16  # ids that are decoded at once: as Python numbers they take 
 def text_tokenizer(
     name: str | os.PathLike[str], *, pattern: str | None = None, specials: str = "text"
 ) -> TextTokenizer:
-    """Load the tokenizer of that name, file or hub id, to be used by itself; the options are those of `prepare`.
+    """Return the tokenizer with this name, file or hub id, for use without a dataset. Options as in `prepare`.
 
-    Raise UsageError, with a hint, if that is not possible.
+    Raise UsageError, with a hint, if it does not exist or is not available.
     """
     if pattern is not None:
         arguments.text("pattern", pattern)

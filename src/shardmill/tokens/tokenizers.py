@@ -118,7 +118,7 @@ class Tokenizer(ABC):
             return self
         if token not in self.special_tokens:
             known = ", ".join(f"`{name}`" for name in list(self.special_tokens)[:_SHOWN]) or "none"
-            raise UsageError(f"`{token}` is no special token of `{self.name}`", hint=f"there are: {known}")
+            raise UsageError(f"`{token}` is no special token of `{self.name}`", hint=f"choose one of: {known}")
         other = copy.copy(self)
         other.eot = self.special_tokens[token]
         return other
