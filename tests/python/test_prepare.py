@@ -413,7 +413,7 @@ def test_a_document_larger_than_the_memory_ends_the_run_with_its_place_and_with_
 
 
 def test_the_end_of_text_from_python_cannot_be_set_aside(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="only for text"):
+    with pytest.raises(UsageError, match="only for plain text"):
         shardmill.prepare(Again(["one"]), tmp_path / "out", val="tail:0.1")
 
 
