@@ -115,7 +115,7 @@ def test_tries_and_time_are_bounded() -> None:
         raise Transient("no luck")
 
     patience = Patience(tries=5, pause=0.001, longest_pause=0.002)
-    with pytest.raises(SourceError, match=r"no luck \(5 tries\)"):
+    with pytest.raises(SourceError, match=r"no luck \(5 attempts\)"):
         patiently(fails, "here", patience, Retries(), threading.Event())
     assert len(calls) == 5
     patience = Patience(tries=10**6, retry_seconds=0.2, pause=0.05)
