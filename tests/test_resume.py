@@ -180,7 +180,7 @@ def test_a_full_disk_stops_with_a_message_and_goes_on_when_there_is_space(
     with pytest.raises(OutputError, match="no space left") as error:
         shardmill.prepare(source, tmp_path / "out", val=0)
     assert "free some space" in str(error.value)
-    assert "the same command goes on" in str(error.value)
+    assert "the same command resumes" in str(error.value)
     monkeypatch.setattr(files.PartialFile, "append", append)
     assert shardmill.prepare(source, tmp_path / "out", val=0).resumed
     check(tmp_path / "out", twin(source))

@@ -97,7 +97,7 @@ def test_a_store_that_stops_to_answer_ends_the_run_and_the_same_command_goes_on(
         with pytest.raises(OutputError, match="the request to the store failed: 503") as error:
             shardmill.prepare(words, bucket.url(), **WORDS)
     assert bucket.url() in error.value.place
-    assert "the same command goes on" in error.value.kept
+    assert "the same command resumes" in error.value.kept
     assert "run the same command again" in error.value.hint
     assert "manifest.json" not in bucket.names()
     assert bucket.uploads() == []

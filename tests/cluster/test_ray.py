@@ -126,7 +126,7 @@ def test_an_interrupt_ends_the_parts_and_the_same_command_goes_on(
     (driver,) = psutil.Process(run.pid).children()
     driver.send_signal(signal.SIGINT)
     _, said = run.communicate(timeout=100)
-    assert run.returncode == 130 and "of 8 parts are done; the same command goes on" in said, said
+    assert run.returncode == 130 and "of 8 parts are done; the same command resumes the run" in said, said
     wait_until(lambda: all(map(gone, parts)))
     succeeded(start(cluster, source, tmp_path / "out"))
     assert contents(tmp_path / "out") == expected
