@@ -25,7 +25,7 @@ from rich.style import Style
 from rich.text import Text
 
 PICTURES = Path(__file__).parent / "pictures"
-COLUMNS, LINES = 90, 60
+COLUMNS, LINES = 100, 60
 TERMINALS = {
     "inspect": ["inspect", "corpus.txt", "--separator", r"\n\n\n"],
     "prepare": ["prepare", "corpus.txt", "--separator", r"\n\n\n", "--val", "0.05", "-o", "data"],

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from shardmill.run.machine import usable_cpus, usable_memory
+from shardmill.tokens import rank_files
 from tests.hub import Hub
 
 # Two shared cores make any deadline a coin toss; what is slow is marked slow.
@@ -17,6 +20,15 @@ settings.register_profile("steady", deadline=None, suppress_health_check=[Health
 settings.load_profile("steady")
 # Else huggingface_hub may make a request of its own in each process, which tests that count requests do not expect.
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Two for each CPU, since tests wait for disks, servers and processes as long as they compute.
+
+    A worker and what it starts take up to 3 GB.
+    """
+    return max(1, min(2 * usable_cpus(), usable_memory() // 3_000_000_000))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -41,6 +53,14 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "TIKTOKEN_CACHE_DIR"):
             patch.setenv(name, str(home))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def rank_files_parsed_once() -> Iterator[None]:
+    """A command parses its vocabulary once; hundreds of commands in one process need not do it again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rank_files, "parse", lru_cache(8)(rank_files.parse))
         yield
 
 

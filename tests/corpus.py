@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,12 @@ _WORDS = (
 
 def documents(count: int, seed: int = 0) -> list[str]:
     """Ordinary text with hard cases strewn in; some documents are empty."""
-    rng = np.random.default_rng(seed)
+    return list(_documents(count, seed))
+
+
+@lru_cache(8)
+def _documents(count: int, seed: int) -> list[str]:
+    rng, some = np.random.default_rng(seed), np.array(_WORDS)
     texts = []
     for i in range(count):
         if rng.random() < 0.15:
@@ -42,8 +48,8 @@ def documents(count: int, seed: int = 0) -> list[str]:
         elif rng.random() < 0.02:
             texts.append("")
         else:
-            words = rng.choice(_WORDS, size=int(rng.integers(5, 200)))
-            texts.append(" ".join(words).capitalize() + f". {rng.integers(10**9)}")
+            words = rng.choice(some, size=int(rng.integers(5, 200)))
+            texts.append(" ".join(words.tolist()).capitalize() + f". {rng.integers(10**9)}")
     return texts
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +148,16 @@ class _Helper:
 
 
 def _serve() -> None:
-    # All imports happen before the first fork, so that a child starts at once.
-    import shardmill.run.main
-
-    assert shardmill.run.main
     for line in sys.stdin:
+        order = json.loads(line)
+        # All imports happen before the fork, so that a child starts at once.
+        import_module("shardmill.cluster" if order["parts"] else "shardmill.run.main")
+        if order["cache"]:
+            import_module("botocore.session")
         child = os.fork()
         if child == 0:
             try:
-                _die_at_a_step(**json.loads(line))
+                _die_at_a_step(**order)
             except BaseException:  # noqa: BLE001 - the child must not return into the parent's loop
                 import traceback
 

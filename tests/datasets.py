@@ -50,6 +50,7 @@ def make_dataset(format: str, folder: Path, documents: dict[str, list[np.ndarray
         }
         for split in documents
     }
+    counted = {"documents": sum(len(made) for made in documents.values()), "empty": 0, "rejected": 0}
     manifest = {
         "shardmill": "0.1.0",
         "fingerprint": "f" * 64,
@@ -58,10 +59,8 @@ def make_dataset(format: str, folder: Path, documents: dict[str, list[np.ndarray
         "eot": output.eot,
         "splits": splits,
         "tokenizer": load_tokenizer("gpt2").describe(),
-        "sources": [],
-        "documents": sum(len(made) for made in documents.values()),
-        "empty": 0,
-        "rejected": 0,
+        "sources": [{"name": "a.jsonl", "bytes": 0, **counted}],
+        **counted,
         "replaced": 0,
         "options": {"tokenizer": "gpt2", "format": [format]},
     }

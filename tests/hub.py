@@ -51,7 +51,8 @@ class Fault:
     skip: int = 0
     times: int = 1
     status: int | None = None
-    """Answered in place of the file."""
+    """Answered in place of the file, with `body`."""
+    body: bytes = b"the server is in a bad mood"
     headers: dict[str, str] = field(default_factory=dict)
     cut: int | None = None
     """The connection is closed after so many bytes of the body, though more were announced."""
@@ -59,6 +60,8 @@ class Fault:
     """So many bytes less are announced and sent."""
     stall: float = 0.0
     """Seconds without a byte, before the head of the answer, or at `cut` in the middle of the body."""
+    drip: float = 0.0
+    """Seconds between the bytes of a head that never ends."""
     whole: bool = False
     """The range is ignored."""
     then: Callable[[], None] | None = None
@@ -99,6 +102,7 @@ class Hub:
         """`user:password` that /web/ asks for."""
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
+        self.ended = threading.Event()
         self._lock = threading.Lock()
         self._server = HubServer(("127.0.0.1", port), Answers)
         self._server.hub = self
@@ -109,6 +113,7 @@ class Hub:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -73,8 +73,12 @@ class Answers(BaseHTTPRequestHandler):
         fault = self._fault
         if fault is not None and fault.stall and fault.cut is None:
             time.sleep(fault.stall)
+        if fault is not None and fault.drip:
+            while not hub.ended.wait(fault.drip):
+                self.wfile.write(b"HTTP/1.1 103 Early Hints\r\n\r\n")
+                self.wfile.flush()
         if fault is not None and fault.status is not None:
-            self._answer(fault.status, b"the server is in a bad mood", fault.headers)
+            self._answer(fault.status, fault.body, fault.headers)
             return
         parts = [unquote(part) for part in url.path.strip("/").split("/")]
         if parts[:2] == ["api", "datasets"] and len(parts) >= 4:
@@ -224,7 +228,10 @@ class Answers(BaseHTTPRequestHandler):
 
     def _head(self, status: int, length: int, headers: dict[str, str]) -> None:
         self._request.status = status
-        self.send_response(status)
+        if "Date" in headers:
+            self.send_response_only(status)
+        else:
+            self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(length))

@@ -20,6 +20,7 @@ import botocore.session
 import pytest
 
 from tests.corpus import random_words
+from tests.watching import wait_until
 
 MB = 1_000_000
 WORDS: dict[str, Any] = {"separator": "\n", "val": 0.1, "format": "shards", "shard_tokens": 400_000}
@@ -92,17 +93,13 @@ class Bucket:
 @pytest.fixture(scope="module")
 def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One a module, since it keeps all that is put there in memory; the environment points to it."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("moto") / "log"
     with open(log, "wb") as said, pytest.MonkeyPatch.context() as patch:
         process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=said, stderr=said
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stdout=said, stderr=said
         )
         try:
-            _await(port, process, log)
-            server = Server(port)
+            server = Server(_port(process, log))
             for name in [name for name in os.environ if name.startswith("AWS_")]:
                 patch.delenv(name)
             for name, value in server.environment.items():
@@ -119,14 +116,12 @@ def bucket(s3_server: Server, request: pytest.FixtureRequest) -> Bucket:
     return s3_server.bucket(re.sub(r"[^a-z0-9]+", "-", f"t-{request.node.name.lower()}")[-60:].strip("-"))
 
 
-def _await(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < end, "the server does not come up"
-        time.sleep(0.05)
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """The free port that the server has found, from which on it answers."""
+    wait_until(lambda: b"Running on" in log.read_bytes() or process.poll() is not None)
+    found = re.search(r"Running on http://127\.0\.0\.1:(\d+)\s", said := log.read_text())
+    assert found, said
+    return int(found[1])
 
 
 LOSE, HALF, STALL = -1, -2, -3
@@ -139,14 +134,14 @@ class Fault(BaseException):
 class FaultyWay:
     """A server before the server: every request goes through `rule`, which may answer it in the server's place.
 
-    `rule(method, path)` gives None (pass it on), a status to answer with, LOSE (do it and cut the line before the
-    answer), HALF (do it and cut the line within the answer) or STALL (do it, and say nothing for `stall` seconds); or
-    it raises Fault (cut the line at once).
+    `rule(method, path)` gives None (pass it on), a status or a body to answer with, LOSE (do it and cut the line before
+    the answer), HALF (do it and cut the line within the answer) or STALL (do it, and say nothing for `stall` seconds);
+    or it raises Fault (cut the line at once).
     """
 
     stall = 3.0
 
-    def __init__(self, server: Server, rule: Callable[[str, str], int | None]) -> None:
+    def __init__(self, server: Server, rule: Callable[[str, str], int | bytes | None]) -> None:
         self._server, self.rule = server, rule
         self.requests: list[tuple[str, str]] = []
 
@@ -180,7 +175,8 @@ class FaultyWay:
             answer = self.rule(method.decode(), path.decode())
             if answer not in (None, LOSE, HALF, STALL):
                 _exactly(near, left, lambda data: None)
-                near.sendall(b"HTTP/1.1 %d Fault\r\nContent-Length: 0\r\n\r\n" % answer)
+                status, body = (200, answer) if isinstance(answer, bytes) else (answer, b"")
+                near.sendall(b"HTTP/1.1 %d Fault\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
                 continue
             with socket.create_connection(("127.0.0.1", self._server.port), 30) as far:
                 far.sendall(re.sub(rb"(?i)\r\nconnection: *[\w-]+", b"", head)[:-2] + b"Connection: close\r\n\r\n")

@@ -271,3 +271,12 @@ def test_an_empty_name_for_the_output_is_not_this_folder(source: Path) -> None:
     assert run.code == 2
     assert "`out` is an empty text" in run.err
     assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["a text in two\nlines", "x" * 300, "many words " * 2000], ids=["lines", "long", "longer"]
+)
+def test_a_list_of_texts_is_an_error_that_says_how_texts_are_given(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        shardmill.prepare([text, "another"], tmp_path / "out")
+    assert "NamedSource(texts)" in str(caught.value.hint)

@@ -34,7 +34,7 @@ from shardmill.shards.token_files import TokenFile
 
 
 class Toy(StreamFormat):
-    name, eot, file_name = "toy", "before", "{name}-{split}-{index}.toy"
+    name, eot, stem, endings = "toy", "before", "{name}-{split}-{index:06}", (".toy",)
 
     def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<4sQ", b"TOY!", tokens)
@@ -66,7 +66,8 @@ def command(package: Path) -> Callable[..., str]:
     """Runs the command of a copy; gives what it prints."""
 
     def run(*words: object) -> str:
-        environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+        # Where bytecode may not be written, every call would compile the package.
+        environment = {**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": ""}
         call = [sys.executable, "-m", "shardmill", *map(str, words)]
         done = subprocess.run(call, env=environment, capture_output=True, text=True, timeout=100)
         assert done.returncode == 0, done.stderr
@@ -78,7 +79,8 @@ def command(package: Path) -> Callable[..., str]:
 def test_an_output_format_is_one_file_and_one_line(tmp_path: Path) -> None:
     copy = copied(tmp_path)
     (copy / "shards" / "toy.py").write_text(TOY)
-    edit(copy / "shards" / "formats.py", "_FILES = {\n", '_FILES = {\n    "nanogpt": "nanogpt",\n    "toy": "toy",\n')
+    table = "OUTPUT_FORMATS = {\n"
+    edit(copy / "output_formats.py", table, f'{table}    "nanogpt": "nanogpt",\n    "toy": "toy",\n')
     run = command(copy)
     source = write_jsonl(tmp_path / "a.jsonl", documents(40))
     run("prepare", source, "-o", tmp_path / "made", "-f", "toy", "--name", "x", "--val", 0.3)
@@ -162,13 +164,12 @@ def test_a_recipe_is_a_table(tmp_path: Path) -> None:
     with open(copy / "sources" / "recipes.toml", "a") as recipes:
         recipes.write(
             f'''
-["toy/{{size}}"]
+["toy/(?P<size>a|b)"]
 about = "a toy"
 source = "{source.parent}/{{size}}.jsonl"
 home = "nowhere"
 license = "none"
-values = "a|b"
-example = "a"
+example = "toy/a"
 options = {{ val = "0.3" }}
 formats.npy = {{ name = "toys" }}
 '''

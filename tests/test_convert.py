@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,23 @@ from shardmill.shards import format_named
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.streams import StreamOutput
 from shardmill.storage import PartialFile
+from tests.crashing import DIFFERENT
 from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.shards.driving import contents
 
 DOCUMENTS = random_documents(1, count=80)
+FEW = random_documents(1, count=40)
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that documents straddle blocks in every way."""
     monkeypatch.setattr(conversion, "_BLOCK", 61)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints after every block."""
     monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
 
 
@@ -40,7 +48,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def get(format: str, eot: str | None = None) -> Path:
         if (format, eot) not in made:
-            made[format, eot] = make_dataset(format, folder / f"{format}-{eot}", DOCUMENTS, eot=eot)
+            made[format, eot] = make_dataset(format, folder / f"{format}-{eot}", FEW, eot=eot)
         return made[format, eot]
 
     return get
@@ -51,9 +59,13 @@ def files(folder: Path) -> dict[str, bytes]:
     return {n: d for n, d in contents(folder).items() if n != "manifest.json" and not n.startswith(".shardmill")}
 
 
-@pytest.mark.parametrize("eot", ["after", "before", "none"])
-@pytest.mark.parametrize("to", FORMATS)
-@pytest.mark.parametrize("start", FORMATS)
+def _cells() -> Iterator[Any]:
+    """All; where EOT is moved or removed, what is read matters little, so most of these are slow."""
+    for start, to, eot in itertools.product(FORMATS, FORMATS, ("after", "before", "none")):
+        yield pytest.param(start, to, eot, marks=() if eot == "after" or start in DIFFERENT else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("start", "to", "eot"), list(_cells()))
 def test_from_every_format_to_every_format_is_as_if_it_had_been_prepared_so(
     start: str, to: str, eot: str, prepared: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -82,7 +94,7 @@ def test_without_end_of_text_tokens_documents_come_from_an_index_or_are_not_clai
         return
     result = shardmill.convert(prepared(start, "none"), tmp_path / "out", **call)
     assert files(tmp_path / "out") == files(prepared(to, "none"))
-    assert result.manifest["documents"] == sum(map(len, DOCUMENTS.values()))
+    assert result.manifest["documents"] == sum(map(len, FEW.values()))
 
 
 def test_several_formats_at_once_and_the_way_back(tmp_path: Path) -> None:
@@ -111,7 +123,7 @@ def test_tails_are_merged_or_dropped_and_counted(tail: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
 def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(
-    to: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    to: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: None
 ) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     straight = shardmill.convert(source, tmp_path / "straight", format=to, shard_tokens=500, name="web")
@@ -148,7 +160,9 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(
     }
 
 
-def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_disk_that_failed_once_nothing_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: None
+) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     shardmill.convert(source, tmp_path / "straight", format="shards", shard_tokens=500)
     finish, calls = PartialFile.finish, 0
@@ -170,7 +184,7 @@ def test_after_a_disk_that_failed_once_nothing_is_missing(tmp_path: Path, monkey
 
 
 def test_a_conversion_that_another_release_began_is_refused_and_can_be_started_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: None
 ) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     with monkeypatch.context() as patch:

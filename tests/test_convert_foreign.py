@@ -14,7 +14,6 @@ from shardmill.dataset import conversion, verify
 from shardmill.dataset.stored import Marked
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run import checkpoints
 from shardmill.shards import TokenFile, TokenFiles, format_named
 from shardmill.shards.token_files import Ends
 from tests.corpus import write_jsonl
@@ -36,7 +35,6 @@ from tests.shards.driving import contents
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that documents straddle blocks in every way."""
     monkeypatch.setattr(conversion, "_BLOCK", 61)
-    monkeypatch.setattr(checkpoints, "_EVERY", 0.0)
 
 
 def files(folder: Path) -> dict[str, bytes]:

@@ -93,8 +93,8 @@ def test_documents_by_number_and_in_order(opened: Dataset) -> None:
                 documents[wrong]
 
 
-def test_documents_are_found_with_few_positions_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_files, "_ENTRIES", 8)
+def test_documents_are_found_with_few_counts_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_files, "_BLOCKS", 8)
     monkeypatch.setattr(token_files, "_BLOCK", 1000)
     made = random_documents(2, count=3000, longest=30)
     for format in ("nanogpt", "llmc"):
@@ -102,7 +102,7 @@ def test_documents_are_found_with_few_positions_held(tmp_path: Path, monkeypatch
         for i in (0, 2999, 1234, 63, 64, 65, 17):
             assert np.array_equal(documents[i], made["train"][i])
         assert len(documents) == 3000
-        assert isinstance(documents._index, token_files.EndOfText) and len(documents._index._held) <= 8
+        assert isinstance(documents._index, token_files.EndOfText) and len(documents._index._before) <= 10
 
 
 def test_text_comes_back_from_a_document(tmp_path: Path) -> None:

@@ -200,11 +200,11 @@ def test_a_line_of_a_terabyte_is_named_at_once(tmp_path: Path) -> None:
 def test_a_line_that_no_machine_could_hold_is_not_read_to_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardmill.documents.jsonl.LONGEST", 2 << 30)
+    monkeypatch.setattr("shardmill.documents.jsonl.LONGEST", 1 << 28)
     with open(tmp_path / "long.jsonl", "wb") as file:
         file.write(b'{"text": "one"}\n{"text": "' + b"a " * 100_000)
         file.truncate(1 << 40)
-    with pytest.raises(shardmill.ShardmillError, match="more than 2,147,483,648 bytes") as error:
+    with pytest.raises(shardmill.ShardmillError, match="more than 268,435,456 bytes") as error:
         shardmill.prepare(tmp_path / "long.jsonl", tmp_path / "out", memory="4GB", limit=10)
     assert error.value.place.endswith("line 2") and "JSON Lines" in error.value.hint
 
@@ -340,8 +340,8 @@ def unusable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def _spaces(path: Path) -> Path:
-    """White space whose end is looked for; what was read until then, packed 6 MB, lies in a temporary file."""
-    path.write_bytes(b"one" + random.Random(0).randbytes(20_000_000).translate(b" \n\t\r" * 64) + b"two")
+    """White space whose end is looked for; what was read until then, packed 5 MB, lies in a temporary file."""
+    path.write_bytes(b"one" + random.Random(0).randbytes(14_000_000).translate((b" \n\t\r\v\f" * 43)[:256]) + b"two")
     return path
 
 

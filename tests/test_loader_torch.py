@@ -13,9 +13,13 @@ from shardmill.dataset.dataset import Split
 from shardmill.dataset.loader import Batches
 from tests.datasets import make_dataset
 
-torch = pytest.importorskip("torch")
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's own
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    """Imported by the process that runs these tests, and by no other."""
+    return pytest.importorskip("torch", reason="torch is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +35,7 @@ def rows(batches: Iterable[Any]) -> list[Any]:
 
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork"), (3, "fork"), (2, "spawn")])
 def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order(
-    split: Split, workers: int, context: str | None
+    split: Split, torch: Any, workers: int, context: str | None
 ) -> None:
     batches = split.batches(5, 128, rank=1, world=2, seed=3, epochs=2)
     assert isinstance(batches, torch.utils.data.IterableDataset)
@@ -41,13 +45,13 @@ def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order
     assert rows(loader) == expected
 
 
-def test_workers_that_stay_give_the_next_epoch_when_asked_again(split: Split) -> None:
+def test_workers_that_stay_give_the_next_epoch_when_asked_again(split: Split, torch: Any) -> None:
     batches = split.batches(4, 300, seed=1)
     loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=True)
     assert rows(loader) + rows(loader) == rows(split.batches(4, 300, seed=1, epochs=2))
 
 
-def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(split: Split) -> None:
+def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(split: Split, torch: Any) -> None:
     def loader(state: dict[str, Any] | None = None) -> tuple[Batches, Any]:
         batches = split.batches(4, 200, seed=1, epochs=3)
         if state:
@@ -60,7 +64,7 @@ def test_a_training_run_under_a_data_loader_is_resumed_by_counting_its_steps(spl
         assert rows(loader(batches.state_after(steps))[1]) == expected[steps:]
 
 
-def test_the_state_of_each_worker_is_its_own(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_each_worker_is_its_own(split: Split, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As torchdata's StatefulDataLoader does it: every worker's state is saved, and given back to it."""
     from types import SimpleNamespace
 
@@ -83,7 +87,7 @@ def test_the_state_of_each_worker_is_its_own(split: Split, monkeypatch: pytest.M
         assert [joined[n % 3][n // 3] for n in range(len(expected))] == expected
 
 
-def test_tensors_are_given_when_they_are_asked_for(split: Split) -> None:
+def test_tensors_are_given_when_they_are_asked_for(split: Split, torch: Any) -> None:
     x, y = next(iter(split.batches(2, 16, order="sequential", tensors=True)))
     assert x.dtype == y.dtype == torch.int64 and torch.equal(y, x + 1)
     x, _ = next(iter(split.batches(2, 16, tensors=True, dtype="int32")))

@@ -48,8 +48,10 @@ def prepared(source: Path, out: Path, limit: str) -> Metered:
 
 def check(shape: str, container: str, scale: int, limits: list[str], folder: Path) -> None:
     source = folder / container
-    CONTAINERS[container](source, SHAPES[shape](scale))
-    texts = [text for batch in SHAPES[shape](scale) for text in batch.column("text").to_pylist()]
+    batches = list(SHAPES[shape](scale))
+    CONTAINERS[container](source, batches)
+    texts = [text for batch in batches for text in batch.column("text").to_pylist()]
+    del batches
     made = set()
     for limit in limits:
         out = folder / limit

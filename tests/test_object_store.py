@@ -71,7 +71,7 @@ def test_killed_within_an_upload_of_several_requests_nothing_of_it_remains(tmp_p
     source = tmp_path / "a.txt"
     source.write_bytes(random_words(15 * MB))
     options = {"separator": "\n", "val": 0, "format": "shards", "shard_tokens": 6 * MB}
-    assert crash_everywhere_in_store(source, bucket, tmp_path, every=17, chunk=4 << 20, **options) > 1
+    assert crash_everywhere_in_store(source, bucket, tmp_path, every=29, chunk=4 << 20, **options) > 1
 
 
 def test_an_upload_that_is_left_open_is_ended_by_the_next_run_and_those_of_others_are_not(

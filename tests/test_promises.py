@@ -82,7 +82,7 @@ def test_same_the_bytes_do_not_depend_on_workers_memory_or_chunks(
 
 def test_resumable_killed_at_every_step_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(1200))
-    crash_everywhere(source, tmp_path / "out", every=5, format="shards", shard_tokens=20_000, val=0.2)
+    crash_everywhere(source, tmp_path / "out", every=8, format="shards", shard_tokens=20_000, val=0.2)
 
 
 def test_honest_names_come_when_files_are_whole_and_the_manifest_last(tmp_path: Path) -> None:

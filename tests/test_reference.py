@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import shardmill
 from tests.reference import Twin, check, dealt, twin
 
 DOCUMENTS = [np.array(tokens, dtype=np.uint32) for tokens in ([1, 2], [1, 2, 3], [4], [1, 2], [5, 6])]
@@ -61,12 +62,15 @@ def test_one_wrong_token_and_one_flipped_bit_are_noticed(tmp_path: Path) -> None
 
 def test_documents_empty_ones_and_rejects_are_told_apart(tmp_path: Path) -> None:
     good = [b'{"text": "one"}', b"", b'{"text": ""}', b'{"text": "two"}\r', b"  "]
+    good += [b'{"text": "NaN", "x": [NaN, -Infinity, ' + b"9" * 5000 + b"]}"]
     bad = [b"{", b'["text"]', b'{"other": 1}', b'{"text": null}', b'{"text": 2}']
-    bad += [b'{"text": "\\ud800"}', b'{"text": "\xff"}', b'{"text": "a", "x": NaN}']
+    bad += [b'{"text": "\\ud800"}', b'{"text": "\xff"}', b'{"text": "a", "x": Inf}']
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"\n".join(good)) + gzip.compress(b"\n" + b"\n".join(bad)))
     (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfthree\n\n\n\nfo\xffur\n\n")
     (tmp_path / "c.csv").write_bytes(b'id,text\n1,"fi\nve"\n2\n3,\n')
     (tmp_path / "_d.txt").write_bytes(b"hidden")
     found = twin(tmp_path, separator="\n\n")
-    assert found.texts == ["one", "two", "three", "fo\ufffdur", "fi\nve"]
+    assert found.texts == ["one", "two", "NaN", "three", "fo\ufffdur", "fi\nve"]
     assert (found.empty, found.rejected) == (3, 9)
+    shardmill.prepare(tmp_path, tmp_path / "out", separator="\n\n", val=0)
+    check(tmp_path / "out", found)

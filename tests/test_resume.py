@@ -62,11 +62,11 @@ def test_killed_at_every_single_step_every_format_ends_with_the_same_bytes(
 
 @pytest.mark.parametrize("packed", ["plain", "gzip", "zstd"])
 def test_killed_from_outside_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path, packed: str) -> None:
-    data = random_words(30 * MB, seed=3)
+    data = random_words(15 * MB, seed=3)
     source = tmp_path / f"a.txt{ENDINGS[packed][0]}"
     source.write_bytes(ENDINGS[packed][1](data))
     command = ["prepare", str(source), "-q", "--separator", r"\n", "--val", "0.1", "-f", "shards"]
-    command += ["--shard-tokens", "1M"]
+    command += ["--shard-tokens", "500k"]
     subprocess.run([*SHARDMILL, *command, "-o", str(tmp_path / "whole")], check=True)
     out, kills, draw = tmp_path / "out", 1, random.Random(packed)
     with paused_run(tmp_path / "mark", *command, "-o", out) as run:  # so that one is surely killed on the way

@@ -100,8 +100,10 @@ OPERATIONS: dict[str, tuple[Callable[[ObjectStore], Any], Any]] = {
 def test_a_fault_at_any_request_is_retried(
     operation: str, fault: str, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, data in {"small": b"some bytes", "large": LARGE, "f/1": b"1", "f/2": b"2", "f/g/3": b"3"}.items():
+    for name, data in {"small": b"some bytes", "f/1": b"1", "f/2": b"2", "f/g/3": b"3"}.items():
         bucket.put(name, data)
+    if operation in ("size", "download"):
+        bucket.put("large", LARGE)
     call, expected = OPERATIONS[operation]
     with FaultyWay(bucket.server, lambda method, path: None) as way:
         monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)

@@ -13,7 +13,9 @@ import shardmill
 from shardmill.dataset import verify
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS
+from shardmill.shards import format_named
 from tests.corpus import documents, write_jsonl
+from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.meter import metered
 
 
@@ -85,6 +87,13 @@ DAMAGE = {
     "two files exchanged": (lambda out: _exchange(out / "train_000000.bin", out / "train_000001.bin"), "train_000000"),
     "a reject lost": (lambda out: (out / "rejects.jsonl").write_text(""), "rejects.jsonl"),
     "another count": (lambda out: _edit(out, lambda m: m["splits"]["train"].update(tokens=5)), "manifest.json"),
+    "rejects listed nowhere": (lambda out: _edit(out, lambda m: m.pop("rejects")), "rejects"),
+    "a source left out": (lambda out: _edit(out, lambda m: m["sources"].pop()), "manifest.json"),
+    "another count of documents in a source": (lambda out: _edit(out, _one_more("documents")), "manifest.json"),
+    "another count of empty ones in a source": (lambda out: _edit(out, _one_more("empty")), "manifest.json"),
+    "another count of rejects in a source": (lambda out: _edit(out, _one_more("rejected")), "manifest.json"),
+    "a source without counts": (lambda out: _edit(out, lambda m: m["sources"][0].pop("empty")), "manifest.json"),
+    "a source that is no object": (lambda out: _edit(out, lambda m: m.update(sources=["a"])), "manifest.json"),
     "other documents": (lambda out: _edit(out, lambda m: m["splits"]["train"].update(documents=5)), "documents"),
 }
 
@@ -101,12 +110,56 @@ def _edit(out: Path, change: Callable[[dict[str, Any]], object]) -> None:
     (out / "manifest.json").write_text(json.dumps(manifest))
 
 
+def _one_more(kind: str) -> Callable[[dict[str, Any]], object]:
+    return lambda manifest: manifest["sources"][0].update({kind: manifest["sources"][0][kind] + 1})
+
+
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damage_is_found_and_the_file_is_named(made: Path, kind: str) -> None:
     harm, name = DAMAGE[kind]
     harm(made)
     report = verify(made)
     assert any(name in damage for damage in report.damage), report.damage
+
+
+@pytest.mark.parametrize("eot", ["after", "before", "none"])
+@pytest.mark.parametrize("by", [-1, 1])
+@pytest.mark.parametrize("form", [form for form in FORMATS if format_named(form).indexed])
+def test_an_index_that_lists_other_documents_than_the_manifest_counts_is_damage(
+    tmp_path: Path, form: str, by: int, eot: str
+) -> None:
+    out = make_dataset(form, tmp_path / "out", random_documents(1), eot=eot)
+
+    def miscount(manifest: dict[str, Any]) -> None:
+        for counts in (manifest, manifest["splits"]["train"], manifest["sources"][0]):
+            counts["documents"] += by
+
+    assert not verify(out, sample=0).damage
+    _edit(out, miscount)
+    assert any("documents" in damage for damage in verify(out, sample=0).damage)
+
+
+def test_an_index_of_millions_of_documents_is_not_held_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"a\n" * 3_000_000)
+    peaks = []
+    for limit in (1000, None):
+        out = tmp_path / f"out {limit}"
+        formats = ["olmo", "megatron", "datatrove"]
+        shardmill.prepare(tmp_path / "a.txt", out, separator="\n", format=formats, eot="none", val=0, limit=limit)
+        run = metered("verify", out)
+        assert run.code == 0, run.err
+        peaks.append(run.peak)
+    assert peaks[1] - peaks[0] < 30_000_000, peaks  # the lists have 24 to 60 MB
+
+
+@pytest.mark.parametrize("val", [0.3, "first:2500", "tail:0.3"])
+def test_a_document_that_is_cut_between_two_splits_is_no_damage_of_an_index(tmp_path: Path, val: float | str) -> None:
+    sources = [tmp_path / f"{i}.txt" for i in range(3)]
+    for source in sources:
+        source.write_text("\n".join(documents(600)))
+    formats = [form for form in TOGETHER if format_named(form).indexed]
+    shardmill.prepare(sources, tmp_path / "out", val=val, format=formats, shard_tokens=30_000)
+    assert not verify(tmp_path / "out").damage
 
 
 @pytest.mark.parametrize(

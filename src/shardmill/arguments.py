@@ -6,6 +6,7 @@ read or written.
 
 from __future__ import annotations
 
+import difflib
 import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,9 @@ def text(name: str, value: Any) -> str:
     return str(value)
 
 
+NO_PATH = "is this a text and no path? Give a list of texts as `shardmill.NamedSource(texts)`"
+
+
 def path(name: str, value: Any) -> str:
     """A path or a URL: text, or a `Path`."""
     found = text(name, os.fspath(value) if isinstance(value, os.PathLike) else value)
@@ -37,7 +41,8 @@ def path(name: str, value: Any) -> str:
         raise UsageError(f"`{name}` is not text that a file can be called by", place=repr(found)) from None
     # No file system has longer names. A URL is not a path, and its signature may be long.
     if "://" not in found and (len(encoded) >= _LONGEST_PATH or max(map(len, encoded.split(b"/"))) > _LONGEST_NAME):
-        raise UsageError(f"`{name}` is longer than the name of a file can be", place=f"{found[:60]}…")
+        message, hint = f"`{name}` is longer than the name of a file can be", NO_PATH if name == "sources" else None
+        raise UsageError(message, place=f"{found[:60]}…", hint=hint)
     return found
 
 
@@ -115,6 +120,12 @@ def instance(name: str, value: Any, kind: type) -> None:
     """Raise UsageError unless the value is None or of this type."""
     if value is not None and not isinstance(value, kind):
         raise _wrong(name, value, f"a `{kind.__name__}`")
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the beginning of a hint if a known name is similar to this one, else an empty text."""
+    near = difflib.get_close_matches(name, known, 1, cutoff)
+    return f"did you mean `{near[0]}`? " if near else ""
 
 
 def _wrong(name: str, value: Any, what: str) -> UsageError:

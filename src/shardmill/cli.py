@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import gc
 import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -76,10 +75,9 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     from shardmill.run import own_process
 
     own_process()
-    with _without_garbage_collection():
-        from shardmill.run import prepare as run
+    from shardmill.run import prepare as run
 
-        progress = _begin_run(as_json, quiet)
+    progress = _begin_run(as_json, quiet)
     options = _chosen(given)
     planned, part, in_parts = take_part_options(options, bool(sources) and out is not None)
     if planned is not None:
@@ -357,17 +355,6 @@ def _note_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
 
     for name in shadowed(sources) if not quiet else ():
         _complain(f"note: `{name}` exists on disk, so it is read instead of the recipe of that name")
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """For imports: they make many objects and no garbage, and to look for it takes a tenth of their time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def _begin_run(as_json: bool, quiet: bool) -> Progress:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardmill.arguments import KINDS
+from shardmill.arguments import KINDS, did_you_mean
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.shards import FORMATS as FORMATS
-from shardmill.shards import check_together
+from shardmill.output_formats import FORMATS as FORMATS
 from shardmill.units import parse_bytes, parse_count, parse_share
 
 _LARGEST = 1 << 60  # the largest amount: nobody has more bytes, and the system counts no further
@@ -167,9 +165,8 @@ class Options:
         typed: dict[str, Any] = {}
         for name, value in given.items():
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                hint = f"did you mean `{near[0]}`?" if near else f"choose one of: {', '.join(known)}"
-                raise UsageError(f"there is no option `{name}`", hint=hint)
+                hint = did_you_mean(name, known) or f"choose one of: {', '.join(known)}"
+                raise UsageError(f"there is no option `{name}`", hint=hint.rstrip())
             absent = value is None and known[name].default is None
             typed[name] = None if absent else KINDS[known[name].metadata["kind"]](name, value)
         return typed
@@ -187,14 +184,14 @@ class Options:
             choices, value = f.metadata["choices"], getattr(self, f.name)
             for one in value if isinstance(value, tuple) else (value,):
                 if choices and one is not None and one not in choices:
-                    near = difflib.get_close_matches(str(one), choices, 1)
-                    raise UsageError(
-                        f"`{one}` is not a {f.name.replace('_', ' ')}",
-                        hint=(f"did you mean `{near[0]}`? " if near else "") + f"choose one of: {', '.join(choices)}",
-                    )
+                    hint = f"{did_you_mean(str(one), choices)}choose one of: {', '.join(choices)}"
+                    raise UsageError(f"`{one}` is not a {f.name.replace('_', ' ')}", hint=hint)
         if not self.format:
             raise UsageError("no output format was given", hint=f"choose one of: {', '.join(FORMATS)}")
-        check_together(self.format)
+        if len(self.format) > 1:
+            from shardmill.shards import check_together
+
+            check_together(self.format)
         for name, amount in (
             ("--workers", self.workers), ("--shard-tokens", self.tokens_per_shard), ("--memory", self.memory_bytes),
             *(("--limit", limit) for limit in self.limits),

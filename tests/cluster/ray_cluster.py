@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,7 @@ ADDRESS = f"127.0.0.1:{PORT}"
 
 def why_not() -> str:
     """Why there can be no cluster here; empty if there can."""
-    try:
-        import ray  # noqa: F401
-    except ImportError:
+    if importlib.util.find_spec("ray") is None:
         return "ray is not installed"
     if not shutil.which("unshare") or not shutil.which("nsenter") or not shutil.which("ip"):
         return "unshare, nsenter or ip is not installed, and Ray without a namespace would listen to the network"

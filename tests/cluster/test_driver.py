@@ -12,6 +12,7 @@ import pytest
 from benchmarks.scale import Cluster, SimulatedExecutor
 from shardmill.cluster import driver
 from shardmill.cluster.executors import EXECUTORS, Executor, PartReport, make_executor
+from shardmill.cluster.ray_executor import default_workers
 from shardmill.errors import BudgetError, Interrupted, OutputError, ShardmillError, SourceError, UsageError
 from shardmill.run.progress import Done, Progress
 
@@ -216,7 +217,7 @@ def test_nothing_is_late_before_something_was_measured() -> None:
 def test_when_nothing_is_heard_from_anywhere_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = Troubled(3, {})
     monkeypatch.setattr(executor, "room", lambda: 0)
-    with pytest.raises(ShardmillError, match="sign of life"):
+    with pytest.raises(ShardmillError, match="no part has reported"):
         drive(executor)
 
 
@@ -278,3 +279,12 @@ def test_an_executor_that_does_not_exist_is_named() -> None:
 def test_a_setting_of_another_executor_is_refused() -> None:
     with pytest.raises(UsageError, match="`--ray-address` means nothing to the executor `local`"):
         make_executor("local", "out", ray_address="somewhere")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gigabytes", "workers"),
+    [(64, 128, 4), (8, 16, 4), (4, 16, 2), (2, 8, 1), (2, 2, 2), (1, 8, 1), (0, 8, 1)],
+)
+def test_a_node_runs_two_parts_at_a_time_if_its_memory_suffices(cpus: int, gigabytes: int, workers: int) -> None:
+    nodes = [{"CPU": 0.0, "memory": 1e12}, {"CPU": float(cpus), "memory": gigabytes * 1e9}]
+    assert default_workers(nodes, 10**9) == workers

@@ -10,7 +10,7 @@ from tests.corpus import documents, write_jsonl
 from tests.crashing import crash_parts
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("every", "power", "format", "keep"),
     [

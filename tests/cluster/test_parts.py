@@ -15,9 +15,11 @@ import pytest
 
 import shardmill
 from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
+from shardmill.cluster.part import LoadedTokenizer
 from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import Result
+from shardmill.tokens import Tokenizer
 from tests.corpus import contents, documents, write_jsonl
 from tests.tokens.vocabularies import rank_file
 
@@ -66,7 +68,7 @@ def made_in_parts(names: Any, out: Path, parts: int, seed: int = 0, **options: A
     return merge(out, memory=MEMORY)
 
 
-@pytest.mark.parametrize("counts", [(2, 7), pytest.param((1, 3, 40), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("counts", [(7,), pytest.param((1, 2, 3, 40), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", CASES)
 def test_any_number_of_parts_gives_the_bytes_of_one_run(
     sources: Path, tmp_path: Path, case: str, counts: tuple[int, ...]
@@ -199,6 +201,23 @@ def test_a_disk_that_is_too_small_for_the_merge_is_said_with_what_helps_here(
             merge(parts)
     assert error.value.hint == "free some space and run the same command again"
     assert merge(parts).manifest["documents"]
+
+
+def test_the_engines_of_a_part_are_those_of_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, new_engine = [], Tokenizer.engine
+
+    def counted(tokenizer: Tokenizer) -> Any:
+        made.append(new_engine(tokenizer))
+        return made[-1]
+
+    monkeypatch.setattr(Tokenizer, "engine", counted)
+    source = tmp_path / "long.jsonl"
+    source.write_bytes(write_jsonl(tmp_path / "short.jsonl", TEXTS).read_bytes() * 300)
+    plan, loaded = plan_parts(source, tmp_path / "out", parts=4), LoadedTokenizer()
+    for number in missing_parts(plan):
+        make_part(tmp_path / "out", number, workers=2, memory=MEMORY, loaded=loaded)
+    assert 1 <= len(made) <= 2
+    assert {id(engine) for engine in loaded.engines} == {id(engine) for engine in made}
 
 
 def test_there_is_no_such_part(parts: Path) -> None:

@@ -99,15 +99,20 @@ def succeeded(run: subprocess.Popen[str], seconds: float = 150) -> str:
     return said
 
 
+def wait_for_parts(cluster: Cluster, run: subprocess.Popen[str]) -> None:
+    """Wait until two parts are being made, each with its relay, or the run has ended."""
+    wait_until(lambda: len(part_processes(cluster.pid)) == len(cluster.relays()) == 2 or run.poll() is not None)
+
+
 def test_parts_on_two_nodes_give_the_bytes_of_one_run_also_when_processes_are_killed(
     cluster: Cluster, source: Path, tmp_path: Path
 ) -> None:
     expected = alone(source, tmp_path / "alone")
     run = start(cluster, source, tmp_path / "out")
-    wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
+    wait_for_parts(cluster, run)
     one = min(part_processes(cluster.pid).values(), key=lambda process: process.pid)
     one.kill()
-    wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
+    wait_for_parts(cluster, run)
     left = part_processes(cluster.pid).values()
     cluster.relays()[0].kill()
     wait_until(lambda: any(map(gone, left)))  # a part ends with its relay
@@ -121,7 +126,7 @@ def test_an_interrupt_ends_the_parts_and_the_same_command_goes_on(
 ) -> None:
     expected = alone(source, tmp_path / "alone")
     run = start(cluster, source, tmp_path / "out")
-    wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
+    wait_for_parts(cluster, run)
     parts = part_processes(cluster.pid).values()
     (driver,) = psutil.Process(run.pid).children()
     driver.send_signal(signal.SIGINT)
@@ -169,7 +174,7 @@ def test_parts_in_an_object_store_give_the_bytes_of_one_run(cluster: Cluster, so
         try:
             succeeded(cluster.start(sys.executable, "-c", _CREATE))
             run = start(cluster, source, "s3://bucket/out")
-            wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
+            wait_for_parts(cluster, run)
             cluster.relays()[0].kill()
             succeeded(run, 400)
             hashes = cluster.start(sys.executable, "-c", _HASHES)
@@ -188,7 +193,7 @@ def test_frozen_relays_and_parts_that_wake_up_late_change_nothing(
 ) -> None:
     expected = alone(source, tmp_path / "alone")
     run = start(cluster, source, tmp_path / "out", parts=12)
-    wait_until(lambda: len(part_processes(cluster.pid)) == 2 or run.poll() is not None)
+    wait_for_parts(cluster, run)
     frozen = [cluster.relays()[0], *part_processes(cluster.pid).values()]
     for process in frozen:
         process.suspend()

@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import lzma
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,12 @@ def point_at(hub: Hub, patch: pytest.MonkeyPatch) -> None:
 
 def jsonl(texts: list[str]) -> bytes:
     return "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts)).encode()
+
+
+@cache
+def lines() -> bytes:
+    """JSON Lines that take several requests; made when a test asks for them."""
+    return jsonl(documents(30000))
 
 
 def parquet(path: Path, texts: list[str], rows: int = 500, **more: object) -> bytes:

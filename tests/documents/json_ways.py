@@ -11,11 +11,11 @@ WAYS = ("core", "pyarrow", "line by line")
 
 
 def take_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let blocks be parsed in this way, whatever their size."""
+    """Let blocks be parsed in this way."""
     if way == "core":
         if not core.available():
             pytest.skip(f"no core: {core.why_not()}")
         return
     monkeypatch.setattr(core, "available", lambda: False)
-    monkeypatch.setattr(json_blocks, "LITTLE", 0 if way == "pyarrow" else 1 << 40)
-    monkeypatch.setattr(json_blocks, "FEW", 1)
+    if way == "line by line":
+        monkeypatch.setattr(json_blocks, "_LARGEST", 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -19,12 +20,11 @@ from shardmill.run.progress import Lines
 from shardmill.sources import find_sources
 from shardmill.storage.retrying import Patience, Retries, Transient, patiently
 from tests.corpus import documents
-from tests.documents.away import QUICK, REPO, jsonl, parquet, prepared
+from tests.documents.away import QUICK, REPO, lines, parquet, prepared
 from tests.hub import Fault, Hub
 from tests.hub_answers import etag_of
 from tests.meter import SHARDMILL
 
-LINES = jsonl(documents(30000))
 Expected = tuple[dict[str, bytes], dict[str, Any]]
 """Files, and what is made of each."""
 
@@ -33,10 +33,10 @@ Expected = tuple[dict[str, bytes], dict[str, Any]]
 def expected(tmp_path_factory: pytest.TempPathFactory) -> Expected:
     """What a run makes of each file on disk."""
     folder = tmp_path_factory.mktemp("local")
-    (folder / "x.jsonl").write_bytes(LINES)
+    (folder / "x.jsonl").write_bytes(lines())
     data = parquet(folder / "x.parquet", documents(8000, seed=3), rows=1000)
     made = {name: prepared(folder / name, folder / f"out-{name}") for name in ("x.jsonl", "x.parquet")}
-    return {"x.jsonl": LINES, "x.parquet": data}, made
+    return {"x.jsonl": lines(), "x.parquet": data}, made
 
 
 FAULTS = {
@@ -65,7 +65,7 @@ def test_what_passes_is_tried_again_and_the_data_is_exact(
 
 
 def test_retry_after_is_waited_for(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/cdn/", times=1, status=429, headers={"Retry-After": "1.2"}))
     result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
     first, second = [request.time for request in hub.answered("/cdn/")][:2]
@@ -76,7 +76,7 @@ def test_retry_after_is_waited_for(hub: Hub, tmp_path: Path) -> None:
 def test_a_hub_that_fails_while_it_lists_is_asked_again_and_the_log_says_so(
     hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/api/", times=2, status=502))
     assert len(find_sources([f"hf://datasets/{REPO}/x.jsonl"])) == 1
     assert [record.getMessage() for record in caplog.records if record.name == "shardmill"]
@@ -99,7 +99,7 @@ def test_after_the_last_try_the_run_stops_with_its_place_and_goes_on_later(
 
 
 def test_a_pause_longer_than_our_patience_is_not_waited_for(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/cdn/", times=1, status=429, headers={"Retry-After": "3600"}))
     started = time.monotonic()
     with pytest.raises(SourceError, match=r"asks to wait 3,600 s"):
@@ -129,7 +129,7 @@ def test_the_progress_line_says_what_is_tried_again(hub: Hub, tmp_path: Path, mo
     monkeypatch.setattr("shardmill.run.progress._EVERY", 0.1)
     monkeypatch.setenv("SHARDMILL_PAUSE", "0.6")
     monkeypatch.setenv("SHARDMILL_LONGEST_PAUSE", "1")
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/cdn/", skip=1, times=1, status=503))
     told = io.StringIO()
     shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out", progress=Lines(told))
@@ -161,7 +161,7 @@ def test_the_progress_line_says_what_is_tried_again(hub: Hub, tmp_path: Path, mo
 def test_a_refusal_of_the_hub_stops_at_once_with_what_to_do(
     fault: Fault, message: str, hint: str, hub: Hub, tmp_path: Path
 ) -> None:
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     fault = Fault(**{**vars(fault), "times": 1000})
     hub.faults.append(fault)
     with pytest.raises(SourceError) as caught:
@@ -173,7 +173,7 @@ def test_a_refusal_of_the_hub_stops_at_once_with_what_to_do(
 
 @pytest.mark.parametrize(("status", "message"), [(401, "refuses"), (403, "refuses"), (404, "not there")])
 def test_a_refusal_of_a_web_server_stops_at_once(status: int, message: str, hub: Hub) -> None:
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     hub.faults.append(Fault("/web/", times=1000, status=status))
     with pytest.raises(SourceError, match=message):
         find_sources([f"{hub.url}/web/x.jsonl"])
@@ -182,9 +182,9 @@ def test_a_refusal_of_a_web_server_stops_at_once(status: int, message: str, hub:
 
 @pytest.mark.parametrize("place", ["hub", "web"])
 def test_a_file_that_changes_while_it_is_read_is_an_error(place: str, hub: Hub, tmp_path: Path) -> None:
-    other = LINES.replace(b"the", b"THE")
-    commit = hub.add(REPO, {"x.jsonl": LINES})
-    hub.web["x.jsonl"] = LINES
+    other = lines().replace(b"the", b"THE")
+    commit = hub.add(REPO, {"x.jsonl": lines()})
+    hub.web["x.jsonl"] = lines()
 
     def change() -> None:
         hub.web["x.jsonl"] = other
@@ -197,7 +197,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(place: str, hub: Hub, 
 
 
 def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     hub.faults.append(Fault("/web/", times=1000, whole=True))
     with pytest.raises(SourceError) as caught:
         prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
@@ -206,7 +206,7 @@ def test_a_server_without_ranges_is_an_error_that_names_the_cache(hub: Hub, tmp_
 
 @pytest.mark.parametrize("told", ["bytes 1-2/3", "bytes 7-9/*", "bytes banana", "bytes */*", "nonsense"])
 def test_a_range_that_was_not_asked_for_is_retried(told: str, expected: Expected, hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     hub.faults.append(Fault("/web/", skip=2, times=2, headers={"Content-Range": told}))
     if told.endswith("/3"):  # that is another file's size
         with pytest.raises(SourceError, match="changed while it was read"):
@@ -217,14 +217,14 @@ def test_a_range_that_was_not_asked_for_is_retried(told: str, expected: Expected
 
 
 def test_a_proxy_that_calls_a_version_weak_does_not_end_a_run(expected: Expected, hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.jsonl"] = LINES
-    weak = f'W/"{etag_of(LINES)}"'
+    hub.web["x.jsonl"] = lines()
+    weak = f'W/"{etag_of(lines())}"'
     hub.faults.append(Fault("/web/", skip=2, times=1000, headers={"ETag": weak}))
     assert prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
 
 
 def test_a_server_that_compresses_what_it_sends_is_an_error_that_says_so(hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     hub.faults.append(Fault("/web/", skip=1, times=1000, short=1000, headers={"Content-Encoding": "gzip"}))
     with pytest.raises(SourceError, match="compresses what it sends"):
         prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out")
@@ -236,17 +236,17 @@ def test_the_beginning_of_a_file_is_taken_from_a_server_that_ignored_the_range(
     from shardmill.storage.fetching import Fetcher
 
     monkeypatch.setenv("SHARDMILL_TRIES", "1")
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     (source,) = find_sources([f"{hub.url}/web/x.jsonl"])
     hub.faults.append(Fault("/web/", times=1000, whole=True))
     with Fetcher([source]) as fetcher:
-        assert bytes(fetcher.read(source, 0, 70_000)) == LINES[:70_000]
+        assert bytes(fetcher.read(source, 0, 70_000)) == lines()[:70_000]
         with pytest.raises(SourceError, match="no parts of the file"):
             fetcher.read(source, 70_000, 80_000)
 
 
 def test_offline_mode_is_said_at_once_and_nothing_is_asked(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     done = subprocess.run(
         [*SHARDMILL, "prepare", f"hf://datasets/{REPO}/x.jsonl", "-o", str(tmp_path / "out"), "-q"],
         env={**os.environ, **hub.environment, "HF_HUB_OFFLINE": "1", "SHARDMILL_PAUSE": "100"},
@@ -279,8 +279,133 @@ def test_patience_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 def test_the_summary_counts_what_was_tried_again(hub: Hub, tmp_path: Path) -> None:
     from shardmill.run.summary import as_data, as_text
 
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/cdn/", times=2, status=503))
     result = shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
     assert json.loads(json.dumps(as_data(result)))["retries"] == 2
     assert "2 requests were retried" in as_text(result)
+
+
+@pytest.mark.parametrize("place", ["hub", "web", "store"])
+@pytest.mark.parametrize("name", ["x.jsonl", "x.parquet"])
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for_longer_than_any_other(
+    name: str, place: str, expected: Expected, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key, value in {**hub.store_environment, "SHARDMILL_RETRY_SECONDS": "2", "SHARDMILL_TIMEOUT": "1"}.items():
+        monkeypatch.setenv(key, value)
+    files, made = expected
+    hub.add(REPO, files)
+    hub.web.update(files)
+    hub.objects["bucket"] = dict(files)
+    url = {"hub": f"hf://datasets/{REPO}/", "web": f"{hub.url}/web/", "store": "s3://bucket/"}[place] + name
+    part = {"hub": "/cdn/", "web": "/web/", "store": "/s3/"}[place]
+    hub.faults.append(Fault(part, skip=2, times=1000, drip=0.2))
+    started = time.monotonic()
+    with pytest.raises(SourceError, match=r"no (complete )?answer|no connection"):
+        prepared(url, tmp_path / "out")
+    assert time.monotonic() - started < 60
+    hub.faults.clear()
+    assert prepared(url, tmp_path / "out") == made[name]
+
+
+@pytest.mark.parametrize("header", ["Retry-After", "RateLimit"])
+def test_a_server_may_say_by_a_date_or_by_its_window_of_requests_how_long_to_wait(
+    header: str, hub: Hub, tmp_path: Path
+) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    # The server's own clock counts, wherever that stands.
+    told = {"Retry-After": "Sun, 06 Nov 1994 08:49:39 GMT", "RateLimit": '"resolvers";r=0;t=2'}[header]
+    headers = {header: told, "Date": "Sun, 06 Nov 1994 08:49:37 GMT"}
+    hub.faults.append(Fault("/cdn/", times=1, status=429, headers=headers))
+    shardmill.prepare(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
+    first, second = [request.time for request in hub.answered("/cdn/")][:2]
+    assert second - first >= 2
+
+
+@pytest.mark.parametrize("told", ["nan", "inf", "-3", "1e400", "Wed, 99 Foo", "soon", "Sun, 06 Nov 1994 08:49:37 GMT"])
+def test_a_pause_that_is_none_is_left_to_our_own(told: str, expected: Expected, hub: Hub, tmp_path: Path) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    hub.faults.append(Fault("/cdn/", times=2, status=503, headers={"Retry-After": told}))
+    assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
+
+
+SHAPES = [b"{}", b"null", b'"x"', b"[1]", b'{"error":"x"}', b'{"sha":null}', b'[{"type":"file"}]', b"[[]]"]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, b'[{"type":"file","path":7,"size":1,"oid":"a"}]', b"<html>Log in</html>"])
+@pytest.mark.parametrize("part", ["/revision/", "/tree/", "/paths-info/"])
+def test_an_answer_of_the_hub_in_another_form_is_an_error_that_says_so(
+    part: str, shape: bytes, hub: Hub, tmp_path: Path
+) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    hub.faults.append(Fault(part, times=1000, status=200, body=shape))
+    with pytest.raises(SourceError, match=r"has not the form|is a web page"):
+        find_sources([f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"])
+
+
+def test_a_list_of_the_hub_that_leads_in_a_circle_is_an_error(hub: Hub) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    link = {"Link": f'<{hub.url}/api/datasets/{REPO}/tree/main?cursor=1>; rel="next"'}
+    hub.faults.append(Fault("/tree/", times=1000, status=200, body=b"[]", headers=link))
+    with pytest.raises(SourceError, match="leads back"):
+        find_sources([f"hf://datasets/{REPO}"])
+
+
+@pytest.mark.parametrize("place", ["hub", "web"])
+def test_a_list_that_a_proxy_has_compressed_is_read(place: str, hub: Hub) -> None:
+    hub.add(REPO, {"a.jsonl": lines(), "b.jsonl": lines()})
+    hub.web.update({"d/a.jsonl": lines(), "d/b.jsonl": lines()})
+    commit = hub.repos[REPO].branches["main"]
+    size, etag = len(lines()), etag_of(lines())
+    listed = [{"type": "file", "path": name, "size": size, "oid": etag} for name in ("a.jsonl", "b.jsonl")]
+    for part, said in {
+        "/revision/": json.dumps({"sha": commit}),
+        "/tree/": json.dumps(listed),
+        "/web/d/": '<html><a href="a.jsonl">a</a><a href="b.jsonl">b</a></html>',
+    }.items():
+        headers = {"Content-Encoding": "gzip"}
+        hub.faults.append(Fault(part, times=1, status=200, body=gzip.compress(said.encode()), headers=headers))
+    found = find_sources([{"hub": f"hf://datasets/{REPO}", "web": f"{hub.url}/web/d/"}[place]])
+    assert [source.name.rpartition("/")[2] for source in found] == ["a.jsonl", "b.jsonl"]
+
+
+def test_where_a_redirect_leads_to_a_server_that_is_down_the_hub_is_asked_again(
+    expected: Expected, hub: Hub, tmp_path: Path
+) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    away = {"Location": "http://127.0.0.1:9/nobody", "X-Linked-Etag": f'"{etag_of(lines())}"'}
+    hub.faults.append(Fault("/resolve/", times=3, status=302, headers=away))
+    assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
+    assert hub.faults[0].times == 0, "the fault was never met"
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.txt", "x.csv", "x"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_page_in_place_of_a_file_is_an_error_where_the_name_promises_another(
+    cached: bool, name: str, hub: Hub, tmp_path: Path
+) -> None:
+    hub.web[name] = b"a line"
+    page = b"\n<!DOCTYPE html>\n<html><body>Please log in</body></html>"
+    hub.faults.append(Fault("/web/", times=1000, status=200, body=page, headers={"Content-Type": "text/html"}))
+    options: dict[str, Any] = {"cache": str(tmp_path / "cache")} if cached else {}
+    if name == "x":  # it may well be a page that is wanted
+        shardmill.prepare(f"{hub.url}/web/{name}", tmp_path / "out", **options)
+        return
+    with pytest.raises(SourceError, match="a web page in place of the file"):
+        shardmill.prepare(f"{hub.url}/web/{name}", tmp_path / "out", **options)
+    shardmill.prepare(f"{hub.url}/web/{name}", tmp_path / "asked", input_format="text", **options)
+
+
+@pytest.mark.parametrize("place", ["hub", "web"])
+def test_a_page_that_one_server_of_several_sends_is_not_taken_for_the_file(
+    place: str, expected: Expected, hub: Hub, tmp_path: Path
+) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    hub.web["x.jsonl"] = lines()
+    page = b"<html>We are back soon" + b" " * 200_000
+    part = {"hub": "/cdn/", "web": "/web/"}[place]
+    first = Fault(lambda request: part in request.path and request.range == (0, 65535), status=200, body=page)
+    hub.faults.append(first)
+    url = {"hub": f"hf://datasets/{REPO}/x.jsonl", "web": f"{hub.url}/web/x.jsonl"}[place]
+    assert prepared(url, tmp_path / "out") == expected[1]["x.jsonl"]
+    assert hub.faults[0].times == 0, "the fault was never met"

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import shardmill
 from shardmill.errors import SourceError
 from tests.corpus import documents
-from tests.documents.away import QUICK, REPO, assert_no_secret, jsonl, made_of, parquet, prepared
+from tests.documents.away import QUICK, REPO, assert_no_secret, jsonl, lines, made_of, parquet, prepared
 from tests.hub import Fault, Hub
 from tests.hub_answers import TOKEN
 from tests.meter import SHARDMILL, metered
-
-LINES = jsonl(documents(20000))
+from tests.watching import wait_until
 
 
 def command(*arguments: object, hub: Hub, **more: str) -> subprocess.CompletedProcess[str]:
@@ -30,8 +30,8 @@ def command(*arguments: object, hub: Hub, **more: str) -> subprocess.CompletedPr
 
 
 def test_no_secret_is_ever_written_or_said(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": LINES}, gated=True)
-    hub.web["x.jsonl"] = LINES
+    hub.add(REPO, {"x.jsonl": lines()}, gated=True)
+    hub.web["x.jsonl"] = lines()
     hub.web_password = "anna:geheim123"
     with_password = hub.url.replace("http://", "http://anna:geheim123@") + "/web/x.jsonl?token=s3cr3tT0ken"
     hub.faults.append(Fault("/web/", skip=3, times=1000, status=503))
@@ -56,7 +56,7 @@ def test_nothing_is_kept_on_disk_without_a_cache(hub: Hub, tmp_path: Path, monke
     for name in ("HOME", "HF_HOME", "XDG_CACHE_HOME", "TMPDIR"):
         monkeypatch.setenv(name, str(home))
     home.mkdir()
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     done = command("prepare", f"hf://datasets/{REPO}/x.jsonl", "-o", tmp_path / "out", hub=hub)
     assert done.returncode == 0, done.stderr
     assert [path for path in home.rglob("*") if path.is_file()] == []
@@ -65,16 +65,16 @@ def test_nothing_is_kept_on_disk_without_a_cache(hub: Hub, tmp_path: Path, monke
 def test_a_cache_is_filled_once_and_read_from_then_on(hub: Hub, tmp_path: Path) -> None:
     data = parquet(tmp_path / "y.parquet", documents(3000, seed=7))
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "x.jsonl").write_bytes(LINES)
+    (tmp_path / "data" / "x.jsonl").write_bytes(lines())
     (tmp_path / "data" / "y.parquet").write_bytes(data)
     expected = prepared(tmp_path / "data", tmp_path / "local")
-    hub.add(REPO, {"x.jsonl": LINES, "y.parquet": data})
+    hub.add(REPO, {"x.jsonl": lines(), "y.parquet": data})
     source, cache = f"hf://datasets/{REPO}", str(tmp_path / "cache")
     assert prepared(source, tmp_path / "one", cache=cache) == expected
     files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert sorted(path.name for path in files if path.parent.name != "listings") == ["x.jsonl", "y.parquet"]
     fetched = hub.sent()
-    assert fetched >= len(LINES) + len(data)
+    assert fetched >= len(lines()) + len(data)
     assert prepared(source, tmp_path / "two", cache=cache) == expected
     assert hub.sent() == fetched
     assert (tmp_path / "one" / "manifest.json").read_bytes() == (tmp_path / "two" / "manifest.json").read_bytes()
@@ -84,7 +84,7 @@ def test_a_cache_is_filled_once_and_read_from_then_on(hub: Hub, tmp_path: Path) 
     ("way", "shape"), [("offline", "x.jsonl"), ("no connection", ""), ("503", "*.jsonl"), ("a commit", "")]
 )
 def test_with_a_full_cache_a_run_needs_no_hub(way: str, shape: str, hub: Hub, tmp_path: Path) -> None:
-    commit = hub.add(REPO, {"x.jsonl": LINES[:5000], "y.jsonl": jsonl(documents(20, seed=1)), "README.md": b"card"})
+    commit = hub.add(REPO, {"x.jsonl": lines()[:5000], "y.jsonl": jsonl(documents(20, seed=1)), "README.md": b"card"})
     at = f"@{commit}" if way == "a commit" else ""
     call = ("prepare", f"hf://datasets/{REPO}{at}/{shape}", "--cache", tmp_path / "cache", "--name", "web")
     assert command(*call, "-o", tmp_path / "first", hub=hub).returncode == 0
@@ -103,16 +103,16 @@ def test_with_a_full_cache_a_run_needs_no_hub(way: str, shape: str, hub: Hub, tm
 
 
 def test_a_full_cache_does_not_hide_that_a_branch_has_moved(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": LINES[:5000]})
+    hub.add(REPO, {"x.jsonl": lines()[:5000]})
     cache = str(tmp_path / "cache")
     prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
-    commit = hub.commit(REPO, {"y.jsonl": LINES[:9000]})
+    commit = hub.commit(REPO, {"y.jsonl": lines()[:9000]})
     prepared(f"hf://datasets/{REPO}", tmp_path / "second", cache=cache)
     assert commit in (tmp_path / "second" / "manifest.json").read_text()
 
 
 def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub: Hub, tmp_path: Path) -> None:
-    hub.add(REPO, {"x.jsonl": LINES[:5000]})
+    hub.add(REPO, {"x.jsonl": lines()[:5000]})
     cache = str(tmp_path / "cache")
     expected = prepared(f"hf://datasets/{REPO}", tmp_path / "first", cache=cache)
     for path in (tmp_path / "cache" / "listings").iterdir():
@@ -121,9 +121,9 @@ def test_a_list_in_the_cache_that_is_damaged_is_asked_for_again(hub: Hub, tmp_pa
 
 
 def test_a_run_without_a_cache_is_gone_on_with_one(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(LINES)
+    (tmp_path / "x.jsonl").write_bytes(lines())
     expected = prepared(tmp_path / "x.jsonl", tmp_path / "local")
-    hub.add(REPO, {"x.jsonl": LINES})
+    hub.add(REPO, {"x.jsonl": lines()})
     hub.faults += [Fault("/cdn/", skip=2, times=1000, status=503)]
     with pytest.raises(SourceError):
         prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out")
@@ -133,27 +133,27 @@ def test_a_run_without_a_cache_is_gone_on_with_one(hub: Hub, tmp_path: Path) -> 
 
 
 def test_a_file_in_the_cache_that_is_not_whole_is_fetched_again(hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     source, cache = f"{hub.url}/web/x.jsonl", tmp_path / "cache"
     expected = prepared(source, tmp_path / "one", cache=str(cache))
     (kept,) = (path for path in cache.rglob("*") if path.is_file())
-    kept.write_bytes(LINES[:1000])
+    kept.write_bytes(lines()[:1000])
     assert prepared(source, tmp_path / "two", cache=str(cache)) == expected
-    assert kept.read_bytes() == LINES
+    assert kept.read_bytes() == lines()
 
 
 def test_another_version_of_a_file_is_not_taken_from_the_cache(hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     source, cache = f"{hub.url}/web/x.jsonl", str(tmp_path / "cache")
     before = prepared(source, tmp_path / "one", cache=cache)
-    hub.web["x.jsonl"] = LINES.replace(b"the", b"THE")
+    hub.web["x.jsonl"] = lines().replace(b"the", b"THE")
     assert prepared(source, tmp_path / "two", cache=cache) != before
 
 
 def test_with_a_cache_a_server_without_ranges_is_read(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_bytes(LINES)
+    (tmp_path / "x.jsonl").write_bytes(lines())
     expected = prepared(tmp_path / "x.jsonl", tmp_path / "local")
-    hub.web["x.jsonl"] = LINES
+    hub.web["x.jsonl"] = lines()
     hub.faults.append(Fault("/web/", times=1000, whole=True))
     assert prepared(f"{hub.url}/web/x.jsonl", tmp_path / "out", cache=str(tmp_path / "cache")) == expected
 
@@ -207,3 +207,21 @@ def test_a_row_group_larger_than_the_memory_stays_within_it(
     done = metered("prepare", source, "-o", tmp_path / "out", "--memory", memory, "-q", "--workers", 1)
     assert done.code == 0, done.err
     assert done.peak < memory, f"{done.peak:,} of {memory:,} bytes"
+
+
+def test_what_a_killed_run_has_left_in_the_cache_goes_with_the_next_fetch_of_the_file(hub: Hub, tmp_path: Path) -> None:
+    hub.add(REPO, {"x.jsonl": lines()})
+    hub.faults.append(Fault("/cdn/", skip=3, times=1000, stall=60.0, cut=1000))
+    cache, url = tmp_path / "cache", f"hf://datasets/{REPO}/x.jsonl"
+    call = [*SHARDMILL, "prepare", url, "-q", "--cache", str(cache), "-o"]
+    runs = []
+    for count in (1, 2):  # the second one leaves alone what the first one is writing
+        run = subprocess.Popen([*call, str(tmp_path / f"out{count}")], env={**os.environ, **hub.environment})
+        runs.append(run)
+        wait_until(lambda count=count: len(list(cache.glob("*/*.partial"))) == count)  # type: ignore[misc]
+    for run in runs:
+        run.kill()
+        run.wait()
+    hub.faults.clear()
+    shardmill.prepare(url, tmp_path / "out1", cache=str(cache))
+    assert not list(cache.glob("*/*.partial")) and len(list(cache.glob("*/x.jsonl"))) == 1

@@ -61,6 +61,9 @@ def test_small_pages_of_a_listing_are_all_read(hub: Hub) -> None:
     assert len(find_sources([f"hf://datasets/{REPO}/data"])) == 20
 
 
+EVERYTHING = "data/_private/x.txt data/a.txt data/b.txt data/deep/c.txt data/deep/er/d.txt data/picture.png".split()
+
+
 @pytest.mark.parametrize(
     ("pattern", "expected"),
     [
@@ -69,6 +72,12 @@ def test_small_pages_of_a_listing_are_all_read(hub: Hub) -> None:
             "data/**/*.txt",
             ["data/_private/x.txt", "data/a.txt", "data/b.txt", "data/deep/c.txt", "data/deep/er/d.txt"],
         ),
+        ("data/**", EVERYTHING),
+        ("data/**/**", EVERYTHING),
+        ("data/d**", []),
+        ("**/c.txt", ["data/deep/c.txt"]),
+        ("data/*/*", ["data/_private/x.txt", "data/deep/c.txt"]),
+        ("data/?.txt", ["data/a.txt", "data/b.txt"]),
         ("data/[!a]*.txt", ["data/b.txt"]),
         ("*/deep/[c-d].txt", ["data/deep/c.txt"]),
         ("data/.*", ["data/.hidden.txt"]),
@@ -78,9 +87,9 @@ def test_small_pages_of_a_listing_are_all_read(hub: Hub) -> None:
         ("", ["data/a.txt", "data/b.txt", "data/deep/c.txt", "data/deep/er/d.txt", "data.txt"]),
     ],
 )
-@pytest.mark.parametrize("place", ["hub", "web", "disk"])
+@pytest.mark.parametrize("place", ["hub", "web", "disk", "s3", "gs", "az"])
 def test_patterns_and_folders_name_the_same_files_everywhere(
-    pattern: str, expected: list[str], place: str, hub: Hub, tmp_path: Path
+    pattern: str, expected: list[str], place: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = "data/a.txt data/b.txt data/deep/c.txt data/deep/er/d.txt data/.hidden.txt data/_private/x.txt "
     paths += "data/picture.png data.txt"
@@ -93,11 +102,22 @@ def test_patterns_and_folders_name_the_same_files_everywhere(
     elif place == "hub":
         commit = hub.add(REPO, {**files, "README.md": b"about this dataset"})
         root = f"hf://datasets/{REPO}@{commit}/"
+    elif place != "web":
+        for name, value in hub.store_environment.items():
+            monkeypatch.setenv(name, value)
+        hub.objects["bucket"] = dict(files)
+        root = f"{place}://bucket/"
     else:
+        if "?" in pattern:
+            return  # which is a query there
         hub.web.update(files)
         root = f"{hub.url}/web/"
         if pattern == "data":
             pattern = "data/"  # on the web only the slash tells a folder from a file
+    if not expected:
+        with pytest.raises(UsageError, match="nothing matches"):
+            find_sources([root + pattern])
+        return
     found = [source.name.removeprefix(root) for source in find_sources([root + pattern])]
     assert found == expected
 
@@ -211,12 +231,29 @@ def test_a_dictionary_of_long_values_is_read_as_from_disk(hub: Hub, tmp_path: Pa
         ("hf://datasets/alone", "hf://datasets/OWNER/NAME"),
         ("ftp://host/file.txt", "hf://"),
         ("s3://", "s3://BUCKET"),
+        ("http:///file.txt", "https://HOST"),
+        ("http://[::1/file.txt", "https://HOST"),
+        ("https://host:99999/file.txt", "https://HOST"),
+        ("https://host:port/*.txt", "https://HOST"),
+        ("https://user:secret@[::1/file.txt", "https://HOST"),
     ],
 )
 def test_an_address_that_cannot_be_is_an_error_that_shows_how_it_is_written(source: str, hint: str, hub: Hub) -> None:
     with pytest.raises(UsageError) as caught:
         find_sources([source])
-    assert hint in str(caught.value)
+    assert hint in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_folder_of_the_web_without_its_slash_is_not_read_as_its_index(hub: Hub) -> None:
+    hub.web["folder/a.txt"] = b"text"
+    with pytest.raises(SourceError, match="that of a folder") as caught:
+        find_sources([f"{hub.url}/web/folder"])
+    assert "slash" in str(caught.value.hint)
+
+
+def test_a_server_without_tls_is_named_as_such(hub: Hub) -> None:
+    with pytest.raises(SourceError, match="no encrypted connection"):
+        find_sources([f"https://{hub.url.partition('://')[2]}/web/a.txt"])
 
 
 @pytest.mark.parametrize("name", ["x.parquet", "none/*.txt", "none"])

@@ -11,6 +11,7 @@ import botocore.session
 import pytest
 from moto.server import ThreadedMotoServer
 
+import shardmill
 from shardmill.errors import SourceError, UsageError
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
@@ -131,3 +132,16 @@ def test_a_folder_whose_list_fails_is_never_left_out(
             way.rule = lambda method, path: status if (method, path) == request else None  # noqa: B023 - called within this turn
             with pytest.raises((SourceError, UsageError)):
                 find_sources([f"s3://{bucket}/d/*/*.txt"])
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_an_output_below_the_sources_is_not_read_by_the_next_call(number: int, s3: Any) -> None:
+    names = ("in/a.jsonl", "in/out/mine.jsonl", "in/out-1/d.jsonl")
+    fill(s3, f"nested-{number}", dict.fromkeys(names, b'{"text": "some words"}\n'))
+    url = f"s3://nested-{number}/in"
+    spec = url + ("", "/**", "/**/*.jsonl")[number]
+    first = shardmill.prepare(spec, f"{url}/out", val=0)
+    assert [source["name"] for source in first.manifest["sources"]] == [f"{url}/a.jsonl", f"{url}/out-1/d.jsonl"]
+    assert shardmill.prepare(spec, f"{url}/out", val=0).already
+    # Where it is named itself it is meant.
+    assert len(find_sources([f"{url}/out", f"{url}/out/mine.jsonl"], out=f"{url}/out")) >= 2

@@ -87,6 +87,19 @@ def test_utf_16_and_utf_32_with_a_mark_are_decoded(tmp_path: Path, encoding: str
         assert got.replaced == 0
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("marks", [1, 2, 3])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_of_several_byte_order_marks_only_the_first_is_one(
+    tmp_path: Path, encoding: str, marks: int, ending: str
+) -> None:
+    text = "\ufeff" * (marks - 1) + "two words"
+    path = tmp_path / f"a.txt{ending}"
+    path.write_bytes(COMPRESSIONS[ending](("\ufeff" + text).encode(encoding)))
+    for size in (3, 1 << 22):
+        assert read_path(path, size, Reading(cut=cut)).documents == [text.encode()]
+
+
 def test_a_lone_surrogate_in_utf_16_is_replaced_and_counted_once(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"\xff\xfe" + "ab".encode("utf-16-le") + b"\x00\xd8" + "c\n".encode("utf-16-le") + b"\x00")

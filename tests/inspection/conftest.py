@@ -29,7 +29,7 @@ def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
 def bytes_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How many bytes come from files, and how many files are opened."""
     counted = {"bytes": 0, "opened": 0}
-    pread, opened = storage._pread, os.open
+    pread, opened = os.pread, os.open
 
     def count(descriptor: int, n: int, offset: int) -> bytes:
         got = pread(descriptor, n, offset)
@@ -40,6 +40,6 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counted["opened"] += 1
         return opened(*arguments, **more)
 
-    monkeypatch.setattr(storage, "_pread", count)
+    monkeypatch.setattr(os, "pread", count)
     monkeypatch.setattr(os, "open", count_open)
     return counted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +23,7 @@ _COMMON = [f"{start}{end}" for start in ("wo", "ti", "ca", "pre", "mo", "un", "d
 Disk = namedtuple("Disk", "total used free")
 
 
+@lru_cache(4)
 def texts(size: int, seed: int) -> list[str]:
     """About `size` bytes of documents of very different lengths; nothing is repeated, which would compress too well."""
     made: list[str] = []

@@ -26,7 +26,7 @@ from tests.corpus import documents, write_jsonl
         (Pace(feeding=100, working=40, keeping=1, download=5), 4, 4, "feeder", 100),
         (Pace(feeding=1, working=40, keeping=1, download=5), 1, 4, "workers", 40),
         (Pace(feeding=10, working=40, keeping=1, download=5), 4, 4, "cpus", 51 / 4),
-        (Pace(starting=2, feeding=1, working=8, keeping=1), 1, 1, "cpus", 12),
+        (Pace(feeding=1, working=8, keeping=1), 1, 1, "cpus", 10),
     ],
 )
 def test_the_slowest_part_bounds_the_time(needed: Pace, workers: int, cpus: int, bound: str, least: float) -> None:

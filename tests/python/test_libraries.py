@@ -11,6 +11,8 @@ import pyarrow as pa
 import pytest
 
 import shardmill
+from shardmill.documents.chunks import Position
+from shardmill.documents.iterating import Items
 from tests.corpus import documents, write_jsonl
 from tests.watching import interrupt_after
 
@@ -151,8 +153,6 @@ def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     datasets = missing("datasets")
-    from shardmill.documents import Position
-    from shardmill.documents.iterating import Items
 
     # Of the other column a slice would take more than any memory allows.
     rows = datasets.Dataset.from_dict({"text": TEXTS, "picture": [b"x" * 10_000] * len(TEXTS)})
@@ -171,12 +171,39 @@ def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(
 
 
 def test_long_rows_of_a_dataset_come_in_small_slices(tmp_path: Path) -> None:
-    from shardmill.documents import Position
-    from shardmill.documents.iterating import Items
 
     rows = missing("datasets").Dataset.from_dict({"text": ["x" * 1_000_000] * 200})
     sizes = [batch.nbytes for batch in Items(shardmill.NamedSource(rows), "text", Position())]
     assert sum(sizes) > 200_000_000 and max(sizes[1:]) < 3_000_000
+
+
+def one_row_tables() -> Any:
+    return pa.concat_tables([pa.table({"text": [text]}) for text in TEXTS])
+
+
+def large_one_row_tables() -> Any:
+    return pa.concat_tables([pa.table({"text": [f"{text} {i} " * 40]}) for i, text in enumerate(TEXTS)])
+
+
+def shuffled_dataset() -> Any:
+    return from_dataset().shuffle(seed=7)
+
+
+def filtered_dataset() -> Any:
+    return from_dataset().filter(lambda row: len(row["text"]) % 2)
+
+
+@pytest.mark.parametrize("source", [one_row_tables, large_one_row_tables, shuffled_dataset, filtered_dataset])
+def test_rows_that_lie_apart_do_not_each_become_a_chunk(source: Callable[[], Any], tmp_path: Path) -> None:
+    given = source()
+    texts = list(given["text"]) if "dataset" in source.__name__ else given["text"].to_pylist()
+    items = list(Items(shardmill.NamedSource(given), "text", Position(0)))
+    assert [text for item in items for text in item["text"].to_pylist()] == texts
+    assert len(items) < len(texts) / 50
+    assert max(item.nbytes for item in items) < 8_000_000
+    shardmill.prepare(given, tmp_path / "a", **OPTIONS)
+    shardmill.prepare(shardmill.NamedSource(texts), tmp_path / "b", **OPTIONS)
+    assert bins(tmp_path / "a") == bins(tmp_path / "b")
 
 
 def streamed(produced: list[str], shards: int = 12) -> Any:

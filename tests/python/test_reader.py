@@ -20,8 +20,12 @@ good_texts = st.text(st.sampled_from("ab é漢😀"), max_size=12)
 columns = st.lists(st.one_of(good_texts, st.none()), max_size=6).map(lambda column: pa.array(column, pa.string()))
 kinds = st.sampled_from([pa.string(), pa.large_string(), pa.string_view(), pa.large_binary()])
 tables = st.tuples(columns, kinds).map(lambda made: pa.table({"n": range(len(made[0])), "text": made[0].cast(made[1])}))
-batches = tables.map(lambda table: (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0])
-items = st.lists(st.one_of(texts, texts.map(lambda text: {"text": text}), bad, tables, batches), max_size=14)
+numbers = st.lists(st.one_of(st.integers(0, 2), st.none()), max_size=6).map(lambda made: pa.array(made, pa.int8()))
+coded = numbers.map(lambda made: pa.table({"text": pa.DictionaryArray.from_arrays(made, pa.array(["é b", None, ""]))}))
+batches = st.one_of(tables, coded).map(
+    lambda table: (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
+)
+items = st.lists(st.one_of(texts, texts.map(lambda text: {"text": text}), bad, tables, coded, batches), max_size=14)
 
 
 def twin(given_items: list[Any]) -> list[bytes | None]:

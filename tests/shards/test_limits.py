@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,26 @@ def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(
     with pytest.raises(OutputError, match="does not fit"):
         run.output.append("train", np.zeros(600, np.uint16), np.empty(0, np.int64))
     run.output.close()
+
+
+@pytest.mark.parametrize(
+    ("format", "tail"), [*((format, "keep") for format in FORMATS), ("shards", "merge"), ("shards", "drop")]
+)
+def test_one_batch_may_fill_more_shards_than_a_process_may_open_files(format: str, tail: str, tmp_path: Path) -> None:
+    run, ends = Driven(format, tmp_path / "out", tail=tail), np.arange(1, 21) * SHARD
+    run.output.append("val", np.zeros(7, np.uint16), np.array([7]))
+    slow = run.output.settling()  # the thread that settles is still at its work when the batch comes
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 60, allowed[1]))
+    try:
+        for split in SPLITS:
+            run.output.append(split, np.zeros(ends[-1], np.uint16), ends)
+        run.files += slow()
+        run.finish(SPLITS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    tokens = sum(written.tokens for _, written in run.files)
+    assert tokens + sum(run.output.dropped.values()) == len(SPLITS) * ends[-1] + 7
 
 
 def described(split_files: dict[str, list[int]]) -> dict[str, Any]:

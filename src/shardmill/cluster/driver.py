@@ -47,7 +47,7 @@ class _Copy:
 
     number: int
     started: float | None = None
-    heard: float = 0.0
+    last_report: float = 0.0
     report: PartReport = field(default_factory=lambda: PartReport("running"))
 
 
@@ -157,8 +157,8 @@ class Driver:
         self._starts: collections.Counter[int] = collections.Counter()
         self._failures: collections.Counter[tuple[int, str]] = collections.Counter()
         self._pace: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
-        self._made = 0
-        self._again = 0
+        self._finished_count = 0
+        self._restarts = 0
         self._sum = self._shown = Done()
         self.peak_memory = 0
         """The most memory that one part's process held."""
@@ -167,7 +167,7 @@ class Driver:
         """Make all parts that are missing. Raise the error of a part that cannot be made."""
         missing = self._missing()
         published = sum(self._bytes.values()) - sum(self._bytes[number] for number in missing)
-        self._made, self._sum = len(self._bytes) - len(missing), Done(bytes=published)
+        self._finished_count, self._sum = len(self._bytes) - len(missing), Done(bytes=published)
         if not missing:
             return
         try:
@@ -189,26 +189,26 @@ class Driver:
             self._progress.end()
 
     def _run_waiting(self) -> None:
-        heard = self._clock()
+        last_report = self._clock()
         while self._waiting or self._copies:
             self._start_copies()
             for name, report in self._executor.reports(_TICK):
-                heard = self._clock()
-                self._take(name, report, heard)
+                last_report = self._clock()
+                self._process_report(name, report, last_report)
             self._drop_silent(self._clock())
             if (done := self._done()) != self._shown:
                 self._shown = done
                 self._progress.update(done)
-            if self._clock() - heard > _STALLED:
+            if self._clock() - last_report > _STALLED:
                 raise ShardmillError(
-                    f"no part has given a sign of life for {show_seconds(_STALLED)}",
+                    f"no part has reported for {show_seconds(_STALLED)}",
                     hint="the nodes may be busy or out of reach",
                 )
 
     def _start_copies(self) -> None:
         """Start as many copies as there is room for: first of parts that nobody makes, then of late ones."""
         for _ in range(self._executor.room()):
-            number = self._waiting.popleft() if self._waiting else self._latest(self._clock())
+            number = self._waiting.popleft() if self._waiting else self._most_overdue(self._clock())
             if number is None:
                 return
             name = next(self._names)
@@ -216,7 +216,7 @@ class Driver:
             self._starts[number] += 1
             self._executor.start(name, number)
 
-    def _latest(self, now: float) -> int | None:
+    def _most_overdue(self, now: float) -> int | None:
         """Return the most overdue part that has only one copy, or None."""
         if len(self._pace) < _MEASURED:
             return None
@@ -230,15 +230,15 @@ class Driver:
         latest = max(overdue, key=overdue.__getitem__, default=None)
         if latest is None or overdue[latest] <= 0:
             return None
-        self._again += 1
+        self._restarts += 1
         return latest
 
-    def _take(self, name: int, report: PartReport, now: float) -> None:
+    def _process_report(self, name: int, report: PartReport, now: float) -> None:
         """Process a report."""
         if name not in self._copies:
             return  # stopped meanwhile
         copy = self._copies[name]
-        copy.report, copy.heard = report, now
+        copy.report, copy.last_report = report, now
         copy.started = copy.started or now
         self.peak_memory = max(self.peak_memory, report.memory)
         if not report.last:
@@ -255,7 +255,7 @@ class Driver:
 
     def _finish(self, copy: _Copy) -> None:
         """Count a part that is published, and stop other copies of it."""
-        self._made += 1
+        self._finished_count += 1
         self._finished(copy.number)
         done = copy.report.done
         self._sum = Done(
@@ -286,13 +286,13 @@ class Driver:
                 f"{self._what} {copy.number} was started {_STARTS} times, and never came to its end",
                 place=f"on {copy.report.node}: {why}" if copy.report.node else why,
             )
-        self._again += 1
+        self._restarts += 1
         self._waiting.appendleft(copy.number)
 
     def _drop_silent(self, now: float) -> None:
         """Give up copies that have been silent for too long, unless they have published their part."""
         silent = [
-            name for name, copy in self._copies.items() if copy.started is not None and now - copy.heard > _SILENT
+            name for name, copy in self._copies.items() if copy.started is not None and now - copy.last_report > _SILENT
         ]
         if not silent:
             return
@@ -303,7 +303,7 @@ class Driver:
             copy = self._copies.pop(name)
             self._executor.stop(name)
             if copy.number in missing:
-                self._start_again(copy, f"nothing was heard of it for {show_seconds(_SILENT)}")
+                self._start_again(copy, f"it has not reported for {show_seconds(_SILENT)}")
             else:
                 self._finish(copy)
 
@@ -321,13 +321,15 @@ class Driver:
             self._sum.tokens + sum(done.tokens for done in running),
             self._sum.rejected + sum(done.rejected for done in running),
             retries=self._sum.retries + sum(done.retries for done in running),
-            parts=self._words(),
+            parts=self._parts_shown(),
         )
 
-    def _words(self) -> str:
+    def _parts_shown(self) -> str:
         running = sum(copy.started is not None for copy in self._copies.values())
-        again = f", {self._again} started again" if self._again else ""
-        return f"{self._made:,} of {len(self._bytes):,} {self._what}s, {running:,} running{again}"
+        restarts = f", {self._restarts} started again" if self._restarts else ""
+        return f"{self._finished_count:,} of {len(self._bytes):,} {self._what}s, {running:,} running{restarts}"
 
     def _kept(self) -> str:
-        return f"{self._made:,} of {len(self._bytes):,} {self._what}s are done; the same command resumes the run"
+        return (
+            f"{self._finished_count:,} of {len(self._bytes):,} {self._what}s are done; the same command resumes the run"
+        )

@@ -42,7 +42,7 @@ class PartReport:
 
     def line(self) -> str:
         """Return the report as a line of JSON, without the newline."""
-        error = self.error and {"kind": type(self.error).__name__, **_said(self.error)}
+        error = self.error and {"kind": type(self.error).__name__, **_fields_of(self.error)}
         return json.dumps({**self.__dict__, "done": asdict(self.done), "error": error})
 
     @classmethod
@@ -56,7 +56,7 @@ class PartReport:
         return cls(**{**data, "done": Done(**data["done"]), "error": error})
 
 
-def _said(error: ShardmillError) -> dict[str, str | None]:
+def _fields_of(error: ShardmillError) -> dict[str, str | None]:
     return {name: getattr(error, name) for name in ("message", "place", "kept", "hint")}
 
 

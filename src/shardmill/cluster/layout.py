@@ -37,12 +37,12 @@ class FilePiece:
     """The first and the last part that they hold something of."""
     tokens: int
     """Tokens in the piece; while it is open, those of the split before it."""
-    behind: dict[str, int]
-    """The position of the merge in the first part, at the batch in which the first file begins."""
+    merge_position: dict[str, int]
+    """How far the merge is in the first part, at the batch in which the first file begins."""
     val_before: int
     """Tokens of val before that batch, for `--val first:N`."""
-    position: list[int]
-    """The output's position there."""
+    output_position: list[int]
+    """The position of the output there."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Pieces:
 
     def before(self, writer: Writer) -> None:
         """Note the position: a batch is about to be written."""
-        self._behind = dict(writer.state.merge)
+        self._merge_position = dict(writer.state.merge)
         self._tokens = [{split: count["tokens"] for split, count in counts.items()} for counts in writer.state.counts]
         self._positions = [output.position() for output in self._outputs]
 
@@ -105,7 +105,7 @@ class Pieces:
                     continue
                 before = self._positions[i][split][0]
                 piece = self._open.get((i, split)) or self._begin(i, split, before)
-                piece.parts[1] = self._behind.get("part", 0)
+                piece.parts[1] = self._merge_position.get("part", 0)
                 if index > before and (tokens - piece.tokens) * output.dtype.itemsize >= self._size:
                     self._end(piece, index, tokens)
                     self._begin(i, split, index)
@@ -124,10 +124,10 @@ class Pieces:
         return sorted(self._done, key=lambda piece: (piece.split != "val", piece.parts, piece.output, piece.first))
 
     def _begin(self, output: int, split: str, first: int) -> FilePiece:
-        part, tokens = self._behind.get("part", 0), self._tokens[output]
+        part, tokens = self._merge_position.get("part", 0), self._tokens[output]
         position = self._positions[output][split]
         piece = FilePiece(
-            output, split, first, _END, [part, part], tokens[split], self._behind, tokens["val"], position
+            output, split, first, _END, [part, part], tokens[split], self._merge_position, tokens["val"], position
         )  # fmt: skip
         self._open[output, split] = piece
         return piece

@@ -60,6 +60,6 @@ class LocalExecutor(Executor):
         processes = [*self._running.values(), *self._idle]
         self._running, self._idle = {}, []
         for process in processes:
-            process.ask()
+            process.request_end()
         for process in processes:
             process.end()

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from shardmill import __version__
 from shardmill.errors import ShardmillError
-from shardmill.storage import ObjectStore, is_url, write_whole
 
 _NAME = ".parts/driver"
 
@@ -18,21 +17,26 @@ class Mark:
     """The mark, as it is sent to a node."""
 
     out: str
+    in_store: bool
+    """Whether `out` is the URL of an object store."""
     value: str
     version: str
 
     @classmethod
     def leave(cls, out: str) -> Mark:
         """Write a new mark. Raise OutputError or OSError if that fails."""
-        mark = cls(out, secrets.token_hex(8), __version__)
-        if is_url(out):
+        # Imported here: a node reads a mark before anything else, and only one in a store needs these.
+        from shardmill.storage import ObjectStore, is_url, write_whole
+
+        mark = cls(out, is_url(out), secrets.token_hex(8), __version__)
+        if mark.in_store:
             ObjectStore(out).put(_NAME, mark.value.encode())
         else:
             (Path(out) / _NAME).parent.mkdir(parents=True, exist_ok=True)
             write_whole(Path(out) / _NAME, mark.value.encode())
         return mark
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """Return what keeps this machine from making parts, or an empty string."""
         if self.version != __version__:
             return f"it has shardmill {__version__}, and the driver has {self.version}"
@@ -43,7 +47,9 @@ class Mark:
         return "" if found == self.value.encode() else f"its {self.out} is not the driver's"
 
     def _read(self) -> bytes | None:
-        if is_url(self.out):
+        if self.in_store:
+            from shardmill.storage import ObjectStore
+
             stored = ObjectStore(self.out).read(_NAME)
             return stored[0] if stored else None
         path = Path(self.out) / _NAME

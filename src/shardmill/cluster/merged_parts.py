@@ -239,7 +239,7 @@ def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, wr
     state, opened = writer.state, manifest["part"]["open"]
     for name in state.totals:
         state.totals[name] += manifest["part"]["fallbacks"] if name == "fallbacks" else manifest[name]
-    behind = state.merge.get("records", 0)
+    earlier = state.merge.get("records", 0)
     # Earlier parts may hold some of the first source, and later parts some of the last.
     first = next(iter(manifest["sources"]), None)
     for number, block in enumerate(manifest["sources"].blocks() if first else ()):
@@ -248,19 +248,19 @@ def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, wr
             block = json_line({**first, **{name: first[name] + state.here[name] for name in state.here}}) + rest
             state.here = dict.fromkeys(state.here, 0)
         writer.add_sources(block)
-    bad = (first or opened).get("rejected", 0) if behind else 0
+    bad = (first or opened).get("rejected", 0) if earlier else 0
     for name in state.here:
         state.here[name] += opened.get(name, 0)
     for lines in stored.rejects():
-        writer.add_rejects([_renumbered(line, behind) for line in lines[:bad]] + lines[bad:])
+        writer.add_rejects([_renumbered(line, earlier) for line in lines[:bad]] + lines[bad:])
         bad -= min(bad, len(lines))
-    records = opened.get("records", 0) + (0 if first else behind)
+    records = opened.get("records", 0) + (0 if first else earlier)
     state.merge = {"part": part.number + 1, "records": records, "open": state.merge.get("open", 0)}
     writer.pass_bytes(part.bytes)
     writer.check_rejects(f"part {part.number:,}")
 
 
-def _renumbered(line: bytes, behind: int) -> bytes:
-    """Return the line of a reject with its number raised by `behind`."""
+def _renumbered(line: bytes, earlier: int) -> bytes:
+    """Return the line of a reject with its number raised by `earlier`."""
     record = json.loads(line)
-    return json_line({key: value + behind if key in ("line", "row") else value for key, value in record.items()})
+    return json_line({key: value + earlier if key in ("line", "row") else value for key, value in record.items()})

@@ -21,7 +21,7 @@ from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
 from shardmill.documents import Bounds, Position
 from shardmill.errors import BusyError, UsageError
-from shardmill.run import Batch, Destination, EncodedText, Plan, Progress, Rows, Run, Worker, Writer
+from shardmill.run import Batch, Destination, EncodedText, Plan, Progress, Rows, Run, Writer
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
 
@@ -42,7 +42,7 @@ class PartResult:
 
 @dataclass
 class LoadedTokenizer:
-    """The tokenizer of a plan, and engines with warm caches, kept for all parts that a process makes."""
+    """The tokenizer of a plan, and the engines of a part with their filled caches, kept for the next part."""
 
     tokenizer: Tokenizer | None = None
     engines: list[Engine] = field(default_factory=list)
@@ -145,7 +145,7 @@ class PartText(EncodedText):
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check nothing: the merge checks the space for all parts."""
 
-    def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
+    def _limited(self, batches: Iterator[Batch], writer: Writer) -> Iterator[Batch]:
         return batches
 
 

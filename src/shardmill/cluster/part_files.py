@@ -174,14 +174,15 @@ class StoredPart:
         self._rejects = manifest.get("rejects")
         self._dtype = np.dtype(settings.dtype).newbyteorder("<")
 
-    def batches(self, behind: dict[str, int], eots: tuple[str, ...], split: str | None = None) -> Iterator[Batch]:
-        """Yield batches from where a merge stands in this part. A document that is cut across batches is alone in them.
+    def batches(self, position: dict[str, int], eots: tuple[str, ...], split: str | None = None) -> Iterator[Batch]:
+        """Yield batches from a position of the merge in this part.
 
-        Tokens are read when they are written. `split`: only the tokens of that split.
+        A document that is cut across batches is alone in them. Tokens are read when they are written. `split`: only the
+        tokens of that split.
         """
         splits = SPLITS if split is None or self._settings.first else (split,)
         names = [(eot, split, _tokens_name(split, eot)) for eot in eots for split in splits]
-        at = {name: behind.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
+        at = {name: position.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
         for rows, is_open in self._rows(at["rows"], at["open"]):
             marked = {eot: replace(rows, length=rows.length + eot_places(rows, eot)) for eot in eots}
             streams = {eot: Stream(marked[eot], {}) for eot in eots}
@@ -309,5 +310,5 @@ def _unpacked(table: NDArray[Any]) -> Rows:
     return Rows(length, size, val, opens, closes)
 
 
-def _note(behind: dict[str, int], writer: Writer) -> None:
-    writer.state.merge |= behind
+def _note(position: dict[str, int], writer: Writer) -> None:
+    writer.state.merge |= position

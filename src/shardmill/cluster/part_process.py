@@ -24,8 +24,8 @@ from shardmill.errors import ShardmillError
 from shardmill.run import Done, MemoryUse, Progress, most_resident, own_process, resident
 
 _EVERY = 1.0  # seconds between two reports
-_ORDERLY = 0.6  # seconds to record what is done; a command has two seconds to end
-_TAIL = 2000  # bytes of a process's last words on stderr
+_GRACE = 0.6  # seconds to record what is done; a command has two seconds to end
+_TAIL = 2000  # bytes of the end of a process's stderr, which its error quotes
 
 
 class PartProcess:
@@ -35,14 +35,14 @@ class PartProcess:
         """`folder`: the working directory, unless this machine has no such folder."""
         self._node = node
         self._rest = b""
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
         command = [sys.executable, "-m", __name__, out, str(memory or 0), str(workers or 0), node]
         # A session of its own: Ctrl-C at the terminal must reach the driver only, which ends all in order.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self._said,
+            stderr=self._stderr,
             cwd=folder if os.path.isdir(folder) else None,
             start_new_session=True,
         )
@@ -73,12 +73,12 @@ class PartProcess:
             return PartReport("lost", self._node, why=f"its process was ended by {signal.Signals(-code).name}")
         if code == interrupts.CODE:
             return PartReport("lost", self._node, why="its process was interrupted")
-        self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _TAIL))
-        said = self._said.read().decode(errors="replace").strip().splitlines()
-        error = ShardmillError(said[-1] if said else f"its process ended with exit code {code}")
+        self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _TAIL))
+        lines = self._stderr.read().decode(errors="replace").strip().splitlines()
+        error = ShardmillError(lines[-1] if lines else f"its process ended with exit code {code}")
         return PartReport("failed", self._node, error=error)
 
-    def ask(self) -> None:
+    def request_end(self) -> None:
         """Ask it to end; it records what is done."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -86,15 +86,15 @@ class PartProcess:
 
     def end(self) -> None:
         """End it and wait until it is gone, which takes a moment even if it is frozen."""
-        self.ask()
+        self.request_end()
         try:
-            self._process.wait(_ORDERLY)
+            self._process.wait(_GRACE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
-        self._said.close()
+        self._stderr.close()
 
 
 class _Reports(Progress):
@@ -104,8 +104,8 @@ class _Reports(Progress):
         self._node, self._limit, self._stream = node, limit, stream
         self._done = Done()
         self._busy = False
-        self._telling = threading.Lock()
-        threading.Thread(target=self._tell_often, name="shardmill-reports", daemon=True).start()
+        self._sending = threading.Lock()
+        threading.Thread(target=self._send_often, name="shardmill-reports", daemon=True).start()
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         self._limit, self._done = budget.memory, done
@@ -113,10 +113,10 @@ class _Reports(Progress):
     def update(self, done: Done) -> None:
         self._done = done
 
-    def tell(self, kind: str, error: ShardmillError | None = None, *, still: bool = False) -> None:
+    def send(self, kind: str, error: ShardmillError | None = None, *, still: bool = False) -> None:
         """Send a report. `still`: only while something is being made."""
         memory = resident() if kind == "running" else most_resident()
-        with self._telling:
+        with self._sending:
             if still and not self._busy:
                 return
             report = PartReport(kind, self._node, self._done, memory, self._limit, error)
@@ -124,11 +124,11 @@ class _Reports(Progress):
             self._stream.write(report.line().encode() + b"\n")
             self._stream.flush()
 
-    def _tell_often(self) -> None:
+    def _send_often(self) -> None:
         pause = threading.Event()
         while not pause.wait(_EVERY):
             if self._busy:
-                self.tell("running", still=True)
+                self.send("running", still=True)
 
 
 def _listen(tasks: queue.SimpleQueue[tuple[str, int]]) -> None:
@@ -161,15 +161,15 @@ def main() -> None:
     try:
         while True:
             kind, number = tasks.get()
-            reports.tell("running")
+            reports.send("running")
             if kind == "part":
                 limits = {"memory": int(memory) or None, "workers": int(workers) or None}
                 make_part(out, number, progress=reports, loaded=loaded, **limits)  # type: ignore[arg-type]
             else:
                 make_piece(out, number, progress=reports)
-            reports.tell("done")
+            reports.send("done")
     except ShardmillError as error:
-        reports.tell("failed", error)
+        reports.send("failed", error)
         code = error.exit_code
     except KeyboardInterrupt:
         code = interrupts.CODE

@@ -102,7 +102,7 @@ def _write(
     order = dict(layout.orders[piece.output])
     output = open_output(order.pop("format"), folder, **{**order, "dtype": np.dtype(order["dtype"])})
     output.only = {piece.split: range(piece.first, piece.stop)}
-    output.restore({piece.split: piece.position}, ())
+    output.restore({piece.split: piece.output_position}, ())
     files: list[Written] = []
     val, copied = piece.val_before, 0
     with closing(output):
@@ -130,12 +130,12 @@ def _settled(output: Output) -> list[Written]:
 
 def _batches(place: Place, layout: Layout, piece: FilePiece, output: Output) -> Iterator[Batch]:
     """Yield the rows of the parts, from the position that was noted for the piece."""
-    behind = dict(piece.behind)
+    start = dict(piece.merge_position)
     for number in range(piece.parts[0], piece.parts[1] + 1):
         manifest = part_manifest(place, number)
         assert manifest is not None
         part = StoredPart(place, number, manifest, layout.settings)
-        for batch in part.batches(behind, (output.eot,), piece.split):
+        for batch in part.batches(start, (output.eot,), piece.split):
             yield batch
-            behind["open"] = int(not batch.ends)
-        behind = {"open": behind.get("open", 0)}
+            start["open"] = int(not batch.ends)
+        start = {"open": start.get("open", 0)}

@@ -6,7 +6,7 @@ OUT/.parts/pieces.json           which of the final files are written together (
 OUT/.parts/00007/manifest.json   of a part that is whole; it comes into being in one step, if there is none yet
 OUT/.parts/00007/…               what it holds; in a store below a name of whoever made it
 OUT/.parts/piece-00003/…         the same of final files; in a store only their manifest
-OUT/.parts/work/…                what is being made in a folder, and on which machine
+OUT/.parts/unfinished/…          what is being made in a folder, and on which machine
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class FolderPlace(Place):
 
     def work(self, name: str, attempt: int) -> Path:
         # Locks on a shared folder may not work between machines, so each machine has a folder of its own.
-        folder = self._folder / "work" / f"{name}.{socket.gethostname() or 'host'}.{attempt}"
+        folder = self._folder / "unfinished" / f"{name}.{socket.gethostname() or 'host'}.{attempt}"
         with writing_to(folder):
             folder.mkdir(parents=True, exist_ok=True)
         return folder

@@ -14,7 +14,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from shardmill.cluster.executors import Executor, PartReport
@@ -26,13 +26,15 @@ from shardmill.run import default_memory
 from shardmill.units import show_bytes
 
 _log = logging.getLogger(__name__)
-_THREADS = 4  # of a part by default: a node of 64 CPUs runs 16 parts, and a lost one costs little
+# Threads of a part by default, at most: a node of 64 CPUs runs 16 parts, and a lost one costs little. A smaller node
+# runs two parts with half of the threads each, since a part waits for the disk when it begins and ends.
+_THREADS = 4
 _RELAY = 150_000_000  # bytes that the task's own process takes beside the part's; up to 110 MB were seen
 _ANSWER = 10.0  # seconds for the head of a cluster to answer at all
 _PROBE = 60.0  # seconds for every node to start a process and look for the folder
 _EVERY = 1.5  # seconds between two reports of a part: a thousand parts must not keep the driver busy
 _IDLE = 5.0  # seconds for which a process is kept for the next part
-_NEWS = 5.0  # seconds for which the list of nodes is cached
+_NODES_KEPT = 5.0  # seconds for which the list of nodes is cached
 _SUBMITTED = 2  # tasks submitted for each that can run, so that Ray can start the next one without the driver
 
 
@@ -87,8 +89,8 @@ def _relay(
 
     node = str(ray.util.get_node_ip_address())
     yield str(ray.get_runtime_context().get_node_id()), os.getpid(), node
-    if trouble := mark.trouble():  # a node that joined after the others were asked
-        error = UsageError(f"the node {node} cannot make parts: {trouble}")
+    if problem := mark.problem():  # a node that joined after the others were asked
+        error = UsageError(f"the node {node} cannot make parts: {problem}")
         yield PartReport("failed", node, error=error).line()
         return
     # Imported, since Ray sends a copy of this function to the node, with globals of its own.
@@ -121,10 +123,10 @@ def _get_ready(mark: Mark, memory: int, workers: int, folder: str) -> str:
 
     from shardmill.cluster.ray_executor import _spare
 
-    trouble = mark.trouble()
-    if not trouble:
+    problem = mark.problem()
+    if not problem:
         _spare.start(mark.out, memory, workers, str(ray.util.get_node_ip_address()), folder)
-    return trouble
+    return problem
 
 
 def _end_frozen(process: int) -> None:
@@ -140,7 +142,16 @@ def _end_frozen(process: int) -> None:
         return
 
 
-def _knock(address: str) -> None:
+def default_workers(nodes: Sequence[Mapping[str, float]], memory: int | None) -> int:
+    """Return the threads of a part from the resources of all nodes; `memory`: of a part, if it was given."""
+    largest = max(nodes, key=lambda node: node.get("CPU", 0), default={})
+    cpus = int(largest.get("CPU", 0))
+    half = max(1, min(_THREADS, cpus // 2))
+    two_fit = 2 * ((memory or default_memory(half)) + _RELAY) <= largest.get("memory", 0)
+    return half if two_fit else max(1, min(_THREADS, cpus))
+
+
+def _check_listening(address: str) -> None:
     """Raise OSError if nobody listens there; Ray itself would try for minutes."""
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
@@ -160,7 +171,7 @@ class RayExecutor(Executor):
         self._task: Any = None
         self._tasks: dict[int, Any] = {}
         self._where: dict[int, list[Any]] = {}
-        self._looked = 0.0
+        self._slots_counted = 0.0
         self._slots = 0
 
     def open(self) -> None:
@@ -169,8 +180,7 @@ class RayExecutor(Executor):
             return
         if not self._ray.is_initialized():
             self._join()
-        most = max((int(node["Resources"].get("CPU", 0)) for node in self._nodes()), default=0)
-        self._workers = self._workers or max(1, min(_THREADS, most))
+        self._workers = self._workers or default_workers([node["Resources"] for node in self._nodes()], self._memory)
         self._memory = self._memory or default_memory(self._workers)
         if self.room() < 1:
             raise UsageError(
@@ -186,7 +196,7 @@ class RayExecutor(Executor):
         address = self._address or os.environ.get("RAY_ADDRESS") or "auto"
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            _knock(address)
+            _check_listening(address)
             self._ray.init(
                 address=address, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR
             )  # fmt: skip
@@ -222,14 +232,14 @@ class RayExecutor(Executor):
         answered, silent = self._ray.wait(list(asked), num_returns=len(asked), timeout=_PROBE)
         for answer in answered:
             try:
-                trouble = self._ray.get(answer)
+                problem = self._ray.get(answer)
             except self._ray.exceptions.RayTaskError as why:
-                trouble = f"it cannot run shardmill: {why.cause or why}"
+                problem = f"it cannot run shardmill: {why.cause or why}"
             except self._ray.exceptions.RayError:
                 continue  # the node is gone; Ray will not send parts there
-            if trouble:
+            if problem:
                 raise UsageError(
-                    f"the node {asked[answer]} cannot make parts: {trouble}",
+                    f"the node {asked[answer]} cannot make parts: {problem}",
                     hint="sources and output have to be on a shared folder, or in a store (s3://, gs://, az://), "
                     "and every node needs the same release of shardmill",
                 )
@@ -244,9 +254,9 @@ class RayExecutor(Executor):
         return self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(function)
 
     def room(self) -> int:
-        if time.monotonic() > self._looked + _NEWS:
+        if time.monotonic() > self._slots_counted + _NODES_KEPT:
             self._slots = sum(map(self._fitting, self._nodes()))
-            self._looked = time.monotonic()
+            self._slots_counted = time.monotonic()
         return _SUBMITTED * self._slots - len(self._tasks)
 
     def start(self, copy: int, number: int) -> None:
@@ -277,16 +287,16 @@ class RayExecutor(Executor):
         """Return the next report of a task; the first thing a task yields is where it runs."""
         known = self._ray.exceptions
         try:
-            said = self._ray.get(next(task))
+            item = self._ray.get(next(task))
         except StopIteration:
-            return PartReport("lost", why="its task ended without a word")
+            return PartReport("lost", why="its task ended without a report")
         except known.RayTaskError as why:
             return PartReport("failed", error=ShardmillError(f"the task of a part failed: {why.cause or why}"))
         except known.RayError as why:
             return PartReport("lost", why=str(why).splitlines()[0])
-        if isinstance(said, str):
-            return PartReport.read(said)
-        *self._where[copy], name = said
+        if isinstance(item, str):
+            return PartReport.read(item)
+        *self._where[copy], name = item
         return PartReport("running", name)
 
     def stop(self, copy: int) -> None:

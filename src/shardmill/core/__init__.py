@@ -85,7 +85,6 @@ def library() -> ctypes.CDLL:
 
 # After the binding, since all of these use it.
 from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, parse_ranks, room  # noqa: E402
-from shardmill.core.pages import find_texts, gather, snappy  # noqa: E402
 from shardmill.core.reading import (  # noqa: E402
     BLANK,
     LEFT,
@@ -93,9 +92,12 @@ from shardmill.core.reading import (  # noqa: E402
     JsonLines,
     content_hash,
     find,
+    find_texts,
+    gather,
     is_utf8,
     json_lines,
     not_normal,
+    snappy,
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The core's functions for reading: one field of JSON Lines, separators, UTF-8, normal forms, and hashes of documents.
+"""The core's functions for reading: JSON Lines, separators, UTF-8, normal forms, hashes of documents, parquet pages.
 
 simd=False uses plain C, which gives the same results.
 """
@@ -97,3 +97,44 @@ def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int,
     )
     assert done == 0, done
     return hashes
+
+
+# Pages of parquet columns. None or a negative number stands for bytes that are damaged.
+
+
+def find_texts(data: NDArray[np.uint8], at: int, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Where the texts from `at` on are, each after its length in four bytes; their lengths; where the last ends."""
+    starts, lengths = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    end = library().sm_texts(data.ctypes.data, len(data), at, rows, starts.ctypes.data, lengths.ctypes.data)
+    return starts, lengths, end
+
+
+def gather(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    prefixes: NDArray[np.int64] | None,
+    out: NDArray[np.uint8],
+    at: int,
+) -> int:
+    """Copy texts into `out` from `at` on, each after a prefix of the one before it; returns where they end."""
+    starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    end: int = library().sm_gather(
+        data.ctypes.data,
+        len(data),
+        starts.ctypes.data,
+        lengths.ctypes.data,
+        None if prefixes is None else prefixes.ctypes.data,
+        len(starts),
+        out.ctypes.data,
+        at,
+        len(out),
+    )
+    return end
+
+
+def snappy(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8] | None:
+    """The bytes that Snappy has compressed, if they are exactly `size`."""
+    out = np.empty(size, np.uint8)
+    made = library().sm_snappy(stored.ctypes.data, len(stored), out.ctypes.data, size)
+    return out if made == size else None

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from shardmill.dataset.showing import show, show_text, visible
     from shardmill.dataset.verification import Report, verify
 
-# Imported when asked for: who only opens a dataset need not load what makes one.
+# Imported on first use: a program that only opens a dataset does not load the code that makes one.
 __all__, __getattr__ = lazily(
     "shardmill.dataset",
     {

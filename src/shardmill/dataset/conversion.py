@@ -94,7 +94,7 @@ def convert(
 
 
 class StoredTokens(Producer):
-    """The splits of a dataset one after another, with EOT where the outputs want it.
+    """The splits of a dataset one after another, with EOT where the outputs need it.
 
     A position counts tokens, of all splits together.
     """

@@ -1,4 +1,4 @@
-"""Open what was written: splits as sequences of tokens, documents, text."""
+"""Open a dataset: its splits as sequences of tokens, documents and text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shardmill.tokens import Tokenizer
 
 _BLOCK = 1 << 18  # tokens read at a time while documents are iterated over
-_FAR = 4096  # tokens between two that are wanted: from here on each is read alone
+_FAR = 4096  # the step of a slice from which on each token is read by itself
 
 
 def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> Dataset:
@@ -39,7 +39,7 @@ def open_dataset(folder: str | os.PathLike[str], format: str | None = None) -> D
 
 def tokenizer_of(manifest: dict[str, Any]) -> Tokenizer:
     """The tokenizer that a dataset was made with; MismatchError when the one of that name has changed, UsageError."""
-    from shardmill.tokens import load_tokenizer  # slow to import, and not everybody who opens a dataset needs it
+    from shardmill.tokens import load_tokenizer  # slow to import, and often not needed
 
     known, options = manifest["tokenizer"], manifest["options"]
     spec, pattern = options.get("tokenizer") or known["name"], options.get("pattern")
@@ -261,7 +261,7 @@ def document_index(split: Split) -> DocumentIndex:
 
 
 def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:
-    """By listing each folder once: a thousand files are not worth a thousand questions."""
+    """Compare the sizes of all files with the manifest. Each folder is listed once: no system call for each file."""
     files = [file for split in splits.values() for file in split["files"]]
     sizes: dict[str, int] = {}
     for prefix in {str(Path(file["name"]).parent) for file in files}:

@@ -3,8 +3,8 @@
     for x, y in data["train"].batches(batch=8, block=1024, rank=0, world=1, seed=0): ...
 
 An epoch is every whole block of a split once: block b is x = tokens[b·block : (b+1)·block], and y the same one token
-later. The order is a list of blocks that all ranks share and nobody holds in memory; each step takes the next
-batch·world of it. So a state is a number, and means the same for every rank and for any other number of ranks.
+later. The order of blocks is the same for all ranks and is never held in memory; each step takes the next batch·world
+blocks. So a state is a number, and means the same for every rank and for any other number of ranks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Step = tuple[int, int]
 
 
 class Packed(NamedTuple):
-    """Where documents are in a batch. Each row begins anew: what came before its first token is not known."""
+    """Where documents are in a batch. Each row is treated as if a document began with it."""
 
     document: NDArray[np.int32]
     """For each token the number of its document in the row: attention is for tokens that have the same one."""
@@ -98,7 +98,7 @@ class Batches:
         return self.epochs * (whole + int(self.last == "short" and rest > self.rank))
 
     def __iter__(self) -> Iterator[Any]:
-        """From where it stands to the end of its epochs; to iterate again is to have the next ones."""
+        """From the current position to the end of the epochs; iterating again gives the next epochs."""
         workers, worker = _workers()
         own = self._workers > 1
         if own and workers != self._workers:
@@ -167,7 +167,7 @@ class Batches:
             epoch, blocks = epoch + 1, 0
 
     def _after(self, step: Step) -> Step:
-        """The step after one, for all ranks: also for one that has no block in it."""
+        """The step after this one, for all ranks: also for a rank that has no block in it."""
         epoch, before = step[0], step[1] + self._stride
         left = self.blocks - before
         return (epoch, before) if left >= (self._stride if self.last == "drop" else 1) else (epoch + 1, 0)
@@ -260,7 +260,7 @@ def _with_torch() -> type[Batches]:
 
 
 def _rebuild(state: dict[str, Any]) -> Batches:
-    """In a worker process that was started anew, where torch may not be imported yet."""
+    """Rebuild it in a new worker process, where torch may not be imported yet."""
     _torch("torch.utils.data")
     batches = object.__new__(_with_torch())
     batches.__dict__.update(state)

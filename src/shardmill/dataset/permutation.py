@@ -1,7 +1,7 @@
-"""A pseudo-random order of any number of things that needs no memory for the order.
+"""A pseudo-random permutation of any size that needs no memory for the order.
 
-A Feistel network shuffles the numbers below a power of four; where one lands outside, it walks on until it is inside.
-That is a permutation whatever the round function is, so no number comes twice and none is left out.
+A Feistel network permutes the numbers below a power of four. A result that is too large is permuted again until it is
+small enough. That is a permutation whatever the round function is: no number occurs twice, and none is left out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Permutation:
         self._keys = [np.uint64(mixed(state + i)) for i in range(1, _ROUNDS + 1)]
 
     def __call__(self, places: NDArray[Any]) -> NDArray[np.int64]:
-        """What stands at some places of the order."""
+        """The numbers at some places of the order."""
         values = self._shuffled(places.astype(np.uint64))
         outside = np.flatnonzero(values >= self.size)
         while len(outside):
@@ -47,7 +47,7 @@ class Permutation:
 
 
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Steele, Lea and Flood's splitmix64: every bit of a number has a say in every bit of the result."""
+    """Steele, Lea and Flood's splitmix64: every bit of the result depends on every bit of the number."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

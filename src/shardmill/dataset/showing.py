@@ -36,11 +36,11 @@ def show(
     at: int | None = None,
     paint: Callable[[int, str], str] | None = None,
 ) -> Iterator[str]:
-    """Some documents, a heading and the text of each; `tokens`: of a document at the most.
+    """Some documents, a heading and the text of each; `tokens`: the most that are shown of a document.
 
     From the `first` on, or drawn at `random` with a `seed`, or those from the one on that holds the token `at`.
-    `paint` tells tokens apart, given their number and text; without it a line stands between them. UsageError when
-    there is no such split, document or token.
+    `paint(number, text)` colours a token; without it a line stands between tokens. UsageError when there is no such
+    split, document or token.
     """
     name = split or next(iter(data))
     if name not in data:
@@ -133,7 +133,7 @@ def visible(letter: str) -> str:
 
 
 def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
-    """(heading, tokens) from document `first` on; where nothing separates documents, of stretches of tokens."""
+    """(heading, tokens) of each document from `first` on; of stretches of tokens if nothing separates documents."""
     if not _separated(split):
         for start in range(first * tokens, len(split), tokens):
             yield _stretch(split, start, tokens)

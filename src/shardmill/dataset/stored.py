@@ -1,4 +1,4 @@
-"""Stored tokens: a dataset of ours or files of other tools, with EOT moved to where it is wanted."""
+"""Stored tokens: a dataset of ours or files of other tools, with EOT moved to where an output needs it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Marked:
     continues: bool = False
     """Its first document began in the other split: the stream was cut there, and not between documents."""
     open: bool = False
-    """Its last document goes on in the other split."""
+    """Its last document continues in the other split."""
 
     def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """The tokens from `at` on, as they are: (where a block begins, its tokens)."""
@@ -55,7 +55,7 @@ class Marked:
     def _by_marks(
         self, start: int, block: NDArray[Any], eot: str, mark: int, last: bool
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Its tokens, and where documents end in them; they are told by EOT alone."""
+        """Its tokens, and where documents end in them; only EOT says that."""
         if eot == "none":
             marks = np.flatnonzero(block == mark)
             return np.delete(block, marks), np.unique(marks - np.arange(len(marks)))
@@ -72,7 +72,7 @@ class Marked:
     def _by_index(
         self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex, last: bool
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Its tokens, and where documents end in them; they are listed in an index, and may lack their EOT."""
+        """Its tokens, and where documents end in them; an index says that, and EOT may be missing."""
         ends = index.ends(start, start + len(block), block) - start
         if eot == self.eot or self.mark is None:
             return block, ends
@@ -110,7 +110,7 @@ class Origin:
     """Prefix of file names."""
     format: str
     version: str
-    """Another one for other tokens."""
+    """Differs if the tokens differ."""
     dtype: np.dtype[Any]
     """The type in which to write them."""
     width: int

@@ -20,6 +20,7 @@ _MANIFEST: dict[str, Any] = {
     **_OUTPUT,
     "fingerprint": str,
     "documents": int,
+    "empty": int,
     "rejected": int,
     "options": {
         "tokenizer?": str,

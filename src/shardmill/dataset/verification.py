@@ -17,7 +17,7 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
-from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
+from shardmill.dataset.dataset import Dataset, document_index, open_dataset, tokenizer_of
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
@@ -36,7 +36,7 @@ _LONGEST = 1 << 20  # tokens of a document that a sample encodes again; the libr
 
 @dataclass
 class Report:
-    """What was looked at, and what is wrong with it."""
+    """What was checked, and what is wrong."""
 
     folder: str
     files: int = 0
@@ -74,8 +74,8 @@ def verify(
 ) -> Report:
     """Check a dataset: sizes, sha256, counts, ids, EOT; `sample` documents encoded again; with `source` all of them.
 
-    One in an object store is read once, and no document is encoded again.
-    Gives a report, whose `damage` is empty when all is well. UsageError when there is no dataset.
+    A dataset in an object store is read once, and no document is encoded again.
+    Return a report, whose `damage` is empty if nothing is wrong. UsageError when there is no dataset.
     """
     started = time.monotonic()
     folder = arguments.path("folder", folder)
@@ -91,16 +91,8 @@ def verify(
     check.load_tokenizer()
     for described in each_output(manifest):
         check.check_output(described)
-    if "rejects" in manifest:
-        check.check_rejects()
-    try:
-        for _ in manifest.get("sources", ()):  # which are parsed only now
-            pass
-    except DamageError as why:
-        report.damage.append(why.message)
-    written = sum(split["documents"] for split in manifest["splits"].values())
-    if written != manifest["documents"]:
-        report.damage.append(f"manifest.json: splits hold {written:,} documents, not {manifest['documents']:,}")
+    check.check_rejects()
+    check.check_counts()
     if source and not report.damage:
         tell("reading the sources again")
         try:
@@ -126,6 +118,7 @@ class _Verification:
         self._tokenizer: Tokenizer | None = None
         self.converted = "converted" in self.manifest
         self._parsed = self.manifest["options"].get("specials") == "parse"
+        self._first = str(self.manifest["options"].get("val")).startswith("first:")
 
     def load_tokenizer(self) -> None:
         """Load what encodes the sampled documents again, or note why that cannot be done."""
@@ -148,6 +141,8 @@ class _Verification:
                 self._damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
         expected = sum(split["documents"] for split in splits.values())
         self.report.documents += expected
+        if format_named(described["format"]).indexed and self.store is None and not self._damage:
+            self._check_index(described)
         if described["eot"] == "none" or self._damage or self._parsed:
             return
         # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
@@ -158,11 +153,29 @@ class _Verification:
         elif self._sample and self._tokenizer is not None:
             self._encode_again(described, self._tokenizer)
 
+    def _check_index(self, described: dict[str, Any]) -> None:
+        """Compare the number of documents that the index of each split lists with the manifest's."""
+        data, splits = open_dataset(self.folder, described["format"]), described["splits"]
+        # A document that is cut between two splits is listed in both, and counts where it ends: one at the border of
+        # `--val first:N`, and long text without separators, which is dealt out in spans.
+        long = sum(split["bytes"] for split in splits.values()) // SPAN if self._spans(described) else 0
+        for name, split in splits.items():
+            cut = long + int(self.converted or (name == "val" and self._first))
+            listed, counted = len(document_index(data[name])), split["documents"]
+            if not counted - cut * self.converted <= listed <= counted + cut:
+                self._damage.append(
+                    f"{described['format']}: the index of {name} lists {listed:,} documents of {counted:,}"
+                )
+
+    def _spans(self, described: dict[str, Any]) -> bool:
+        """Whether a long text may be dealt out to both splits."""
+        return self.manifest["options"].get("separator") is None and "val" in described["splits"]
+
     def _scan(self, described: dict[str, Any], name: str, split: dict[str, Any]) -> _Scan:
         """Read all files of a split."""
-        kind, ids, options = format_named(described["format"]), self.manifest["tokenizer"], self.manifest["options"]
+        kind, ids = format_named(described["format"]), self.manifest["tokenizer"]
         scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
-        scan.inside |= name == "train" and str(options.get("val")).startswith("first:")
+        scan.inside |= name == "train" and self._first
         scan.lenient = self.converted or self._parsed
         for entry in split["files"]:
             self._tell(entry["name"])
@@ -206,8 +219,35 @@ class _Verification:
         if digest.hexdigest() != entry["sha256"]:
             self._damage.append(f"{name}: its sha256 is not that of the manifest")
 
+    def check_counts(self) -> None:
+        """Check that splits and sources have the documents that the manifest counts in all."""
+        manifest, counted = self.manifest, dict.fromkeys(("documents", "empty", "rejected"), 0)
+        written = sum(split["documents"] for split in manifest["splits"].values())
+        if written != manifest["documents"]:
+            self._damage.append(f"{MANIFEST}: splits hold {written:,} documents, not {manifest['documents']:,}")
+        try:
+            for source in manifest["sources"]:  # which are parsed only now
+                for kind in counted:
+                    counted[kind] += 0 if self.converted else source[kind]
+        except DamageError as why:
+            self._damage.append(why.message)
+        except (TypeError, KeyError) as why:
+            self._damage.append(f"{MANIFEST}: a source is not described as shardmill does it: {why}")
+        else:
+            self._damage += [
+                f"{MANIFEST}: the sources have {count:,} {kind}, not {manifest[kind]:,}"
+                for kind, count in counted.items()
+                if not self.converted and count != manifest[kind]
+            ]
+
     def check_rejects(self) -> None:
-        lines, entry, expected = 0, self.manifest["rejects"], self.manifest["rejected"]
+        """Check that the bad documents are listed, each once."""
+        lines, expected = 0, self.manifest["rejected"]
+        entry = self.manifest.get("rejects")
+        if entry is None:
+            if expected and not self.converted:
+                self._damage.append(f"{MANIFEST}: no file lists the {expected:,} rejects")
+            return
 
         def count(block: memoryview) -> None:
             nonlocal lines
@@ -228,11 +268,11 @@ class _Verification:
             self._notes.append(f"no document was encoded again: {why.message}")
             return
         draw = random.Random(self.manifest["fingerprint"])
-        spans = self.manifest["options"].get("separator") is None and "val" in described["splits"]
+        spans = self._spans(described)
         skipped = 0
         for file, tokens in _documents(open_dataset(self.folder, described["format"]), self._sample, draw):
             text = b"" if tokens is None else tokenizer.decode(tokens)
-            # A longer document without a separator may be dealt in spans, with parts of others beside it.
+            # A longer document without a separator may be divided into spans, with spans of others beside it.
             if tokens is None or (spans and len(text) > SPAN):
                 skipped += 1
                 continue
@@ -313,8 +353,8 @@ class _Scan:
 
 
 def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:
-    """Documents around tokens drawn at random, without EOT, each once and with its file; None: one that cannot be had
-    whole."""
+    """Documents around tokens drawn at random, without EOT, each once and with its file; None: a document that is not
+    whole in what was read."""
     splits = [data[name] for name in data if len(data[name])]
     weights = list(accumulate(map(len, splits)))
     seen: set[tuple[str, int | None, int | None]] = set()

@@ -10,10 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.columns import Column, runs
+from shardmill.documents.columns import Column, gathered, runs
 from shardmill.errors import SourceError
-
-_RESERVED = 16 << 20  # bytes that Arrow may reserve at once for the values of a dictionary
 
 
 def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
@@ -53,15 +51,27 @@ def _is_text(kind: pa.DataType) -> bool:
 def columns_of(batch: pa.RecordBatch, path: Sequence[str], size: int, *, copied: bool) -> Iterator[Column]:
     """The texts at the path in columns of about `size`; `copied`: these do not keep the batch in memory.
 
-    ArrowInvalid for offsets that lead elsewhere: a damaged file may hold any, and other functions trust them.
+    ArrowInvalid for offsets out of range: a damaged file may hold any, and other functions do not check them.
     """
     array = _array_at(batch, path)
-    sizes = _text_bytes(array)
-    for first, last in runs(sizes, valid_rows(array), size):
-        part = array.slice(first, last - first)
-        part = _decoded(part) if pt.is_dictionary(part.type) else part
-        data, offsets = layout(part)
-        yield Column(data.copy() if copied else data, offsets, valid_rows(part) if part.null_count else None)
+    valid, coded = valid_rows(array), pt.is_dictionary(array.type)
+    data, offsets = layout(array.dictionary if coded else array)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    if coded:
+        indices = array.indices.cast(pa.int64())
+        numbers = np.frombuffer(indices.buffers()[1], np.int64, len(indices), 8 * indices.offset)
+        valid[valid] = valid_rows(array.dictionary)[numbers[valid]]  # a value may be null too
+        numbers = numbers[valid]
+        (starts, lengths), ends = np.zeros((2, len(valid)), np.int64), offsets[numbers + 1]
+        starts[valid] = offsets[numbers]
+        lengths[valid] = ends - offsets[numbers]
+    for first, last in runs(lengths, valid, size):
+        if coded:
+            text = gathered(data, starts[first:last], lengths[first:last])
+        else:
+            text = data[offsets[first] : offsets[last]]
+            text = text.copy() if copied else text
+        yield Column.of(text, lengths[first:last], valid[first:last])
 
 
 def _array_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
@@ -92,34 +102,6 @@ def _checked(array: pa.Array) -> pa.Array:
     return (array.cast(pa.binary()) if pt.is_fixed_size_binary(array.type) else array).cast(pa.large_binary())
 
 
-def _text_bytes(array: pa.Array) -> NDArray[np.int64]:
-    """Bytes of text in each row; a dictionary's rows are not decoded for that."""
-    if pt.is_dictionary(array.type):
-        lengths = _text_bytes(array.dictionary)
-        indices = array.indices.cast(pa.int64())
-        numbers = np.frombuffer(indices.buffers()[1], np.int64, len(indices), 8 * indices.offset)
-        if array.null_count:
-            numbers = np.where(valid_rows(array), numbers, len(lengths))
-        return np.append(lengths, 0)[numbers]
-    sizes = np.diff(_offsets(array))
-    if array.null_count:  # there may be bytes behind a null
-        sizes[~valid_rows(array)] = 0
-    return sizes
-
-
-def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """The values that a dictionary's rows stand for.
-
-    Arrow reserves the mean length of an entry for each row: 800 MB for 50 short rows beside one entry of 32 MB. So few
-    rows are decoded at once where entries are long.
-    """
-    mean = array.dictionary.nbytes // max(1, len(array.dictionary))
-    rows = max(1, _RESERVED // max(1, mean))
-    if len(array) <= rows:
-        return array.dictionary_decode()
-    return pa.concat_arrays([array.slice(first, rows).dictionary_decode() for first in range(0, len(array), rows)])
-
-
 # Between numpy and Arrow, where pyarrow's own functions would import pandas if it is installed: a third of a second.
 
 
@@ -132,27 +114,9 @@ def valid_rows(array: pa.Array) -> NDArray[np.bool_]:
 
 def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """The data and offsets of an array of large_binary, beginning at 0."""
-    offsets, data = _offsets(array), array.buffers()[2]
+    _, ends, data = array.buffers()
+    if ends is None or len(array) == 0:
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    offsets = np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
     view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
     return view[offsets[0] : offsets[-1]], offsets - offsets[0]
-
-
-def _offsets(array: pa.Array) -> NDArray[np.int64]:
-    """Where each row of an array of large_binary begins in its data, and where the last ends."""
-    ends = array.buffers()[1]
-    if ends is None or len(array) == 0:
-        return np.zeros(len(array) + 1, np.int64)
-    return np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
-
-
-def large_binary(data: object, offsets: NDArray[np.int64], valid: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An array of the texts between the offsets."""
-    mask = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    ends = pa.py_buffer(np.ascontiguousarray(offsets, np.int64))
-    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, [mask, ends, pa.py_buffer(data)])
-
-
-def taken(array: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
-    """Some rows of an array, in the given order."""
-    numbers = pa.py_buffer(np.ascontiguousarray(rows, np.int64))
-    return array.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, numbers]))

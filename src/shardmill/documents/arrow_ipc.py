@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pt
 
-from shardmill.documents import arrow_texts
 from shardmill.documents.arrow_columns import find_column
 from shardmill.documents.arrow_messages import (
     CONTINUES,
@@ -24,7 +23,7 @@ from shardmill.documents.arrow_messages import (
     kind_at,
     read_message,
 )
-from shardmill.documents.arrow_texts import Content, Dictionary, memory_of, texts_of
+from shardmill.documents.arrow_texts import Content, Dictionary, texts_of
 from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
 from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.reading import Memory, Reading
@@ -38,6 +37,8 @@ PADDING = 64
 STEP = 1 << 15
 # A header becomes lists of numbers, which take so many times its bytes.
 HEADER = 16
+# Bytes of values that are added to a dictionary at once.
+ADDED = 1 << 21
 # A file begins with its mark, padded to this. No message has a header that is shorter than that of an empty schema.
 FILE_START, SHORTEST = 8, 32
 
@@ -68,7 +69,7 @@ class ArrowReader(RowsReader):
             return []
         with suppress(ValueError):  # reading from the start will say what is wrong
             found = [message for message in self._stream(feed, Reading()).messages() if message.kind == RECORD_BATCH]
-            return [Part(each.batch.rows, each.size, each.size) for each in found if each.batch]
+            return [Part(each.rows, each.size, each.size) for each in found]
         return []
 
     def _stream(self, feed: Feed, reading: Reading) -> _Stream:
@@ -116,13 +117,13 @@ class _Stream:
                 schema = pa.ipc.read_schema(pa.py_buffer(CONTINUES + length + message.header))
                 path = find_column(schema, self._reading.text_field, self._name)
                 number = dictionary_id(message.header, schema, path)
-            elif schema is None or message.batch is None:
+            elif schema is None or message.kind not in (DICTIONARY_BATCH, RECORD_BATCH):
                 raise ValueError("a message of another kind stands where a batch should")
             elif message.kind == DICTIONARY_BATCH:
                 if message.dictionary == number and message.begin not in (read := read or set()):
                     self._add(dictionary, kind_at(schema, path).value_type, message)
-            elif message.batch.rows <= skip:
-                skip -= message.batch.rows
+            elif message.rows <= skip:
+                skip -= message.rows
             else:
                 if number >= 0 and read is None:
                     following = self._following(message, number)
@@ -200,15 +201,15 @@ class _Stream:
         schema = pa.schema([("value", kind)])
         try:
             # A value is needed whole, however large, but only if there is memory for it.
-            for values in self._batch(schema, ("value",), message, arrow_texts.PIECE // 4, largest=1 << 62):
-                copied = min(dictionary.bytes, arrow_texts.PIECE) + 2 * memory_of(values)
+            for values in self._batch(schema, ("value",), message, ADDED, largest=1 << 62):
+                copied = min(dictionary.bytes, 4 * ADDED) + 2 * (values.size + 9 * len(values))
                 self.memory.need("a dictionary", dictionary.bytes + copied)
                 dictionary.add(values)
             self.memory.need("a dictionary", dictionary.bytes)
         except BudgetError:
             # The memory that the error names has to suffice for later additions as well.
             if isinstance(self._feed, FileFeed):
-                self.memory.need("a dictionary", dictionary.bytes + 2 * arrow_texts.PIECE + self._later(message))
+                self.memory.need("a dictionary", dictionary.bytes + 8 * ADDED + self._later(message))
             raise
 
     def _following(self, message: Message, number: int) -> list[Message]:
@@ -225,9 +226,9 @@ class _Stream:
         rest = _Stream(self._feed, self._name, Reading(), message.begin + message.size)
         now, most = 0, 0
         for each in [message, *rest.messages()]:
-            if each.batch is not None and each.dictionary == message.dictionary:
-                contents = rest._contents(each.batch.buffers, each)
-                now = sum(content.length for content in contents) + 4 * each.batch.rows + now * each.delta
+            if each.dictionary == message.dictionary:
+                contents = rest._contents(each.buffers, each)
+                now = sum(content.length for content in contents) + 4 * each.rows + now * each.delta
                 most = max(most, now)
         return most
 
@@ -235,22 +236,21 @@ class _Stream:
         self,
         schema: pa.Schema,
         path: tuple[str, ...],
-        message: Message,
+        batch: Message,
         size: int,
         largest: int,
         dictionary: Dictionary | None = None,
     ) -> Iterator[Column]:
         """The rows of one column of a batch."""
-        batch = message.batch
-        if batch is None or not batch.rows:
+        if not batch.rows:
             return
-        indexes, kind = field_indexes(schema, path, message.version), kind_at(schema, path)
+        indexes, kind = field_indexes(schema, path, batch.version), kind_at(schema, path)
         buffers = [index.buffers(batch) for index in indexes]
         if any(batch.nodes[index.node][0] != batch.rows for index in indexes):
             raise ValueError("a column does not have the rows of its batch")
         # Where nothing is null there need be no validity bits.
         masks = [own[0] for index, own in zip(indexes, buffers, strict=True) if own and batch.nodes[index.node][1]]
-        contents = self._contents([*masks, *buffers[-1][1:]], message)
+        contents = self._contents([*masks, *buffers[-1][1:]], batch)
         own = contents[len(masks) :]
         if pt.is_string_view(kind) or pt.is_binary_view(kind):
             # Views lead anywhere in their buffers, so all of these are needed.
@@ -261,13 +261,12 @@ class _Stream:
     def _need_row(self, size: int) -> None:
         self.memory.need("a row", 2 * size if size > LONG_TEXT else 0)
 
-    def _contents(self, spans: list[Span], message: Message) -> list[Content]:
+    def _contents(self, spans: Sequence[Span], message: Message) -> list[Content]:
         """The contents of these buffers, each to be read from its start on.
 
         A file is read wherever they are. Of a stream that only goes forward, all but the last buffer are read first, as
         they are stored.
         """
-        assert message.batch is not None
         stored: list[Any] = []
         last = max((span.start for span in spans if span.length), default=0)
         forward = not isinstance(self._feed, FileFeed)
@@ -276,7 +275,7 @@ class _Stream:
         for span in spans:
             one = _StoredBuffer(self, message.begin + span.start, span.length)
             stored.append(io.BytesIO(one.read(span.length)) if forward and span.start < last else one)
-        return [Content(raw, span.length, message.batch.codec) for raw, span in zip(stored, spans, strict=True)]
+        return [Content(raw, span.length, message.codec) for raw, span in zip(stored, spans, strict=True)]
 
     def read_at(self, place: int, n: int) -> bytes:
         """Bytes of a body; a stream that only goes forward must be read in order."""

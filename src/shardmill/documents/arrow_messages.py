@@ -29,21 +29,8 @@ class Span(NamedTuple):
     length: int
 
 
-class BatchHeader(NamedTuple):
-    """What the header of a record batch says."""
-
-    rows: int
-    nodes: list[tuple[int, int]]
-    """Length and number of nulls of each field, nested ones included."""
-    buffers: list[Span]
-    codec: str
-    """How each buffer is compressed; empty: it is not."""
-    view_buffers: list[int]
-    """How many buffers of text each field of views has."""
-
-
 class Message(NamedTuple):
-    """What the header of a message says."""
+    """What the header of a message says; of a schema only the first fields."""
 
     header: bytes
     kind: int
@@ -51,8 +38,14 @@ class Message(NamedTuple):
     begin: int
     """Where its body begins, and how many bytes that has."""
     size: int
-    batch: BatchHeader | None = None
-    """Of a batch or a dictionary."""
+    rows: int = 0
+    nodes: Sequence[tuple[int, int]] = ()
+    """Length and number of nulls of each field, nested ones included."""
+    buffers: Sequence[Span] = ()
+    codec: str = ""
+    """How each buffer is compressed; empty: it is not."""
+    view_buffers: Sequence[int] = ()
+    """How many buffers of text each field of views has."""
     dictionary: int = -1
     """The number of the dictionary that this is, or adds to."""
     delta: bool = False
@@ -69,7 +62,7 @@ class FieldIndex(NamedTuple):
     """View columns before it, and up to its end: each batch says how many text buffers they have."""
     views_end: int
 
-    def buffers(self, batch: BatchHeader) -> list[Span]:
+    def buffers(self, batch: Message) -> Sequence[Span]:
         """Its buffers in a batch, the validity bits first; a column of nothing but nulls has none."""
         counts = batch.view_buffers
         if self.views_end > len(counts) or min(counts, default=0) < 0:
@@ -90,7 +83,7 @@ class _Table:
 
     def _get(self, form: str, place: int) -> int:
         if not 0 <= place <= len(self._data) - struct.calcsize(form):
-            raise ValueError("a header leads outside of itself")
+            raise ValueError("an offset in a header points outside of it")
         value: int = struct.unpack_from(form, self._data, place)[0]
         return value
 
@@ -112,7 +105,7 @@ class _Table:
         target = self._target(slot)
         count = self._get("<I", target) if target else 0
         if target + 4 + count * size > len(self._data):
-            raise ValueError("a header leads outside of itself")
+            raise ValueError("an offset in a header points outside of it")
         return target + 4, count
 
     def numbers(self, slot: int) -> list[int]:
@@ -135,19 +128,16 @@ def read_message(header: bytes, begin: int) -> Message:
     version, kind, size = table.number(0, "<h"), table.number(1, "<B"), table.number(3, "<q")
     content = table.table(2)
     if content is None or size < 0:
-        raise ValueError("a header is not one of a message")
+        raise ValueError("a header is not valid")
     if version not in VERSIONS:
         raise ValueError("it was written by a version of Arrow before 0.8")
     message = Message(header, kind, version, begin, size)
-    if kind == RECORD_BATCH:
-        return message._replace(batch=_batch(content, size))
     if kind == DICTIONARY_BATCH:
-        data = content.table(1)
-        if data is None:
+        message = message._replace(dictionary=content.number(0, "<q"), delta=bool(content.number(2, "<B")))
+        content = content.table(1)
+        if content is None:
             raise ValueError("a dictionary has no values")
-        number, delta = content.number(0, "<q"), bool(content.number(2, "<B"))
-        return message._replace(batch=_batch(data, size), dictionary=number, delta=delta)
-    return message
+    return _batch(message, content) if kind in (DICTIONARY_BATCH, RECORD_BATCH) else message
 
 
 def _root(header: bytes) -> _Table:
@@ -156,7 +146,8 @@ def _root(header: bytes) -> _Table:
     return _Table(header, int.from_bytes(header[:4], "little"))
 
 
-def _batch(table: _Table, body: int) -> BatchHeader:
+def _batch(message: Message, table: _Table) -> Message:
+    """The message with what the header of a record batch says."""
     compression = table.table(3)
     codec = ""
     if compression is not None:
@@ -168,9 +159,9 @@ def _batch(table: _Table, body: int) -> BatchHeader:
     buffers = [Span(*pair) for pair in table.pairs(2)]
     if rows < 0 or any(length < 0 or not 0 <= nulls <= length for length, nulls in nodes):
         raise ValueError("a batch has an impossible number of rows")
-    if any(span.start < 0 or span.length < 0 or span.start + span.length > body for span in buffers):
-        raise ValueError("a buffer leads outside of its batch")
-    return BatchHeader(rows, nodes, buffers, codec, table.numbers(4))
+    if any(span.start < 0 or span.length < 0 or span.start + span.length > message.size for span in buffers):
+        raise ValueError("a buffer ends outside of its batch")
+    return message._replace(rows=rows, nodes=nodes, buffers=buffers, codec=codec, view_buffers=table.numbers(4))
 
 
 def dictionary_id(header: bytes, schema: pa.Schema, path: Sequence[str]) -> int:
@@ -220,6 +211,5 @@ def _counts(fields: list[pa.Field], version: int) -> tuple[int, int, int]:
     with pa.ipc.new_stream(sink, empty.schema, options=pa.ipc.IpcWriteOptions(metadata_version=known)) as stream:
         stream.write_batch(empty)
     *_, last = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    batch = read_message(last.metadata.to_pybytes(), 0).batch
-    assert batch is not None
+    batch = read_message(last.metadata.to_pybytes(), 0)
     return len(batch.nodes), len(batch.buffers), len(batch.view_buffers)

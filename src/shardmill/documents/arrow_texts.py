@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,8 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.arrow_columns import large_binary, taken
-from shardmill.documents.columns import Column, Texts
+from shardmill.documents.columns import Column, Texts, gathered
 from shardmill.storage import STREAM_BLOCK
-
-# Pieces of a dictionary are joined up to this size: few pieces, and little that is copied.
-PIECE = 1 << 23
 
 _Numbers = NDArray[np.int64]
 _Flags = NDArray[np.bool_]
@@ -86,7 +82,7 @@ class PlainTexts(ArrowTexts):
         self._offsets, self._data, self._kind = offsets, data, kind
         self._ends = np.frombuffer(offsets.read(kind.itemsize), kind).astype(np.int64)
         if self._ends[0] < 0:
-            raise ValueError("the offsets of a column lead elsewhere")
+            raise ValueError("the offsets of a column are out of range")
         data.skip(int(self._ends[0]))
 
     def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
@@ -94,7 +90,7 @@ class PlainTexts(ArrowTexts):
         self._ends = np.concatenate([self._ends[-1:], ends], dtype=np.int64)
         lengths = np.diff(self._ends)
         if (lengths < 0).any() or self._ends[-1] > self._data.length:
-            raise ValueError("the offsets of a column lead elsewhere")
+            raise ValueError("the offsets of a column are out of range")
         return lengths, valid
 
     def text(self, first: int, last: int) -> bytes:
@@ -148,68 +144,36 @@ class ViewedTexts(ArrowTexts):
 
 
 class Dictionary:
-    """The values of a dictionary, which may grow. Small pieces are joined, large ones are not copied again."""
+    """The values of a dictionary, which may grow: a large bytearray does so without being copied."""
 
     def __init__(self) -> None:
-        self._pieces: list[Column] = []
-        self.bytes = 0
-        """Bytes of memory that it takes."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._pieces))
+        self.clear()
 
     def clear(self) -> None:
-        self._pieces.clear()
-        self.bytes = 0
+        self._text, self._offsets, self._valid = bytearray(), bytearray(8), bytearray()
+
+    def __len__(self) -> int:
+        return len(self._valid)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of memory that it takes."""
+        return len(self._text) + len(self._offsets) + len(self._valid)
 
     def add(self, values: Column) -> None:
-        pieces = self._pieces
-        pieces.append(values)
-        while len(pieces) > 1 and memory_of(pieces[-2]) <= min(PIECE, 2 * memory_of(pieces[-1])):
-            pieces[-2:] = [_joined(*pieces[-2:])]
-        self.bytes = sum(map(memory_of, pieces))
+        self._offsets.extend((values.offsets[1:] + len(self._text)).data)
+        self._text.extend(values.data.data)
+        self._valid.extend((np.ones(len(values), np.bool_) if values.valid is None else values.valid).data)
 
     def measure(self, numbers: _Numbers) -> tuple[_Numbers, _Flags]:
         """Bytes of the values with these numbers, and which are not null."""
-        lengths, valid = np.zeros(len(numbers), np.int64), np.ones(len(numbers), np.bool_)
-        for piece, rows, inside in self._by_piece(numbers):
-            lengths[rows] = piece.offsets[inside + 1] - piece.offsets[inside]
-            if piece.valid is not None:
-                valid[rows] = piece.valid[inside]
-        return lengths * valid, valid
+        offsets, valid = np.frombuffer(self._offsets, np.int64), np.frombuffer(self._valid, np.bool_)[numbers]
+        return (offsets[numbers + 1] - offsets[numbers]) * valid, valid
 
-    def text(self, numbers: _Numbers) -> pa.Buffer | bytes:
+    def text(self, numbers: _Numbers) -> NDArray[np.uint8]:
         """The values with these numbers, one after another."""
-        order, found = list[_Numbers](), list[pa.Array]()
-        for piece, rows, inside in self._by_piece(numbers):
-            order.append(rows)
-            found.append(taken(large_binary(piece.data, piece.offsets), inside))
-        if not found:
-            return b""
-        values = found[0]
-        if len(found) > 1:
-            values = taken(pa.concat_arrays(found), np.argsort(np.concatenate(order)))
-        return values.buffers()[2] or b""
-
-    def _by_piece(self, numbers: _Numbers) -> Iterator[tuple[Column, _Numbers, _Numbers]]:
-        """Each piece that is needed, the rows whose values are in it, and the values' numbers there."""
-        begins = np.cumsum([0, *map(len, self._pieces)])[:-1]
-        where = np.searchsorted(begins, numbers, side="right") - 1
-        for piece in np.unique(where).tolist():
-            rows = np.flatnonzero(where == piece)
-            yield self._pieces[piece], rows, numbers[rows] - begins[piece]
-
-
-def memory_of(column: Column) -> int:
-    return column.data.nbytes + column.offsets.nbytes + (0 if column.valid is None else column.valid.nbytes)
-
-
-def _joined(one: Column, other: Column) -> Column:
-    valid = None
-    if one.valid is not None or other.valid is not None:
-        valid = np.concatenate([np.ones(len(c), np.bool_) if c.valid is None else c.valid for c in (one, other)])
-    offsets = np.concatenate([one.offsets, other.offsets[1:] + len(one.data)])
-    return Column(np.concatenate([one.data, other.data]), offsets, valid)
+        offsets = np.frombuffer(self._offsets, np.int64)
+        return gathered(np.frombuffer(self._text, np.uint8), offsets[numbers], offsets[numbers + 1] - offsets[numbers])
 
 
 class NumberedTexts(ArrowTexts):
@@ -221,13 +185,13 @@ class NumberedTexts(ArrowTexts):
     def _measure(self, count: int, valid: _Flags) -> tuple[_Numbers, _Flags]:
         numbers = np.frombuffer(self._content.read(count * self._kind.itemsize), self._kind)
         if valid.any() and not 0 <= numbers[valid].min() <= numbers[valid].max() < len(self._dictionary):
-            raise ValueError("a number leads outside of its dictionary")
+            raise ValueError("an index is outside of the dictionary")
         self._numbers, self._valid = numbers.astype(np.int64), valid.copy()
         lengths = np.zeros(count, np.int64)
         lengths[valid], self._valid[valid] = self._dictionary.measure(self._numbers[valid])
         return lengths, self._valid
 
-    def text(self, first: int, last: int) -> pa.Buffer | bytes:
+    def text(self, first: int, last: int) -> NDArray[np.uint8]:
         return self._dictionary.text(self._numbers[first:last][self._valid[first:last]])
 
 

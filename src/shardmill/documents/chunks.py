@@ -17,7 +17,7 @@ ROW_MEMORY = 144
 REJECT_MEMORY = 512
 
 
-def beside(rows: int, rejects: int = 0) -> int:
+def overhead(rows: int, rejects: int = 0) -> int:
     """Bytes of memory that so many rows, some of them rejects, take besides their text."""
     return ROW_MEMORY * rows + REJECT_MEMORY * rejects
 
@@ -89,7 +89,7 @@ class Chunk(NamedTuple):
     """First byte of (decompressed) text, or first row."""
     end: int
     cost: int
-    """Upper bound of the bytes of text; with `beside` it determines the lease."""
+    """Upper bound of the bytes of text; with `overhead` it determines the lease."""
     begins: bool = True
     """False: the first document began in an earlier chunk."""
     ends: bool = True
@@ -98,8 +98,8 @@ class Chunk(NamedTuple):
     """It is larger than a chunk and has no place to cut it: the writer's thread reads and encodes it in pieces."""
     through: int = -1
     """Stored bytes of the source up to the end of this chunk, for progress; -1: as `end`."""
-    beside: int = 0
-    """Bytes of memory that are needed besides the text: see `beside()`."""
+    overhead: int = 0
+    """Bytes of memory that are needed besides the text: see `overhead()`."""
     whole: int = 0
     """How many whole sources it holds, from `source` on, each of them a row; 0: it is a part of one source."""
     payload: Any = None

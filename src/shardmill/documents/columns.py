@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shardmill import core
 from shardmill.documents.chunks import (
     REJECT_MEMORY,
     ROW_MEMORY,
@@ -17,8 +18,8 @@ from shardmill.documents.chunks import (
     Documents,
     Oversize,
     Reject,
-    beside,
     excerpt,
+    overhead,
     rows_are_utf8,
 )
 from shardmill.documents.reading import FormatReader
@@ -70,7 +71,7 @@ class Column:
     @property
     def memory(self) -> int:
         """Bytes of memory that its rows take besides their text."""
-        return beside(len(self), 0 if self.valid is None else int(np.count_nonzero(~self.valid)))
+        return overhead(len(self), 0 if self.valid is None else int(np.count_nonzero(~self.valid)))
 
     def slice(self, first: int, last: int) -> Column:
         """Some of the rows, with the same data."""
@@ -131,7 +132,7 @@ def chunk_of_rows(index: int, row: int, column: Column, through: int, largest: i
     if len(column) == 1 and column.size > largest:
         column = Column.too_large(column.size)
     end = row + len(column)
-    return Chunk(index, row, end, column.size, through=through, beside=column.memory, payload=column)
+    return Chunk(index, row, end, column.size, through=through, overhead=column.memory, payload=column)
 
 
 def skip_rows(columns: Iterable[Column], count: int) -> Iterator[Column]:
@@ -183,6 +184,42 @@ class Texts(ABC):
                 else:
                     need(total)
                     yield Column.of(self.text(first, last), lengths[first:last], valid[first:last])
+
+
+def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """A copy of these parts of the data, one after another."""
+    out = np.empty(int(lengths.sum()), np.uint8)
+    if gather(data, starts, lengths, None, out, 0) < 0:
+        raise ValueError("a text ends outside of its data")
+    return out
+
+
+def gather(
+    data: NDArray[np.uint8],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    prefixes: NDArray[np.int64] | None,
+    out: NDArray[np.uint8],
+    at: int,
+) -> int:
+    """Copy parts of the data into `out` from `at` on, each after a prefix of the one before it.
+
+    Returns where they end; a negative number where they are not in the data, or `out` is too small.
+    """
+    if core.available():
+        return core.gather(data, starts, lengths, prefixes, out, at)
+    raw, made = data.data, list[bytes]()
+    before = b"" if prefixes is None else out[:at].tobytes()
+    ahead = np.zeros_like(starts) if prefixes is None else prefixes
+    for start, length, prefix in zip(starts.tolist(), lengths.tolist(), ahead.tolist(), strict=True):
+        before = before[:prefix] + raw[start : start + length]
+        made.append(before)
+    text, wanted = np.frombuffer(b"".join(made), np.uint8), int(lengths.sum() + ahead.sum())
+    outside = (starts < 0) | (lengths < 0) | (starts + lengths > len(data))
+    if outside.any() or len(text) != wanted or at + wanted > len(out):
+        return -1
+    out[at : at + wanted] = text
+    return at + wanted
 
 
 def first_line(error: BaseException) -> str:

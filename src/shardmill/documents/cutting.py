@@ -153,7 +153,7 @@ def overlaps_itself(separator: bytes) -> bool:
     return any(separator.endswith(separator[:k]) for k in range(1, len(separator)))
 
 
-def thinned(peek: Peek, start: int, size: int, separator: bytes, rows: int = NO_LIMIT) -> int:
+def size_for_rows(peek: Peek, start: int, size: int, separator: bytes, rows: int = NO_LIMIT) -> int:
     """A chunk's size, made smaller where documents are so tiny that they take more memory than their text.
 
     Also where it would hold more than about so many `rows`. Estimated from the densest of some samples: a chunk's size

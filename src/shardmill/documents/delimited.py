@@ -10,17 +10,17 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from shardmill.documents.arrow_columns import find_column, large_binary, taken
+from shardmill.documents.arrow_columns import find_column
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
-from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, runs, skip_rows
-from shardmill.documents.reading import Reading
+from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, gathered, runs, skip_rows
+from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import SourceError
 from shardmill.storage import Feed
 
@@ -100,8 +100,7 @@ class RowParser:
     def __init__(self, delimiter: str, column: int, columns: int, reading: Reading, name: str) -> None:
         self._delimiter = ord(delimiter)
         self._column, self._columns = column, columns
-        self._reading, self._name = reading, name
-        self._memory = ExitStack()  # for a long row
+        self._largest, self._memory = reading.largest, Memory(reading, name)
         self._inside = False
         self._before = LF
         self._open: _OpenRow | None = None
@@ -110,7 +109,7 @@ class RowParser:
     def columns(self, feed: Feed, size: int) -> Iterator[Column]:
         """All rows, the header included, in columns of about `size` bytes."""
         held = b""
-        with self._memory:
+        with closing(self._memory):
             while block := feed.read_on(BLOCK):
                 step = self._step(block)
                 for at in range(0, len(block), step):
@@ -142,22 +141,20 @@ class RowParser:
             self._add(block, 0, end, delimiters[: np.searchsorted(delimiters, end)])
             if not len(breaks):
                 return
-            with self._memory:
-                yield self._open.row()
+            yield self._open.row()
+            self._memory.need("a long row", 0)
             self._open, breaks, first = None, breaks[1:], end + 1
         if len(breaks):
             yield from self._whole_rows(block, first, breaks, delimiters, drops, size)
             first = int(breaks[-1]) + 1
         if first < len(block):
-            self._open = _OpenRow(self._column, self._columns, self._reading.largest)
+            self._open = _OpenRow(self._column, self._columns, self._largest)
             self._add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
 
     def _add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
         assert self._open is not None
-        was = self._open.size
         self._open.add(block, begin, end, delimiters)
-        if was <= LONG_TEXT < self._open.size:
-            self._memory.enter_context(self._reading.hold(2 * self._reading.largest, "a long row", self._name))
+        self._memory.need("a long row", 2 * self._largest if self._open.size > LONG_TEXT else 0)
 
     def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
         """Where the quotes are that are not text, where fields and rows end, and with which byte."""
@@ -187,18 +184,17 @@ class RowParser:
         drop = (number % 2 == 1) & np.repeat(opens | states[:-1], lengths)
         drop[(starts + lengths - 1)[(odd ^ opens) & (opens | states[:-1])]] = True
         # The parts outside quotes, joined: mostly little, and only there fields and rows end.
-        bounds = np.concatenate([[0], np.stack([begins, begins + lengths], axis=1).ravel(), [len(block)]])
-        stretches = np.flatnonzero(~states) * 2
-        firsts, sizes = bounds[stretches], bounds[stretches + 1] - bounds[stretches]
-        together = _pieces(block, bounds, stretches)
-        found = self._special_in(together)
+        outside = np.flatnonzero(~states)
+        firsts = np.append(0, begins + lengths)[outside]
+        sizes = np.append(begins, len(block))[outside] - firsts
+        together = gathered(raw, firsts, sizes)
+        found = self._special_in(together.tobytes())
         ends = np.cumsum(sizes)
         stretch = np.searchsorted(ends, found, side="right")
-        kinds = np.frombuffer(together, np.uint8)[found]
-        return quotes[drop], found - (ends - sizes - firsts)[stretch], kinds
+        return quotes[drop], found - (ends - sizes - firsts)[stretch], together[found]
 
-    def _special_in(self, block: bytes | pa.Buffer) -> _Places:
-        return np.flatnonzero(np.frombuffer(bytes(block).translate(self._special), np.bool_))
+    def _special_in(self, block: bytes) -> _Places:
+        return np.flatnonzero(np.frombuffer(block.translate(self._special), np.bool_))
 
     def _whole_rows(
         self, block: bytes, first: int, breaks: _Places, delimiters: _Places, drops: _Places, size: int
@@ -276,20 +272,13 @@ def _wrong(fields: int, columns: int, raw: bytes) -> tuple[str, str]:
     return f"{count} where the header has {columns:,}", excerpt(raw)
 
 
-def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> tuple[pa.Buffer, _Places]:
+def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> tuple[NDArray[np.uint8], _Places]:
     """The values of these fields without the quotes that are not text, and their lengths."""
     first, last = np.searchsorted(drops, begins), np.searchsorted(drops, ends)
     behind = np.cumsum(last - first) - (last - first)
     inner = drops[np.repeat(first - behind, last - first) + np.arange(int((last - first).sum()))]
     starts, stops = np.sort(np.concatenate([begins, inner + 1])), np.sort(np.concatenate([ends, inner]))
-    bounds = np.concatenate([[0], np.stack([starts, stops], axis=1).ravel()])
-    text = _pieces(block, bounds, np.arange(1, len(bounds) - 1, 2))
-    return text, ends - begins - (last - first)
-
-
-def _pieces(block: bytes, bounds: _Places, wanted: _Places) -> pa.Buffer:
-    """Some of the pieces that a block is cut into, joined."""
-    return taken(large_binary(block, bounds), wanted).buffers()[2] or pa.py_buffer(b"")
+    return gathered(np.frombuffer(block, np.uint8), starts, stops - starts), ends - begins - (last - first)
 
 
 def _value(field: bytes) -> bytes:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from shardmill import core
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
-from shardmill.documents.reading import FormatReader, Reader, Reading, no_tail
+from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, no_tail
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.storage import (
+    SMALL,
     Feed,
     FileFeed,
     Opened,
@@ -23,6 +24,7 @@ from shardmill.storage import (
     check_unchanged,
     compression_of,
     format_of,
+    may_be_other_than_text,
     open_source,
 )
 
@@ -65,7 +67,10 @@ def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader |
 
 
 def check_tails(sources: Sources) -> None:
-    """UsageError where a name says that the end of a source cannot be told, before hours are spent on those before."""
+    """UsageError where the end of a source cannot be told, before hours are spent on those before.
+
+    By its name; a file of this machine also by its first bytes. SourceError where these are not text.
+    """
     for source in sources:
         told = source.input_format
         format = (format_of(source.path) or "text") if told == "auto" else told
@@ -73,6 +78,22 @@ def check_tails(sources: Sources) -> None:
             raise no_tail("text from Python" if source.path in sources.given else format, source.name)
         if source.size is None or compression_of(source.path):
             raise no_tail("a stream" if source.size is None else "what is compressed", source.name)
+        nameless = told == "auto" and not format_of(source.path)
+        if not source.remote and (nameless or may_be_other_than_text(_first_bytes(source))):
+            opened = open_source(source)
+            opened.feed.close()
+            if opened.format != "text":
+                raise no_tail(opened.format, source.name)
+            if not isinstance(opened.feed, RandomAccess):
+                raise no_tail(STREAMS, source.name)
+
+
+def _first_bytes(source: Source) -> bytes:
+    try:
+        with open(source.path, "rb", buffering=0) as file:
+            return file.read(SMALL)
+    except OSError:  # whoever reads it says what is wrong
+        return b""
 
 
 def load_libraries(sources: Sources) -> None:

@@ -40,12 +40,6 @@ class PythonReader(Reader):
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         """The chunks from a position on; exceptions of the iterable are not caught."""
-        if self._reading.tail is not None:
-            raise UsageError(
-                "the end of a source can be set aside only for text, not for text from Python",
-                place=self._source.name,
-                hint="give `val` a fraction or `first:N`",
-            )
         row, through = start.offset, 0
         values = _Values(self._field, self._source.name, first=row == 0)
         with closing(Items(self._given, self._field, start)) as items:
@@ -70,8 +64,10 @@ class PythonReader(Reader):
                     if values.total:
                         yield values.taken(more=True), False
                     memory.need("a batch", 0 if items.resident else item.nbytes)
-                    for column, last in _with_last(self._slices(item, size, copied=not items.resident)):
-                        yield column, last and items.between
+                    done = 0
+                    for column in self._slices(item, size, copied=not items.resident):
+                        done += len(column)
+                        yield column, done == item.num_rows and items.between
                     # Freed before the next one is made.
                     del item, column
                     memory.need("a batch", 0)
@@ -180,12 +176,3 @@ def _excerpt(value: Any) -> str:
     if isinstance(value, str):
         return excerpt(value[:80].encode("utf-8", "replace"))
     return excerpt(value[:320]) if isinstance(value, bytes) else str(value)[:80]
-
-
-def _with_last(columns: Iterator[Column]) -> Iterator[tuple[Column, bool]]:
-    """Each column, and whether it is the last."""
-    held = next(columns, None)
-    while held is not None:
-        following = next(columns, None)
-        yield held, following is None
-        held = following

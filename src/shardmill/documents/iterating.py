@@ -19,6 +19,7 @@ from shardmill.storage import NamedSource, is_arrow
 _ASKED = 100  # rows of a batch, for a dataset that cannot be sliced
 _FIRST, _MOST = 64, 1 << 15  # rows of the first slice, and of any slice, for one that can
 _SLICE = 1 << 21  # bytes of a slice, about
+_TINY = 1 << 17  # bytes of a batch below which the costs of a chunk are more than those of a copy
 # Types whose data is in memory before the run, so that it is not copied.
 _IN_MEMORY = (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, list, tuple)
 
@@ -155,7 +156,7 @@ def _parts(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[Any]:
     if isinstance(item, pa.RecordBatch):
         return [item]
     if isinstance(item, pa.Table):
-        return list(item.to_batches())
+        return _table_batches(item)
     if hasattr(item, "iloc"):
         return _pandas_rows(item, field)
     if not isinstance(item, (pa.Array, pa.ChunkedArray)):
@@ -166,7 +167,21 @@ def _parts(item: Any, field: str) -> list[pa.RecordBatch] | Iterator[Any]:
             return batches
         except pa.ArrowInvalid:  # no table
             item = pa.chunked_array(item)
-    return list(pa.table({field: item}).to_batches())
+    return _table_batches(pa.table({field: item}))
+
+
+def _table_batches(table: pa.Table) -> list[pa.RecordBatch] | Iterator[pa.RecordBatch]:
+    """The batches of a table, tiny ones joined: a selection of rows has one for each, and each would be a chunk."""
+    batches: list[pa.RecordBatch] = table.to_batches()
+    size = table.nbytes
+    if len(batches) <= 1 or size // len(batches) > _TINY:
+        return batches
+    if size <= 2 * _SLICE:
+        joined: list[pa.RecordBatch] = table.combine_chunks().to_batches()
+        return joined
+    step = max(1, table.num_rows * _SLICE // size)
+    slices = (table.slice(first, step) for first in range(0, table.num_rows, step))
+    return (batch for part in slices for batch in part.combine_chunks().to_batches())
 
 
 def _pandas_rows(frame: Any, field: str) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""JSON Lines without the compiled core: pyarrow's parser, for the lines on which it agrees with Python's."""
+"""JSON Lines without the compiled core: pyarrow's parser, for blocks on which it agrees with Python's."""
 
 from __future__ import annotations
 
@@ -10,101 +10,68 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 from numpy.typing import NDArray
 
-from shardmill.byte_search import occurrences, places
+from shardmill.byte_search import occurrences
 from shardmill.core import LEFT, TAKEN, JsonLines
 from shardmill.documents.arrow_columns import layout, valid_rows
 from shardmill.storage import is_valid
 
-# Fewer lines or bytes are left to Python: a call of pyarrow costs 0.1 ms, and ten times that on a busy machine.
-FEW = 16
-LITTLE = 1 << 14
-
-_NEWLINE, _CR, _OPEN, _CLOSE = b"\n\r{}"
+_LARGEST = 1 << 30  # bytes that pyarrow parses at once
+_CR, _OPEN, _CLOSE = b"\r{}"
 
 
 def json_lines(raw: bytes, path: Sequence[str]) -> JsonLines:
-    """The field at the path of each line that pyarrow can read, as `core.json_lines` returns it."""
-    data = np.frombuffer(raw, np.uint8)
-    ends = places(data == _NEWLINE)
-    if raw[-1:] not in (b"\n", b""):
-        ends = np.append(ends, len(raw))
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1] + 1, np.array([len(raw)], np.int64)])[: len(ends) + 1]
-    plain = _plain(raw, data, starts, ends)
-    verdicts = np.full(len(ends), LEFT, np.uint8)
-    sizes = np.zeros(len(ends), np.int64)
-    texts = [np.empty(0, np.uint8)]
-    rows = np.flatnonzero(plain)
-    if len(rows) < len(plain):
-        runs = np.flatnonzero(np.diff(plain, prepend=False, append=False))
-        view = memoryview(raw)
-        raw = b"".join(view[a:b] for a, b in starts[runs].reshape(-1, 2).tolist())
-    borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.diff(starts)[rows])])
-    waiting = [(0, len(rows))]
-    while waiting:
-        a, b = waiting.pop()
-        start, end = int(borders[a]), int(borders[b])
-        if a == b or end - start < LITTLE:
-            continue
-        column = _parse(pa.py_buffer(raw).slice(start, end - start), path, b - a)
-        if column is None:
-            if b - a > FEW:
-                half = (a + b) // 2
-                waiting += [(half, b), (a, half)]
-            continue
-        mine = rows[a:b]
-        if column.null_count:
-            mine, column = mine[valid_rows(column)], column.drop_null()
-        text, offsets = layout(column)
-        texts.append(text)
-        verdicts[mine], sizes[mine] = TAKEN, np.diff(offsets)
-    text = texts[1] if len(texts) == 2 else np.concatenate(texts)
-    return JsonLines(text, np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), verdicts, starts)
+    """The field at the path of each line, as `core.json_lines` returns it; if in doubt, all lines are LEFT."""
+    starts = np.append(np.zeros(1, np.int64), occurrences(np.frombuffer(raw, np.uint8), b"\n") + 1)
+    if starts[-1] < len(raw):
+        starts = np.append(starts, len(raw))
+    verdicts = np.full(len(starts) - 1, LEFT, np.uint8)
+    column = _parsed(raw, path) if _is_plain(raw, starts) else None
+    if column is None or len(column) != len(verdicts):
+        return JsonLines(np.empty(0, np.uint8), np.zeros_like(starts), verdicts, starts)
+    verdicts[valid_rows(column)] = TAKEN
+    return JsonLines(*layout(column), verdicts, starts)
 
 
-def _plain(
-    raw: bytes, data: NDArray[np.uint8], starts: NDArray[np.int64], ends: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Which lines pyarrow's parser may be given: those that hold an object each, and on which it agrees with Python.
+def _is_plain(raw: bytes, starts: NDArray[np.int64]) -> bool:
+    """Whether every line holds an object, and nothing on which pyarrow's parser and Python's may differ.
 
-    It takes a NUL for the end of its input, accepts some invalid UTF-8, and knows three numbers that Python does not:
-    Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that one would have to parse.
+    pyarrow's takes a NUL for the end of its input, accepts some invalid UTF-8, and knows three numbers that Python does
+    not: Inf, -Inf and -NaN. Inside of a text these do no harm, but to know that one would have to parse.
     """
+    if not 0 < len(raw) < _LARGEST or b"\0" in raw or not is_valid(raw):
+        return False
+    data, ends = np.frombuffer(raw, np.uint8), starts[1:] - 1
+    ends[-1] += not raw.endswith(b"\n")
+    if (data[starts[:-1]] != _OPEN).any():
+        return False
     last = data[ends - 1]
-    plain: NDArray[np.bool_] = (data[starts[:-1]] == _OPEN) & (
-        np.where(last == _CR, data[np.maximum(ends - 2, 0)], last) == _CLOSE
-    )
-    if not is_valid(raw) or b"\0" in raw:
-        for i in np.flatnonzero(plain):
-            line = raw[starts[i] : starts[i + 1]]
-            plain[i] = is_valid(line) and b"\0" not in line
+    if (np.where(last == _CR, data[ends - 2], last) != _CLOSE).any():
+        return False
     for number in (b"Inf", b"-NaN"):
-        at = occurrences(data[:-1], number)
         # A number is followed by one of these; Inf in a text mostly by a letter, as in "Information".
-        at = at[np.isin(data[at + len(number)], np.frombuffer(b" \t\r,]}", np.uint8))]
-        plain[np.searchsorted(starts, at, side="right") - 1] = False
-    return plain
+        following = data[occurrences(data[:-1], number) + len(number)]
+        if np.isin(following, np.frombuffer(b" \t\r,]}", np.uint8)).any():
+            return False
+    return True
 
 
-def _parse(block: pa.Buffer, path: Sequence[str], count: int) -> pa.Array | None:
-    """The field of so many lines that begin and end an object; None where pyarrow cannot parse one of them."""
-    if len(block) > 1 << 30:
-        return None
-    kind: pa.DataType = pa.string()
+def _parsed(raw: bytes, path: Sequence[str]) -> pa.Array | None:
+    """The field of all objects; None where pyarrow cannot parse one of them."""
+    kind: pa.DataType = pa.large_string()
     for step in reversed(path[1:]):
         kind = pa.struct([(step, kind)])
-    schema = pa.schema([(path[0], kind)])
     try:
         table = pj.read_json(
-            pa.BufferReader(block),
-            read_options=pj.ReadOptions(use_threads=False, block_size=len(block) + 16),
-            parse_options=pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+            pa.BufferReader(raw),
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(raw) + 16),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([(path[0], kind)]), unexpected_field_behavior="ignore"
+            ),
         )
     except pa.ArrowInvalid:
         # Raised for all text that it cannot parse; any other error is no verdict on a line.
         return None
-    if table.num_rows != count:
-        return None
     array = table.combine_chunks().to_batches()[0].column(0)
     for step in path[1:]:
         array = pc.struct_field(array, [step])
-    return array.cast(pa.large_string())
+    return array

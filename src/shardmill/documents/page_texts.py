@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardmill import core
-from shardmill.documents.columns import Texts
+from shardmill.documents.columns import Texts, gather
 from shardmill.documents.pages import (
     BYTE_STREAM_SPLIT,
     DATA_V2,
@@ -31,7 +31,6 @@ SNAPPY, LZ4 = 1, 5
 CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 5: "lz4_raw", 6: "zstd", 7: "lz4_raw"}
 # Numbers that are unpacked at once; they take 80 bytes each meanwhile.
 _STEP = 1 << 14
-FEW = 4
 _Places = NDArray[np.int64]
 _Data = NDArray[np.uint8]
 
@@ -74,7 +73,7 @@ class PageTexts(Texts):
         self._last = np.empty(0, np.uint8)
         if page.numbers:
             if values is None:
-                raise Damaged("a page has numbers into a dictionary that is not there")
+                raise Damaged("a page needs a dictionary, and there is none")
             self._numbers = _Hybrid(data.data[1:], int.from_bytes(data[:1], "little"))
             self._data, self._values = values.data, values
         elif page.encoding in (DELTA_LENGTH, DELTA_BYTES):
@@ -95,7 +94,7 @@ class PageTexts(Texts):
         if self._values is not None:
             found = self._numbers.read(count)
             if count and found.max() >= len(self._values.starts):
-                raise Damaged("a number leads outside of its dictionary")
+                raise Damaged("an index is outside of the dictionary")
             return self._values.starts[found], self._values.lengths[found], None
         if self._listed is None:
             starts, lengths, self._at = _plain(self._data, self._at, count, self._leaf)
@@ -120,7 +119,7 @@ class PageTexts(Texts):
     def gather(self, out: _Data, at: int, some: slice = slice(None)) -> int:
         """Copy some of the texts that were measured into `out` from `at` on. Returns where they end."""
         prefixes = None if self._prefixes is None else self._prefixes[some]
-        end = _gather(self._data, self._starts[some], self._sizes[some], prefixes, out, at)
+        end = gather(self._data, self._starts[some], self._sizes[some], prefixes, out, at)
         if end < 0:
             raise Damaged("a page holds more text than it may")
         return end
@@ -242,7 +241,7 @@ def _deltas(raw: memoryview, at: int, most: int) -> tuple[_Places, int]:
         count, at = varint(raw, at)
         first, at = zigzag(raw, at)
         if count > most or not parts or block > 1 << 20 or block % (8 * parts) or not block:
-            raise Damaged("differences are stored in blocks that cannot be")
+            raise Damaged("delta-encoded numbers have impossible block sizes")
         numbers = np.zeros(count, np.int64)
         numbers[:1] = first
         done, each = 1, block // parts
@@ -254,7 +253,7 @@ def _deltas(raw: memoryview, at: int, most: int) -> tuple[_Places, int]:
                 numbers[done : done + some] = _unpacked(raw, 8 * at, width, some).view(np.int64) + np.int64(least)
                 done, at = done + some, at + each * width // 8
     except (IndexError, OverflowError):
-        raise Damaged("differences end too early") from None
+        raise Damaged("delta-encoded numbers end too early") from None
     return np.cumsum(numbers), at
 
 
@@ -267,11 +266,8 @@ def _listed(data: _Data, page: Page) -> tuple[_Places, _Places, _Places | None]:
         before = np.append(0, prefixes + lengths)[:-1]
         good = bool(((prefixes >= 0) & (prefixes <= before)).all())
     if not good:
-        raise Damaged("the lengths of its texts lead elsewhere")
+        raise Damaged("the lengths of its texts are impossible")
     return at + np.cumsum(lengths) - lengths, lengths, prefixes
-
-
-# Done by the core; in Python where there is none, or where there are few texts and its call would take longer.
 
 
 def _plain(data: _Data, at: int, count: int, leaf: Leaf) -> tuple[_Places, _Places, int]:
@@ -279,7 +275,7 @@ def _plain(data: _Data, at: int, count: int, leaf: Leaf) -> tuple[_Places, _Plac
     if leaf.kind == FIXED:
         starts, end = at + leaf.width * np.arange(count), at + leaf.width * count
         lengths = np.full(count, leaf.width)
-    elif core.available() and count > FEW:
+    elif core.available():
         starts, lengths, end = core.find_texts(data, at, count)
     else:
         starts, end, raw = np.empty(count, np.int64), at, data.data
@@ -289,20 +285,5 @@ def _plain(data: _Data, at: int, count: int, leaf: Leaf) -> tuple[_Places, _Plac
             lengths[i] = int.from_bytes(raw[end : end + 4], "little")
             end += 4 + int(lengths[i])
     if not 0 <= end <= len(data):
-        raise Damaged("a text leads outside of its page")
+        raise Damaged("a text ends outside of its page")
     return starts, lengths, end
-
-
-def _gather(data: _Data, starts: _Places, lengths: _Places, prefixes: _Places | None, out: _Data, at: int) -> int:
-    """Copy texts into `out` from `at` on, each after a prefix of the one before it; returns where they end."""
-    if core.available() and len(starts) > FEW:
-        return core.gather(data, starts, lengths, prefixes, out, at)
-    raw, made = data.data, list[bytes]()
-    before = b"" if prefixes is None else out[:at].tobytes()
-    ahead = np.zeros_like(starts) if prefixes is None else prefixes
-    for start, length, prefix in zip(starts.tolist(), lengths.tolist(), ahead.tolist(), strict=True):
-        before = before[:prefix] + raw[start : start + length]
-        made.append(before)
-    text = np.frombuffer(b"".join(made), np.uint8)
-    out[at : at + len(text)] = text
-    return at + len(text)

@@ -127,9 +127,9 @@ def _page(read: Callable[[int, int], Any], start: int, group: RowGroup, file_siz
             levels = RLE, 0, 0, True
         page = Page(kind, encoding, start, body, end, size, values, nulls, codec, *levels, checksum)
         if min(page[:-1]) < 0 or not body <= end <= file_size or abs(checksum or 0) >> 32:
-            raise Damaged("a page's header says what cannot be")
+            raise Damaged("a page's header has impossible values")
     except (AttributeError, LookupError, TypeError) as error:
-        raise Damaged("a page's header lacks what it must have") from error
+        raise Damaged("a page's header lacks a required field") from error
     return page
 
 
@@ -176,10 +176,10 @@ class Footer:
             while at >= 0:
                 at += len(wanted)
                 try:
-                    about, beside = _column_chunk(block, at)
+                    about, rest = _column_chunk(block, at)
                 except IndexError:  # it continues after the block
-                    about, beside = self._at(start + at, _column_chunk)
-                yield _row_group(about, beside)
+                    about, rest = self._at(start + at, _column_chunk)
+                yield _row_group(about, rest)
                 at = block.find(wanted, at)
 
     def _parsed(self, path: Sequence[str]) -> Iterator[RowGroup]:
@@ -207,18 +207,18 @@ def _column_chunk(raw: bytes, at: int = 0) -> tuple[dict[int, Any], dict[int, An
     return about, parsed(raw, end, number=3)[0]
 
 
-def _row_group(about: dict[int, Any], beside: dict[int, Any]) -> RowGroup:
-    """The row group that a column's metadata describes. Raise Encrypted if `beside` says so."""
-    if _CRYPTO_METADATA in beside:
+def _row_group(about: dict[int, Any], rest: dict[int, Any]) -> RowGroup:
+    """The row group that a column's metadata describes. Raise Encrypted if the `rest` of the fields says so."""
+    if _CRYPTO_METADATA in rest:
         raise Encrypted
     try:
         start = min(about.get(11) or about[9], about[9])
         nulls = about.get(12, {}).get(3, about[5])
         group = RowGroup(about[5], about[4], start, start + about[7], about[6], nulls)
     except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged("a column lacks what it must have") from error
+        raise Damaged("a column lacks a required field") from error
     if not all(isinstance(number, int) and number >= 0 for number in group) or group.end < group.start:
-        raise Damaged("a column cannot be where the footer says")
+        raise Damaged("the footer gives an impossible place for a column")
     return group
 
 
@@ -236,7 +236,7 @@ def _columns(schema: list[Any]) -> Iterator[tuple[tuple[str, ...], Leaf]]:
             path, levels = (*path, element[4].decode("utf-8", "replace")), levels + bool(repetition)
             meaning = {element.get(6), *element.get(10, ())} - {None}
         except (AttributeError, KeyError, TypeError) as error:
-            raise Damaged("the footer's schema is not one") from error
+            raise Damaged("the footer's schema is not valid") from error
         if ordinary := ordinary and repetition != _REPEATED:
             ordinary = _DECIMAL not in meaning if kind == BYTE_ARRAY else not meaning
         if children:
@@ -271,7 +271,7 @@ def _before_groups(raw: bytes) -> tuple[int, int, list[Any], int, int]:
         if number == 4:
             schema, rows = fields.get(2), fields.get(3)
             if not isinstance(schema, list) or not isinstance(rows, int):
-                raise Damaged("the footer lacks what it must have")
+                raise Damaged("the footer lacks a required field")
             count, first = _list_head(raw, at)
             return before, first, schema, count, rows
         fields[number], at = _value(raw, at, kind, 0)

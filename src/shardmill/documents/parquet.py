@@ -1,6 +1,6 @@
 """Parquet: only the pages of the text column are read, and a page's header says what it takes before it is decoded.
 
-Pages that hold texts are decoded by workers. Pages that hold numbers into a dictionary may stand for gigabytes, and
+Pages that hold texts are decoded by workers. Pages that hold indices into a dictionary may expand to gigabytes, and
 some pages are larger than a chunk: those are decoded by the feeder, in slices whose size is known before they are made.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, beside
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, overhead
 from shardmill.documents.columns import BAD_ROW_TEXT, ROW_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.page_texts import PageTexts, Values, dictionary_values, needs_arrow
 from shardmill.documents.pages import (
@@ -36,8 +36,6 @@ from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged
 
 # Bytes that are read at once.
 PART = 1 << 20
-# A row group with a dictionary is joined with others if a chunk has room for so many.
-TINY = 8
 # Rows that are measured at once, and bytes of memory for that.
 MEASURED, MEASURING = 1 << 15, 4 << 20
 # The mark of a file whose footer is encrypted too.
@@ -46,33 +44,19 @@ ENCRYPTED_MARK = b"PARE"
 ARROW = 30 << 20
 
 
-class StoredPage(NamedTuple):
-    """A page that a worker will decode."""
-
-    page: Page
-    body: Bytes
-    text: int
-    """Upper bound of the bytes of text in it."""
-    weight: int
-    """The same and what its rows count."""
-    dictionary: Page | None
-    entries: Bytes
-    """The body of its dictionary."""
-
-
 class StoredPages(NamedTuple):
     """The payload of a chunk whose pages a worker decodes."""
 
-    pages: list[StoredPage]
+    pages: list[tuple[Page, Bytes]]
+    """Each page, and its body as it is stored."""
     skip: int
     """Rows at its beginning that an earlier run has written."""
 
     def chunk(self, index: int) -> Chunk:
         """The chunk that carries these pages."""
-        rows, nulls = sum(each.page.values for each in self.pages), sum(each.page.nulls for each in self.pages)
-        stored = sum(len(each.body) + len(each.entries) for each in self.pages)
-        text = sum(each.text for each in self.pages)
-        return Chunk(index, 0, rows - self.skip, text, beside=beside(rows, nulls) + stored, payload=self)
+        rows, nulls = sum(page.values for page, _ in self.pages), sum(page.nulls for page, _ in self.pages)
+        text, stored = sum(page.size for page, _ in self.pages), sum(len(body) for _, body in self.pages)
+        return Chunk(index, 0, rows - self.skip, text, overhead=overhead(rows, nulls) + stored, payload=self)
 
 
 class ParquetReader(RowsReader):
@@ -105,9 +89,8 @@ class ParquetReader(RowsReader):
         out, at = np.empty(chunk.cost, np.uint8), 0
         lengths, valid = list[NDArray[np.int64]](), list[NDArray[np.bool_]]()
         with self._errors(chunk.start):
-            for page, body, _, _, dictionary, entries in chunk.payload.pages:
-                values = None if dictionary is None else dictionary_values(dictionary, entries, self._leaf)
-                texts = PageTexts(page, body, self._leaf, values)
+            for page, body in chunk.payload.pages:
+                texts = PageTexts(page, body, self._leaf, None)
                 measured = texts.measure(page.values)
                 lengths.append(measured[0])
                 valid.append(measured[1])
@@ -117,7 +100,7 @@ class ParquetReader(RowsReader):
 
     def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[Chunk]:
         """All rows from row `at` on, in chunks that count about `size` and begin with row 0 each."""
-        waiting, weight, skipped = list[StoredPage](), 0, 0
+        waiting, weight, skipped = list[tuple[Page, Bytes]](), 0, 0
         for group in groups:
             check_unchanged(self._source)
             row = group.first
@@ -132,36 +115,21 @@ class ParquetReader(RowsReader):
                     if row <= at:
                         continue
                     skip = max(0, at - first)
-                    stored = self._stored(page, dictionary, group, size)
-                    if waiting and (stored is None or weight + stored.weight > size):
+                    counts = page.size + ROW_TEXT * page.values + BAD_ROW_TEXT * page.nulls
+                    stored = not page.numbers and page.encoding != DELTA_BYTES and counts <= 2 * size
+                    if waiting and (not stored or weight + counts > size):
                         yield StoredPages(waiting, skipped).chunk(self._index)
                         waiting, weight, skipped = [], 0, 0
-                    if stored is not None:
-                        waiting.append(stored)
-                        weight, skipped = weight + stored.weight, skipped + skip
+                    if stored:
+                        waiting.append((page, self._body(page)))
+                        weight, skipped = weight + counts, skipped + skip
                         continue
                     if page.numbers and dictionary is not None and values is None:
                         values = self._values(dictionary, first, held)
                     for column in skip_rows(self._decoded(page, values, first, size), skip):
                         yield self._chunk(0, column, 0)
-            self._file.release(group.start, group.end)
         if waiting:
             yield StoredPages(waiting, skipped).chunk(self._index)
-
-    def _stored(self, page: Page, dictionary: Page | None, group: RowGroup, size: int) -> StoredPage | None:
-        """The page with its dictionary, if a worker can decode it together with others; None: the feeder has to."""
-        if not page.numbers and page.encoding != DELTA_BYTES:
-            dictionary, text, most = None, page.size, 2 * size
-        elif page.numbers and dictionary is not None and page.values == group.rows:
-            # A tiny row group, of which there may be very many. Each row may be as long as the dictionary.
-            text, most = page.values * dictionary.size, size // TINY
-        else:
-            return None
-        weight = text + ROW_TEXT * page.values + BAD_ROW_TEXT * page.nulls
-        if weight > most:
-            return None
-        entries = b"" if dictionary is None else self._body(dictionary)
-        return StoredPage(page, self._body(page), text, weight, dictionary, entries)
 
     def parts(self, feed: Feed) -> Sequence[Part]:
         self._groups = self._open(feed)
@@ -219,19 +187,18 @@ class ParquetReader(RowsReader):
 
     def _pages(self, group: RowGroup) -> Iterator[Page]:
         with self._errors(group.first):
-            yield from pages(self._look, group, self._file.size)
-
-    def _look(self, start: int, end: int) -> Bytes:
-        """Bytes of the file that will be read again."""
-        return self._file.read(start, end, keep=True)
+            yield from pages(self._file.read, group, self._file.size)
 
     def _body(self, page: Page) -> Bytes:
         """A page as it is stored, without its header."""
         if page.end - page.body <= PART:
-            return self._file.read(page.body, page.end)
-        body = bytearray()
-        for at in range(page.body, page.end, PART):
-            body += self._file.read(at, min(page.end, at + PART))
+            body = self._file.read(page.body, page.end)
+        else:
+            body = bytearray()
+            for at in range(page.body, page.end, PART):
+                body += self._file.read(at, min(page.end, at + PART))
+                self._file.release(at)
+        self._file.release(page.end)
         return body
 
     def _open(self, feed: Feed) -> list[RowGroup]:
@@ -242,7 +209,7 @@ class ParquetReader(RowsReader):
                 hint="store it as a plain file; it is compressed inside already",
             )
         self._file = feed
-        end = self._look(max(0, feed.size - 8), feed.size)
+        end = self._file.read(max(0, feed.size - 8), feed.size)
         if end[4:] == ENCRYPTED_MARK:
             raise self._encrypted("the parquet file")
         if feed.size < 12 or feed.peek(0, 4) != PARQUET_MARK or end[4:] != PARQUET_MARK:
@@ -252,7 +219,7 @@ class ParquetReader(RowsReader):
         if footer > feed.size - 12:
             raise self._damaged("the footer is larger than the file", 0)
         try:
-            return list(self._row_groups(Footer(self._look, feed.size - 8 - footer, feed.size - 8)))
+            return list(self._row_groups(Footer(self._file.read, feed.size - 8 - footer, feed.size - 8)))
         except Encrypted:
             raise self._encrypted(f"the column `{self._field}`") from None
         except ValueError as error:
@@ -267,7 +234,7 @@ class ParquetReader(RowsReader):
         for number, group in enumerate(footer.row_groups(self._find(footer))):
             if group.rows:
                 if not 0 < group.start <= group.end <= self._file.size:
-                    raise self._damaged(f"row group {number:,} cannot be where the footer says", first)
+                    raise self._damaged(f"the footer gives an impossible place for row group {number:,}", first)
                 yield group._replace(first=first)
             first += group.rows
 

@@ -14,12 +14,6 @@ from shardmill.storage import BOM, Feed, Fetcher, Source
 SPAN = 65536
 
 
-def _unlimited(
-    amount: int, what: str, place: str, longest: Callable[[], int | None] = lambda: 0
-) -> AbstractContextManager[None]:
-    return nullcontext()
-
-
 @dataclass(frozen=True)
 class Reading:
     """The settings of reading. `gaps`, `largest`, `hold` and `fetcher` must not change a dataset's bytes."""
@@ -39,7 +33,7 @@ class Reading:
     """The run may end inside a chunk, so no chunk holds several sources."""
     largest: int = 64 << 20
     """The largest record, in bytes, that may be held in memory at once."""
-    hold: Callable[..., AbstractContextManager[None]] = _unlimited
+    hold: Callable[..., AbstractContextManager[None]] = lambda *args, **kwargs: nullcontext()
     """hold(bytes, what, place, longest=…): reserve memory for a step of the feeder that no lease covers, such as a
     large page that has to be decompressed whole. BudgetError if there will never be enough; it names an amount that
     suffices, also for the longest record in that step, which `longest` is called for then."""
@@ -65,6 +59,10 @@ class Memory:
 
     def close(self) -> None:
         self._held.close()
+
+
+STREAMS = "a stream, what is compressed, or UTF-16"
+"""The kinds of text whose end is known only when it has come."""
 
 
 def no_tail(kind: str, name: str) -> UsageError:

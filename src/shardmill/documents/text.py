@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from shardmill.byte_search import occurrences
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
-from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, thinned
-from shardmill.documents.reading import SPAN, FormatReader, Reading, no_tail
+from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, size_for_rows
+from shardmill.documents.reading import SPAN, STREAMS, FormatReader, Reading, no_tail
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
     CONTEXT,
@@ -47,7 +47,7 @@ class TextReader(FormatReader):
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._reading.tail is not None:
             if not isinstance(feed, RandomAccess):
-                raise no_tail("a stream, what is compressed, or UTF-16", self._source.name)
+                raise no_tail(STREAMS, self._source.name)
             self._tail_at = math.ceil(feed.size * (1 - self._reading.tail))
         if start.offset == 0 and section.begin:
             start = self._enter(feed, section.begin)
@@ -68,7 +68,7 @@ class TextReader(FormatReader):
         while True:
             room = size = max(1, size)
             if self._reading.separator is not None:
-                room = thinned(feed.peek, position, size, self._reading.separator, self.most_rows)
+                room = size_for_rows(feed.peek, position, size, self._reading.separator, self.most_rows)
             stop = self._stop(feed, position, room, inside)
             if stop is None:
                 chunk = self._giant(feed, position, inside, size)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.documents.chunks import Chunk, Documents, beside
+from shardmill.documents.chunks import Chunk, Documents, overhead
 from shardmill.documents.reading import Reader, Reading
 from shardmill.documents.text import rows_between
 from shardmill.input_formats import INPUT_FORMATS
@@ -61,7 +61,7 @@ class TinyFiles(Reader):
             return None
         bounds = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
         payload, count = (b"".join(parts), bounds), len(parts)
-        return Chunk(first, 0, 0, self._size - left, whole=count, beside=beside(count), payload=payload)
+        return Chunk(first, 0, 0, self._size - left, whole=count, overhead=overhead(count), payload=payload)
 
     def read(self, chunk: Chunk) -> Documents:
         """A row for each file."""

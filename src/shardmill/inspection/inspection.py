@@ -136,8 +136,8 @@ def inspect(
     out = None if out is None else arguments.path("out", out)
     specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(options)
-    into = None if out is None or is_url(out) else out
-    found = find_sources(specs, chosen.input_format, cache=chosen.cache, out=into, owned=dataset_files)
+    is_url(out or "")  # raises for one where nothing can be written
+    found = find_sources(specs, chosen.input_format, cache=chosen.cache, out=out, owned=dataset_files)
     if found.total_bytes is None:
         stream = next(source.name for source in found if source.size is None)
         raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")

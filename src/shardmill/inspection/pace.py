@@ -8,17 +8,16 @@ from dataclasses import dataclass
 
 from shardmill.sampling import Expected, Kind
 
-_BUSY = 0.85  # share of the CPUs' time that a run uses: it waits for the ends of chunks and for Python's lock
-_DEALING = 2e-9  # seconds of a worker for each token: to place EOT, choose splits, check ids and hand it on
+_BUSY = 0.85  # share of the CPUs' time that a run uses: it waits for the ends of chunks and for the GIL
+_DEALING = 2e-9  # seconds of a worker for each token: place EOT, choose splits, check ids, pass it on
 _STARTING = 0.5  # seconds from the command to the first chunk, and from the last chunk to the manifest
-_LOADING = 2  # places during which libraries are loaded: their time says nothing of the speed of a run
+_LOADING = 2  # places during which libraries are loaded: their time says nothing about the speed of a run
 
 
 @dataclass(frozen=True)
 class Pace:
     """What a run takes: seconds of one CPU, and for the download seconds on the clock."""
 
-    starting: float = 0.0
     feeding: float = 0.0
     """Of the one thread that finds chunks."""
     working: float = 0.0
@@ -36,7 +35,7 @@ class Pace:
             "cpus": (self.feeding + self.working + self.keeping) / (cpus * _BUSY if cpus > 1 else 1.0),
         }
         bound = max(ways, key=ways.__getitem__)
-        return self.starting + ways[bound], bound
+        return _STARTING + ways[bound], bound
 
 
 def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, download: float) -> Pace:
@@ -47,7 +46,7 @@ def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, d
         share = holds.text.value / max(1, sum(place.text for place in places))
         feeding += kind.opening + share * sum(place.feeding for place in places)
         reading += share * sum(place.reading for place in places)
-    # An engine is slow while its caches are empty, and every worker has its own engine. So the extra time of the first
+    # An engine is slow while its caches are empty, and every worker needs an engine. So the extra time of the first
     # half of the sample is paid once for each worker.
     places = [place for kind in kinds for place in kind.places]
     late = places[len(places) // 2 :]
@@ -56,7 +55,7 @@ def pace(kinds: list[Kind], expects: list[Expected], width: int, workers: int, d
     cold = max(0.0, sum(place.encoding for place in places) - warm * sampled)
     text, tokens = sum(holds.text.value for holds in expects), sum(holds.tokens.value for holds in expects)
     encoding = warm * text + cold * workers * min(1.0, text / workers / max(1, sampled))
-    return Pace(_STARTING, feeding, reading + encoding + _DEALING * tokens, tokens * width / _hash_speed(), download)
+    return Pace(feeding, reading + encoding + _DEALING * tokens, tokens * width / _hash_speed(), download)
 
 
 def _hash_speed() -> float:

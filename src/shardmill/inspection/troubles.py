@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 3
 _FEWEST_BAD = 100  # bad documents, up to which no share of them stops a run
-# The option, its bytes, what it is, and whether it stands between documents for certain: blank lines also separate
+# The option, its bytes, what it is, and whether it certainly separates documents: blank lines also separate
 # paragraphs. The best come first.
 _KNOWN: tuple[tuple[str, bytes, str, bool], ...] = (
     ("<|endoftext|>", b"<|endoftext|>", "the end-of-text token of GPT-2, as text", True),
@@ -185,7 +185,7 @@ def _separator(report: Inspection, kinds: list[Kind], options: Options) -> Itera
         first = next((one for one in report.separators if one.certain or average > _LARGE), None)
         if first is not None:
             said = f"without `--separator` a text file is one document; `{first.separator}` stands in it"
-            hint = f"add `--separator '{first.separator}'` if it parts documents"
+            hint = f"add `--separator '{first.separator}'` if it separates documents"
             yield Trouble("separator", f"{said} ({first.meaning})", None, hint)
 
 

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from shardmill.dataset import Dataset
     from shardmill.tokens import Tokenizer
 
-_NEAR = 2000  # documents to either side that are looked at for one of the other dataset
-_SEARCHED = 20 * 10**9  # tokens; to count the documents of a larger split would take minutes
+_NEAR = 2000  # documents on either side among which the same document is looked for
+_SEARCHED = 20 * 10**9  # tokens of a split; counting the documents of a larger one would take minutes
 _MEASURED = 1 << 20  # tokens that are counted in one go
 _SAME = 48  # bytes at the beginning that two documents have in common if they are the same
 _CHARACTER = 4  # tokens that one character may take
-_REASONS = 40  # kinds of rejects that are told apart
+_REASONS = 40  # the most reasons that are listed separately
 _EXCERPTS = 3
 _LINES = 200_000  # rejects that are read
 _LONG_LINE = 1 << 20
@@ -43,7 +43,7 @@ class Token(NamedTuple):
     id: int
     text: str
     bytes: str
-    """In hexadecimal, where the text does not say it: part of a character, or one that cannot be shown."""
+    """In hexadecimal, if the text does not show them: part of a character, or a character that cannot be shown."""
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,14 @@ def figures(named: Named, vocab_size: int) -> list[Plot]:
 
 
 def _shares(name: str, seen: int, counts: NDArray[np.int64], x: Callable[[int], float]) -> Series:
-    """A histogram as a line: which share of all documents is in each bin, from just before the first that has any."""
+    """A histogram as a line: the share of all documents in each bin, from just before the first bin that has any."""
     used = np.flatnonzero(counts)
     bins = range(max(0, int(used[0]) - 1), min(len(counts), int(used[-1]) + 2))
     return Series(name, [(x(i), 100 * int(counts[i]) / seen) for i in bins], filled=True)
 
 
 def _lengths(named: Named) -> Plot:
-    series = [_shares(name, found.seen, found.octaves, lambda i: 2 ** (i / PER_OCTAVE)) for name, found in named]
+    series = [_shares(name, found.seen, found.octaves(), lambda i: 2 ** (i / PER_OCTAVE)) for name, found in named]
     medians = "; ".join(
         f"{name} {found.quantile(0.5):,}, 95th percentile {found.quantile(0.95):,}" for name, found in named
     )

@@ -1,7 +1,7 @@
-"""One pass over a split in bounded memory: lengths of documents, counts of tokens, and documents worth a look.
+"""One pass over a split in bounded memory: lengths of documents, counts of tokens, and documents to show.
 
-Everything is done by the array, a block at a time. A split that is too large is sampled: stretches of it are read, and
-a document counts in the stretch where it begins, so that neither long nor short documents are favoured.
+Arrays are processed block by block. Of a split that is too large, stretches are read, and a document counts in the
+stretch where it begins, so that neither long nor short documents are favoured.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 BLOCK = 1 << 18  # tokens that are looked at in one go: their arrays stay in the cache of a core
 STRETCH = 1 << 22  # tokens of a stretch of a sample
 _BEYOND = 1 << 24  # tokens read beyond a stretch to find where its last document ends
-EXACT = 1 << 16  # lengths that are counted one by one; longer ones in the last
 PER_OCTAVE = 4  # bins of lengths between a power of two and the next
+EXACT = 1 << 16  # shorter documents are counted by their exact length
+LENGTHS = np.append(np.arange(EXACT), EXACT * 2 ** (np.arange(32 * PER_OCTAVE) / PER_OCTAVE))
+"""The least length of each bin of lengths."""
 RATIO_BIN, RATIO_BINS = 0.1, 121  # bytes per token; the last bin holds all that is more
-ALONG = 100  # parts of the dataset over which bytes per token are told
+ALONG = 100  # parts of a split whose bytes per token are plotted
 OUTLIERS = ("longest", "shortest", "most compressible", "least compressible")
 LEAST_TOKENS = 64  # tokens that a document must have for its bytes per token to say something
 
@@ -80,8 +82,8 @@ class SplitSurvey:
     """False: nothing says where documents end."""
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """How often each id occurs."""
-    lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(EXACT, np.int64))
-    octaves: NDArray[np.int64] = field(default_factory=lambda: np.zeros(64 * PER_OCTAVE, np.int64))
+    lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(LENGTHS), np.int64))
+    """Documents in each bin of lengths."""
     ratios: NDArray[np.int64] = field(default_factory=lambda: np.zeros(RATIO_BINS, np.int64))
     along: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, ALONG), np.int64))
     """Tokens and bytes of text in each part of the split."""
@@ -95,28 +97,24 @@ class SplitSurvey:
     def count(self, rows: DocumentRows) -> None:
         """Add some documents."""
         self.seen += len(rows.tokens)
-        self.lengths += np.bincount(np.minimum(rows.tokens, EXACT - 1), minlength=EXACT)
-        octave = np.floor(np.log2(np.maximum(rows.tokens, 1)) * PER_OCTAVE + 1e-9).astype(np.int64)
-        self.octaves += np.bincount(octave, minlength=len(self.octaves))
+        self.lengths += np.bincount(np.searchsorted(LENGTHS, rows.tokens, "right") - 1, minlength=len(LENGTHS))
         ratio = np.minimum((rows.ratio / RATIO_BIN).astype(np.int64), RATIO_BINS - 1)
         self.ratios += np.bincount(ratio, minlength=RATIO_BINS)
 
     def quantile(self, share: float) -> int:
         """Return the length that this share of documents does not exceed; from `EXACT` on the start of its bin."""
-        total = int(self.lengths.sum())
-        if not total:
-            return 0
-        at = int(np.searchsorted(np.cumsum(self.lengths), share * total))
-        if at < EXACT - 1:
-            return at
-        at = int(np.searchsorted(np.cumsum(self.octaves), share * total))
-        return int(2 ** (at / PER_OCTAVE))
+        return int(LENGTHS[np.searchsorted(np.cumsum(self.lengths), share * self.lengths.sum())])
+
+    def octaves(self) -> NDArray[np.int64]:
+        """Return the number of documents in each of `PER_OCTAVE` bins between powers of two."""
+        octave = np.floor(np.log2(np.maximum(LENGTHS, 1)) * PER_OCTAVE + 1e-9).astype(np.int64)
+        return np.bincount(octave, self.lengths).astype(np.int64)
 
 
 def joined(name: str, splits: Sequence[SplitSurvey]) -> SplitSurvey:
     """Several splits as one."""
     whole = SplitSurvey(name, 0, 0, separated=any(split.separated for split in splits))
-    for key in ("tokens", "documents", "looked", "seen", "counts", "lengths", "octaves", "ratios"):
+    for key in ("tokens", "documents", "looked", "seen", "counts", "lengths", "ratios"):
         setattr(whole, key, sum(getattr(split, key) for split in splits))
     whole.along = max(splits, key=lambda split: split.tokens).along
     return whole
@@ -218,7 +216,7 @@ def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: in
 
 
 class _Choice:
-    """Chooses documents that are worth a look: some at random, and the outliers."""
+    """Chooses the documents to show: some at random, and the outliers."""
 
     def __init__(self, random: np.random.Generator, kept: dict[str, int]) -> None:
         """`kept`: how many documents of each kind."""

@@ -3,18 +3,6 @@
 from typing import TYPE_CHECKING
 
 from shardmill.lazy import lazily
-from shardmill.run.manifest import NAME as MANIFEST
-from shardmill.run.manifest import (
-    REJECTS,
-    SourceLines,
-    dataset_files,
-    dataset_folder,
-    each_output,
-    json_line,
-    manifest_json,
-    parse_manifest,
-    read_manifest,
-)
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
@@ -25,6 +13,18 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Producer, Run
     from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
+    from shardmill.run.manifest import NAME as MANIFEST
+    from shardmill.run.manifest import (
+        REJECTS,
+        SourceLines,
+        dataset_files,
+        dataset_folder,
+        each_output,
+        json_line,
+        manifest_json,
+        parse_manifest,
+        read_manifest,
+    )
     from shardmill.run.plan import Facts, Plan, fingerprint
     from shardmill.run.process_limit import own_process
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from shardmill.run.splits import Limit
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
     from shardmill.run.summary import Result, as_data, as_text, splits_html
-    from shardmill.run.worker import Worker
     from shardmill.run.writer import Writer, append_batch
 
-# Imported when asked for: who only opens a dataset needs its manifest, and not what makes one.
+# Imported on first use: a program that only opens a dataset does not load the code that makes one.
 __all__, __getattr__ = lazily(
     "shardmill.run",
     {
@@ -48,6 +47,8 @@ __all__, __getattr__ = lazily(
         "loop": "Producer Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
+        "manifest": "NAME:MANIFEST REJECTS SourceLines dataset_files dataset_folder each_output json_line "
+        "manifest_json parse_manifest read_manifest",
         "plan": "Facts Plan fingerprint",
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
@@ -56,9 +57,6 @@ __all__, __getattr__ = lazily(
         "splits": "Limit",
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "Result as_data as_text splits_html",
-        "worker": "Worker",
         "writer": "Writer append_batch",
     },
 )
-__all__ += ["MANIFEST", "REJECTS", "SourceLines", "dataset_files", "dataset_folder", "each_output"]
-__all__ += ["json_line", "manifest_json", "parse_manifest", "read_manifest"]

@@ -1,4 +1,4 @@
-"""What goes from a producer to the writer: a batch of tokens by split, with a table of its rows.
+"""What a producer passes to the writer: a batch of tokens by split, with a table of its rows.
 
 A row is a document, a span of one, or a piece of one that is cut across chunks.
 """
@@ -23,7 +23,7 @@ _REJECT = 256  # bytes that a reject takes, with its excerpt
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of equal length. A row without tokens that closes ends the document that was open before."""
+    """Columns of equal length. A row that closes without any tokens ends the document of an earlier batch."""
 
     length: NDArray[np.int64]
     """Tokens of the row, with its end-of-text token."""
@@ -56,7 +56,7 @@ class Stream(NamedTuple):
 
     @property
     def ends_before(self) -> bool:
-        """The document that was open before this batch has no more tokens in it."""
+        """The document of an earlier batch ends here, and has no more tokens in this one."""
         return bool(len(self.rows) and self.rows.closes[0] and not self.rows.length[0])
 
 
@@ -84,7 +84,7 @@ class Counted(NamedTuple):
 
 @dataclass
 class Batch:
-    """Encoded chunks: all that the writer needs of them."""
+    """Encoded chunks, as the writer needs them."""
 
     entries: list[Entry]
     counted: list[Counted]
@@ -95,13 +95,13 @@ class Batch:
     spans: bool = False
     """Rows are spans of documents, each with a split of its own."""
     begins: bool = True
-    """False: its first row goes on with the document that is open."""
+    """False: its first row continues the document of an earlier batch."""
     ends: bool = True
-    """False: its last document goes on in the next batch."""
+    """False: its last document continues in the next batch."""
     final: bool = True
     """False: more of the same chunk follows."""
     known: tuple[str, int, int] | None = None
-    """A split, and the documents and bytes to count for it in place of those of the rows."""
+    """A split, and the numbers of documents and bytes to count for it instead of those of the rows."""
     after: Callable[[Writer], None] | None = None
     """Changes the writer's state after the batch was written, in the same step."""
 

@@ -1,7 +1,7 @@
-"""The memory of a run: how much there is, and what holds how much of it.
+"""The memory of a run: how much there is, and how it is divided.
 
-A chunk is worked on only while it holds a lease for its worst case. Besides the leases there are the program itself and
-the engines. The core's engines never grow; the caches of others do: `crowded` says when one has to be replaced.
+A chunk is worked on only while it holds a lease for its worst case. The program itself and the engines need memory too.
+The core's engines never grow. The caches of other engines do: `crowded` says when one has to be replaced.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from shardmill.units import show_bytes
 
 MB = 1_000_000
 
-# Of --memory; the rest is for what no lease foresees: slack of the allocators, stacks of threads.
+# The share of --memory that is planned. The rest covers memory that allocators keep, and stacks of threads.
 _CEILING = 0.86
-# What a process that has only just loaded shardmill holds at the most.
+# The most that a process holds right after it has loaded shardmill.
 _FRESH = 200 * MB
-# By how much a process may hold more than another that did the same: what is named as the least must do next time.
+# Two processes that do the same differ by up to this much. So it is added to the least memory that an error names.
 _VARIES = 8 * MB
-# What the feeder buffers: windows of decompressors, pages of parquet.
+# Buffers of the feeder: windows of decompressors, pages of parquet.
 _FEEDER = 12 * MB
-# Of that, what one step may take without asking.
+# The part of them that one step may use without a reservation.
 _STEP_FREE = 8 * MB
-# What is fetched ahead of remote sources: with 50 ms for an answer, 8 MB are 160 MB/s, and with 200 ms 22 MB are what
-# two workers encode at 512 MB. Where memory is tight it is
-# worth more as room for the engines' caches: with 25 of 400 MB set aside, engines were made anew 24 times, not 3.
+# Bytes that are fetched ahead of remote sources. If a response takes 50 ms, 8 MB give 160 MB/s; if it takes 200 ms,
+# 22 MB give what two workers encode at 512 MB. With little memory, engines' caches need it more: with 25 of 400 MB set
+# aside, engines were replaced 24 times instead of 3.
 LEAST_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
-# What the clients of sixteen connections take.
+# The HTTP clients of sixteen connections.
 _CLIENT = 12 * MB
 # A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
 _ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
-# What an engine's caches grow by while it encodes one chunk of words never seen before, when a table doubles.
+# The growth of an engine's caches during one chunk of new words, when a table doubles.
 _GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
-# What caches take for a moment, of what they took before, while their tables double; they may all do so at once. With
-# words never seen before 119 MB became 185, then 202: 335, 375: 637, 690: 1,215.
+# While their tables double, caches take this many times their size for a moment, perhaps all at once. With new words
+# 119 MB became 185, then 202: 335, 375: 637, 690: 1,215.
 _DOUBLING = 1.8
-# What must be free again after the allocators have handed back what they only keep, 40-110 MB in runs of 512 MB; with
-# less, they would do so for every chunk.
+# What must be free after allocators have returned unused memory (40-110 MB in runs of 512 MB). If less were enough,
+# they would have to return it after every chunk.
 _RELIEF = 16 * MB
-# What a task takes whatever its size: a few calls' worth of small arrays.
+# The fixed cost of a task: small arrays of a few calls.
 _TASK = 4 * MB
-# What a process may hold more when it begins than it did the last time: 50 MB where it has made a run before.
+# By how much more a process may hold at the start than it did the last time: 50 MB if it has made a run before.
 _DIFFERS = 64 * MB
 SMALLEST, LARGEST, _STEP = 256 * 1024, 4 * 1024 * 1024, 64 * 1024
 
@@ -88,7 +88,7 @@ class Budget:
         self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
         self._most_workers = self.workers = workers or usable_cpus()
-        # What a notebook or a larger program holds already is not counted, unless a limit was set.
+        # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
         self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may lie ready before their turn."""
@@ -99,7 +99,7 @@ class Budget:
     def _divide(self, fixed: int, workers: int | None) -> None:
         """Divide what is left beside the fixed costs among workers, engines, leases and steps of the feeder."""
         self.ceiling = ceiling = int(self.memory * _CEILING)
-        """What the program, the engines and the leases take together at the most."""
+        """The most that the program, the engines and the leases take together."""
         room = ceiling - fixed
         if workers is None:
             self.workers = max(1, min(self._most_workers, room // self._worker_needs(SMALLEST)))
@@ -109,8 +109,8 @@ class Budget:
         self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else calm
         leases = self.workers + (self.chunk_bytes > SMALLEST)
         self.capacity = max(leases * self.lease_for(self.chunk_bytes), (calm - fixed) // 2)
-        # A large step of the feeder leaves room for one worker's chunk at a time: the others wait, and engines that
-        # have grown are replaced.
+        # During a large step of the feeder there is room for only one worker's chunk: the others wait, and engines
+        # that have grown are replaced.
         self._alone = ceiling - self._growth(self.chunk_bytes)
         self.largest_step = self._alone - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
@@ -198,11 +198,12 @@ class Budget:
         hand_back()
         return self.grows and self.sample() > soft - _RELIEF
 
-    def lease(self, amount: int) -> bool:
-        """Wait until `amount` bytes are free, and hold them; False when the budget was closed meanwhile."""
+    def lease(self, amount: int, spare: int = 0) -> bool:
+        """Wait until `amount` and `spare` bytes are free, and hold `amount`; False when the budget has been closed."""
         with self._freed:
-            # With a timeout, so that a lost notification cannot block for ever.
-            while not self._closed and self._held > self._feeding and self._held + amount > self.capacity:
+            # Not for what the feeder itself holds, which would never be released. With a timeout, so that a lost
+            # notification cannot block for ever.
+            while not self._closed and self._held > self._feeding and self._held + amount + spare > self.capacity:
                 self._freed.wait(0.5)
             self._held += amount
             return not self._closed
@@ -224,18 +225,12 @@ class Budget:
             unless = f"; a text in it of more than {show_bytes(fits)} needs more" if record is None else ""
             raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place, unless)
         amount = max(0, amount - _STEP_FREE)
-        full = self.lease_for(self.chunk_bytes)
-        with self._freed:
-            # Not for what this thread itself holds: that would never be released.
-            while not self._closed and self._held > self._feeding and self._held + amount + full > self.capacity:
-                self._freed.wait(0.5)
-            self._held += amount
-            self._feeding += amount
+        self.lease(amount, self.lease_for(self.chunk_bytes))
+        self._feeding += amount
         try:
             yield
         finally:
-            with self._freed:
-                self._feeding -= amount
+            self._feeding -= amount
             self.release(amount)
 
     def release(self, amount: int) -> None:

@@ -18,8 +18,8 @@ from shardmill.storage import PartialFile, Written
 if TYPE_CHECKING:
     from shardmill.run.destination import Destination
 
-# Seconds between checkpoints: what a crash costs at the most, beside the chunks in flight. Often, so that the disk has
-# something to do all the time and not everything at the end.
+# Seconds between checkpoints: the work that a crash costs, besides the chunks in flight. Frequent, so that the disk is
+# busy all the time instead of at the end.
 _EVERY = 0.5
 _PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
@@ -30,7 +30,7 @@ class Checkpoints:
     def __init__(
         self, destination: Destination, outputs: Sequence[Output], thread: Executor, state: Callable[[], dict[str, Any]]
     ) -> None:
-        """`state` returns all that a later run needs to go on from here, except for the outputs' positions."""
+        """`state` returns what a later run needs to continue from here, except for the outputs' positions."""
         self._destination, self._outputs, self._thread, self._state = destination, outputs, thread, state
         self.files: list[tuple[int, str, Written]] = []
         """Complete files: the number of the output, the split, and what the manifest says."""
@@ -64,9 +64,9 @@ class Checkpoints:
 
     @contextmanager
     def step(self, *, final: bool = True) -> Iterator[None]:
-        """Around all that must be recorded together or not at all: an interrupt may come between any two lines.
+        """Around changes that must be recorded together or not at all: an interrupt may come between any two lines.
 
-        Not `final`: a later run cannot go on from here, so nothing is recorded until a step that is final.
+        Not `final`: a later run cannot continue from here, so nothing is recorded before a step that is final.
         """
         self._sound = False
         yield
@@ -88,7 +88,7 @@ class Checkpoints:
         self._last = time.monotonic()
         saved = {**self._state(), "outputs": [output.position() for output in self._outputs]} if sound else None
         beside = [(file, file.length) for file in self.beside]
-        # From here on the outputs believe that their full files are being named: not to be recorded unless they are.
+        # From here on the outputs assume that their full files get their names: record nothing if this fails.
         with self.step(final=sound):
             settling = [output.settling() for output in self._outputs]
             self._running = self._thread.submit(self._settle, settling, beside, saved, now)
@@ -108,7 +108,7 @@ class Checkpoints:
                 self._wait()
         except StuckError:
             raise
-        except OutputError as also:  # the disk is the trouble: what was recorded before stands
+        except OutputError as also:  # the disk itself fails: what was recorded before remains valid
             if why is not also and isinstance(why, ShardmillError) and why.hint is None:
                 why.hint = also.message
         if isinstance(why, (ShardmillError, Interrupted)) and why.kept is None:
@@ -124,10 +124,9 @@ class Checkpoints:
             return
         for file, length in beside:
             file.settle(length)
-        self._destination.journal.record(self._entries, saved)
+        self._destination.record(self._entries, saved, now=now)
         for output in self._outputs:
             output.recorded()
-        self._destination.record(self._entries, saved, now=now)
 
     def _entries(self, first: int = 0) -> list[Any]:
         """The complete files from a number on, as the journal lists them."""
@@ -138,7 +137,7 @@ class Checkpoints:
             return
         waiting = time.monotonic()
         while not wait_for([self._running], timeout=_PATIENCE).done:
-            # Gigabytes may have to go through a slow line: there it is the store's silence that counts.
+            # An upload of gigabytes over a slow line may take long: for a store, only silence is a failure.
             if self._destination.answered < waiting:
                 self._destination.journal.stuck = self._destination.medium == "disk"
                 raise StuckError(
@@ -147,7 +146,7 @@ class Checkpoints:
                     kept="progress recorded before; the same command resumes the run",
                 )
             waiting = time.monotonic()
-        # One that failed stays: nothing may be recorded after files that never got their names.
+        # A failed checkpoint is kept: after files that never got their names, nothing may be recorded.
         self._running.result()
         self._running = None
 

@@ -1,4 +1,4 @@
-"""Where a dataset is written: a folder of this machine, or an object store with a folder as its workplace.
+"""Where a dataset is written: a local folder, or an object store with a local folder as its workplace.
 
 DIR/.shardmill/revisions.json   repository and revision as asked for → the commit that an unfinished run reads
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.journal import FOLDER, Entries, Journal, read_plan, refuse, tidy
+from shardmill.run.journal import FOLDER, Entries, Journal, refuse, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
-from shardmill.run.plan import Facts, SourceFacts, fingerprint
+from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts
 from shardmill.shards import Output
 from shardmill.storage import PARTIAL, PartialFile, Written, is_url, write_whole, writing_to
 from shardmill.units import show_bytes
@@ -31,7 +31,7 @@ class Destination:
     """
 
     medium = "disk"
-    """What an error names that does not answer."""
+    """What an error calls it if it does not respond."""
     room = 0
     """Bytes of memory for upload buffers."""
     waiting_files = 8
@@ -90,7 +90,7 @@ class Destination:
         if manifest["fingerprint"] != fingerprint(facts):
             sources = SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"]))
             known = {"options": manifest["options"], "tokenizer": manifest["tokenizer"], "sources": sources}
-            refuse(read_plan(self.folder) or known, facts, "the dataset")
+            refuse(read_facts(self.folder / FOLDER / "plan.json") or known, facts, "the dataset")
         self.tidy(facts)
         return manifest
 
@@ -140,7 +140,8 @@ class Destination:
         """Called when files became complete."""
 
     def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
-        """Called when the journal was written: `files` are complete, and the state is on disk."""
+        """Record a checkpoint: `files` are complete and delivered, and what the state describes is on disk."""
+        self.journal.record(files, state)
 
     def leave(self, files: Iterable[PartialFile]) -> None:
         """Called with unfinished files when a run ends early."""

@@ -19,7 +19,7 @@ from shardmill.run.machine import hand_back, settle_allocator
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.process_limit import limited
 from shardmill.run.splits import Limit
-from shardmill.run.worker import Worker
+from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher, Sources
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _PLACES, _SECONDS = 12, 1.0  # of a sample: whether the output will fit on the disk
 _NO_STACK = "can't start new thread"
 """What Python says where there is no memory for the stack of a thread, in a RuntimeError."""
-# What Arrow's allocator keeps of what was freed: without it, files with pages of 5 MB failed near the least memory.
+# Freed memory that Arrow's allocator keeps: without this, files with pages of 5 MB failed near the least memory.
 _KEPT_BY_ARROW = 22_000_000
 
 
@@ -46,22 +46,24 @@ class EncodedText(Producer):
     def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
         """BudgetError when the memory that is allowed does not suffice.
 
-        `room`: bytes of memory for buffers of the destination. `engines`: holds an engine that an earlier run of this
-        process has left, or nothing; this run leaves one there too.
+        `room`: bytes of memory for buffers of the destination. `engines`: those that an earlier run of this process has
+        left, if any; this run leaves its own there too.
         """
         options = plan.options
         self.plan, self.facts, self.sources = plan, plan.facts(), plan.sources
-        self.val = val = Val.parse(options.val)
+        self.val, self.seed = Val.parse(options.val), options.seed
+        val = self.val
         if val.tail:
             check_tails(plan.sources)
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.eots = tuple(dict.fromkeys(output.eot for output in outputs))
         """The EOT policies that the outputs need, each once."""
-        # Also where nothing is dealt by content: `first:N` and `--limit` count by rows, which must not be chunks.
+        # Also if no split depends on content: `first:N` and `--limit` count rows, and a row must not be a chunk.
         self.spans = options.separator is None and not (val.nothing and options.limit is None)
-        """Text without a separator is dealt in spans."""
+        """Text without a separator is divided into spans, each with a split of its own."""
         self.engines = [] if engines is None else engines
+        """Engines that are not in use."""
         # The budget counts what is in memory already: the libraries, and an engine.
         settle_allocator()
         load_libraries(plan.sources)
@@ -76,11 +78,12 @@ class EncodedText(Producer):
             tokenizer.vocab_size,
             tokenizer.dtype.itemsize,
             engine_bytes=tokenizer.engine_bytes,
-            engines=1,
+            engines=len(self.engines),
             library_bytes=tokenizer.library_bytes,
             remote=plan.sources.remote,
             beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
         )
+        del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
         self._reading = Reading(
@@ -97,7 +100,7 @@ class EncodedText(Producer):
         )
 
     def take_engine(self) -> Engine:
-        """An engine that exists already, or a new one."""
+        """An engine that is not in use, or a new one. Append it to `engines` after use."""
         try:
             return self.engines.pop()
         except IndexError:
@@ -117,13 +120,13 @@ class EncodedText(Producer):
         free = shutil.disk_usage(destination.folder).free
         most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
         if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
-            return  # would fit at one token for every byte of text, at a compression of four
+            return  # it would fit even with one token per byte of text, and text compressed to a quarter
         # Imported here, since most runs never get here and it takes a twentieth of a second.
         from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
         sized = Sources(source for source in plan.sources if source.size)
         engine = self.take_engine()
-        # With a fetcher of its own: the run's expects the sources in their order.
+        # Not with the run's fetcher, which expects the sources in their order.
         with looking_fetcher() as fetcher:
             looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
             kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
@@ -142,7 +145,6 @@ class EncodedText(Producer):
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
         """BudgetError when memory runs out nevertheless."""
-        own = Worker(self)
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
             limited(self.budget.memory) as ours,
@@ -150,8 +152,8 @@ class EncodedText(Producer):
             Pipeline(self) as pipeline,
             self._fetcher,
         ):
-            batches = pipeline.run(self._entries(writer), own)
-            yield batches if self.plan.options.limit is None else self._limited(batches, writer, own)
+            batches = pipeline.run(self._entries(writer))
+            yield batches if self.plan.options.limit is None else self._limited(batches, writer)
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
@@ -159,7 +161,7 @@ class EncodedText(Producer):
         chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
         yield from itertools.starmap(Entry, chunks)
 
-    def _limited(self, batches: Iterator[Batch], writer: Writer, own: Worker) -> Iterator[Batch]:
+    def _limited(self, batches: Iterator[Batch], writer: Writer) -> Iterator[Batch]:
         """The batches up to `--limit`; the one that reaches it is made again with fewer rows.
 
         A long stretch is taken whole: it cannot be made again.
@@ -177,7 +179,7 @@ class EncodedText(Producer):
                 yield Batch([], [], {}, after=lambda writer: writer.end_source())
                 return
             if limit.reached_by(found, tokens_found) and not (chunk is not None and chunk.long):
-                batch = own.encode(batch.entries, limit)
+                batch = encode(self, batch.entries, limit)
                 batch.after = lambda writer: writer.end_source()
                 yield batch
                 return

@@ -10,6 +10,7 @@ A line is appended only after all that it lists is on disk. If the last line is 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class SavedRun(NamedTuple):
 
     @property
     def did_nothing(self) -> bool:
-        """Whether it ended in order before its first document, because of a wrong option, say; not by a kill."""
+        """Whether it ended in order before its first document, for example because of a wrong option; not by a kill."""
         state = self.state
         if state is None or self.files:
             return False
@@ -63,16 +64,16 @@ class Journal:
         self._file: Any = None
         self._size = self._compact_size = self._recorded = 0
         self.stuck = False
-        """The disk does not answer: to close or delete a file would block for ever."""
+        """The disk does not respond: closing or deleting a file would block for ever."""
 
     def resume(self, facts: Facts) -> SavedRun | None:
         """The earlier run of the same plan, if there was one; MismatchError when it has another plan.
 
         A run of another plan that did nothing is forgotten.
         """
-        before = read_plan(self.folder.parent)
+        before = read_facts(self.folder / "plan.json")
         if before is None:
-            # The plan is written before anything else, and whole: without one nothing was begun.
+            # The plan is written first, and atomically: without one no run has begun.
             return None
         saved_run = self._read()
         if fingerprint(before) == fingerprint(facts):
@@ -168,11 +169,6 @@ def tidy(out: Path) -> None:
         journal.close()
 
 
-def read_plan(out: Path) -> dict[str, Any] | None:
-    """The facts of the last plan in a folder; None when there is none."""
-    return read_facts(out / FOLDER / "plan.json")
-
-
 def refuse(before: dict[str, Any], now: dict[str, Any], what: str) -> None:
     """Raise a MismatchError that names what differs."""
     raise MismatchError(
@@ -187,7 +183,7 @@ def _lock(path: Path, out: Path) -> int:
         with writing_to(path):
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            _hold(handle)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             holder = os.read(handle, 20).decode("ascii", "replace").strip()
             os.close(handle)
@@ -200,21 +196,9 @@ def _lock(path: Path, out: Path) -> int:
             # The run that held it before may have removed the file between our open and our lock.
             if os.path.samestat(os.fstat(handle), os.stat(path)):
                 with writing_to(path):
-                    os.truncate(handle, 0) if os.name != "nt" else None
+                    os.truncate(handle, 0)
                     os.write(handle, str(os.getpid()).encode())
                 return handle
         except FileNotFoundError:
             pass
         os.close(handle)
-
-
-if os.name == "nt":
-    import msvcrt
-
-    def _hold(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-else:
-    import fcntl
-
-    def _hold(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

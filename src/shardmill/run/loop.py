@@ -113,7 +113,7 @@ class Run:
         )
 
     def _find_saved_run(self) -> SavedRun | None:
-        """The run to go on from; None: there is none, and enough space. MismatchError when it has another plan."""
+        """The run to continue; None: there is none, and enough space. MismatchError when it has another plan."""
         facts = self.producer.facts
         if self.overwrite:
             self.destination.remove_dataset(facts, self.outputs)
@@ -187,7 +187,7 @@ class Run:
 
 
 def _warnings(outputs: list[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
-    """What readers of the formats have to be careful with."""
+    """Problems that readers of the formats may have."""
     described = zip(outputs, each_output(manifest), strict=True)
     known = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
     return (*foreseen(known), *(warning for output, one in described for warning in output.warnings(one["splits"])))

@@ -53,7 +53,7 @@ def most_resident() -> int:
 
 def _installed_memory() -> int:
     if _LINUX:
-        # Not sysconf, which tells the host's where a container's own /proc tells less.
+        # Not sysconf, which gives the host's memory where a container's own /proc gives less.
         return int(Path("/proc/meminfo").read_text().split()[1]) * 1024
     import psutil
 

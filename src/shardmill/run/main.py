@@ -57,7 +57,7 @@ def _make_plan(specs: list[Any], options: Options, destination: Destination) -> 
     """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
     commits = None if options.overwrite else destination.recorded_commits()
     sources = find_sources(
-        specs, options.input_format, commits, options.cache, out=destination.folder, owned=dataset_files
+        specs, options.input_format, commits, options.cache, out=destination.shown, owned=dataset_files
     )
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
     plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)

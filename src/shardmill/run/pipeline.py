@@ -1,9 +1,9 @@
 """The threads of a run: a feeder, the workers, and a consumer that gets their results in the order of the plan.
 
 The feeder takes a lease for every task before it is worked on, in plan order: the consumer waits for the oldest task,
-and a younger one that held the last bytes would make it wait for ever. A lease shrinks to what the result takes, and
+and if a younger one held the last bytes, it would wait for ever. A lease shrinks to the size of the result, and
 ends when the result has been consumed, so a slow disk slows down the feeder and no queue grows. Every wait has a
-timeout, after which it checks whether the run still goes on.
+timeout, after which it checks whether the run has been stopped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from shardmill.errors import Interrupted
 from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import feed_here
-from shardmill.run.worker import Worker
+from shardmill.run.worker import encode, encode_long
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,18 +30,16 @@ if TYPE_CHECKING:
 
 _TICK = 0.5  # seconds
 # Seconds that the end of a run waits for its threads; the second is for a run that was interrupted. Work on a chunk
-# takes a second at the most, but a read from a pipe or a broken disk may take for ever.
+# takes at most a second, but a read from a pipe or a broken disk may block for ever.
 _PATIENCE, _PATIENCE_INTERRUPTED = 10.0, 0.5
-_TOGETHER = 2048  # small chunks in one task, or whole sources in them, at the most
+_TOGETHER = 2048  # the most small chunks in one task, or whole sources in them
 
 
 @dataclass
 class _Task:
+    lease: int
     entries: list[Entry] = field(default_factory=list)
-    text: int = 0
-    beside: int = 0
     sources: int = 0
-    lease: int = 0
     future: Future[Batch] | None = None
     """None: a long stretch, which the consumer's own thread encodes when its turn comes."""
 
@@ -53,10 +51,10 @@ class Pipeline:
         self._text, self._budget = text, text.budget
         self._tasks: queue.Queue[_Task | BaseException | None] = queue.Queue(4 * self._budget.workers + 8)
         self._stopped = threading.Event()
-        self._local = threading.local()
         self._threads: list[threading.Thread] = []
-        self._workers: list[Worker] = []
-        self._pool = ThreadPoolExecutor(self._budget.workers, "shardmill-worker")
+        self._pool = ThreadPoolExecutor(
+            self._budget.workers, "shardmill-worker", lambda: self._threads.append(threading.current_thread())
+        )
         self._feeder: threading.Thread | None = None
 
     def __enter__(self) -> Pipeline:
@@ -73,12 +71,12 @@ class Pipeline:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, until - time.monotonic()))
-        if kind is None and self._text.plan.tokenizer.engine_bytes is not None:
-            # An engine of a fixed size has a filled cache, which the next run of this process may use.
-            self._text.engines[:] = [worker.engine for worker in self._workers[:1]]
+        # Engines of a fixed size have filled caches, which the next run of this process may use.
+        if kind is not None or self._text.plan.tokenizer.engine_bytes is None:
+            self._text.engines.clear()
 
-    def run(self, entries: Iterable[Entry], own: Worker) -> Iterator[Batch]:
-        """The results for `entries`, in their order; `own` encodes long stretches, in this thread."""
+    def run(self, entries: Iterable[Entry]) -> Iterator[Batch]:
+        """The results for `entries`, in their order. Long stretches are encoded in this thread."""
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
         self._threads.append(self._feeder)
         self._feeder.start()
@@ -86,7 +84,7 @@ class Pipeline:
             if task.future is not None:
                 yield self._result(task.future)
             else:
-                yield from own.encode_long(task.entries[0])
+                yield from encode_long(self._text, task.entries[0])
             self._budget.release(task.lease)
 
     def _next(self) -> _Task | None:
@@ -103,7 +101,7 @@ class Pipeline:
 
     @staticmethod
     def _result(future: Future[Batch]) -> Batch:
-        # Not `future.result(timeout)`: that time is up and that the work itself has raised a TimeoutError look alike.
+        # Not `future.result(timeout)`: its TimeoutError could also come from the work itself.
         while not wait_for([future], timeout=_TICK).done:
             pass
         return future.result()
@@ -137,38 +135,33 @@ class Pipeline:
 
     def _grouped(self, entries: Iterable[Entry]) -> Iterator[_Task]:
         """Small chunks together, so that a thousand files of a kilobyte are one task."""
-        task, budget = _Task(), self._budget
-        full = budget.lease_for(budget.chunk_bytes)
+        budget = self._budget
+        full, empty = budget.lease_for(budget.chunk_bytes), budget.lease_for(0)
+        task = _Task(empty)
         for entry in entries:
             if self._stopped.is_set():
                 return
             chunk = entry.chunk
-            text, beside = (0, 0) if chunk is None else (chunk.cost, chunk.beside)
+            text, beside = (0, 0) if chunk is None else (chunk.cost, chunk.overhead)
             if chunk is not None and chunk.long:
-                # The consumer has an engine of its own for the time.
+                # It is encoded with an additional engine.
                 text, beside = budget.chunk_bytes, budget.engine_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
-            too_large = budget.lease_for(task.text + text, task.beside + beside) > full or task.sources >= _TOGETHER
-            if task.entries and (alone or too_large):
+            more = budget.lease_for(text, beside) - empty
+            if task.entries and (alone or task.lease + more > full or task.sources >= _TOGETHER):
                 yield task
-                task = _Task()
+                task = _Task(empty)
             task.entries.append(entry)
-            task.text, task.beside = task.text + text, task.beside + beside
+            task.lease += more
             task.sources += 1 if chunk is None else max(1, chunk.whole)
-            task.lease = budget.lease_for(task.text, task.beside)
             if alone:
                 yield task
-                task = _Task()
+                task = _Task(empty)
         if task.entries:
             yield task
 
     def _work(self, task: _Task) -> Batch:
-        worker = getattr(self._local, "worker", None)
-        if worker is None:
-            worker = self._local.worker = Worker(self._text)
-            self._workers.append(worker)
-            self._threads.append(threading.current_thread())
-        batch: Batch = worker.encode(task.entries)
+        batch = encode(self._text, task.entries)
         if self._text.plan.options.limit is None:  # else it may have to be made again from the same entries
             batch.entries = task.entries = [_without_payload(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: then the feeder waits longer.

@@ -28,7 +28,7 @@ Row = Sequence[Any]
 
 _BATCH = 1024  # sources that are turned into JSON at once
 _FIRST_LINE = b'{"sources": [\n'
-_SHOWN = 5  # differences, at the most
+_SHOWN = 5  # the most differences that are listed
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Plan:
 
 
 class SourceFacts:
-    """What a plan's facts say of each source, as an iterable that makes its rows one by one, every time anew."""
+    """What a plan's facts say about each source: an iterable that makes its rows one by one, and again each time."""
 
     def __init__(self, make: Callable[[], Iterator[Row]]) -> None:
         self._make = make
@@ -148,36 +148,30 @@ def _source_differences(before: Iterable[Row], now: Iterable[Row]) -> tuple[int,
     """How many sources differ, and the first few in words; 16 bytes are held for each source, and no names."""
     import numpy as np
 
-    (old, old_rest), (new, new_rest) = _hashes(before), _hashes(now)
-    order = np.argsort(old, kind="stable")  # if a name occurs twice, the last counts
-    at = order[np.searchsorted(old[order], new, side="right") - 1] if len(old) else np.zeros(len(new), np.int64)
-    known = old[at] == new if len(old) else np.zeros(len(new), np.bool_)
-    differ = np.flatnonzero(~known | (old_rest[at] != new_rest if len(old) else True))
-    _, firsts = np.unique(old, return_index=True)
-    gone = np.sort(firsts[~np.isin(old[firsts], new)])
-    few, lost = differ[:_SHOWN], gone[:_SHOWN]
-    rows_now, rows_before = _rows_at(now, few), _rows_at(before, [*at[few], *lost])
+    (old_names, old_rows), (names, rows) = _hashes(before), _hashes(now)
+    differ = np.flatnonzero(~np.isin(rows, old_rows))
+    gone = np.flatnonzero(~np.isin(old_names, names))
+    few = _rows_at(now, differ[:_SHOWN])
+    named = {name for name, _, _ in few}
+    known = {row[0]: row for row in before if row[0] in named} if named else {}
     words = []
-    for i in few.tolist():
-        name, *rest = rows_now[i]
-        if not known[i]:
-            words.append(f"source `{name}` is new")
-        else:
-            words.append(f"source `{name}` has changed ({_change(rows_before[int(at[i])][1:], rest)})")
-    return len(differ) + len(gone), words + [f"source `{rows_before[i][0]}` is gone" for i in lost.tolist()]
+    for name, *rest in few:
+        change = f"has changed ({_change(known[name][1:], rest)})" if name in known else "is new"
+        words.append(f"source `{name}` {change}")
+    return len(differ) + len(gone), words + [f"source `{row[0]}` is gone" for row in _rows_at(before, gone[:_SHOWN])]
 
 
 def _hashes(rows: Iterable[Row]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """For each source a hash of its name, and one of the rest."""
+    """For each source a hash of its name, and one of its name, size and version."""
     import numpy as np
 
-    pairs = np.fromiter(((hash(name), hash((size, version))) for name, size, version in rows), np.dtype("2i8"))
+    pairs = np.fromiter(((hash(row[0]), hash(tuple(row))) for row in rows), np.dtype("2i8"))
     return pairs[:, 0], pairs[:, 1]
 
 
-def _rows_at(rows: Iterable[Row], places: Iterable[Any]) -> dict[int, Row]:
+def _rows_at(rows: Iterable[Row], places: Iterable[Any]) -> list[Row]:
     wanted = {int(place) for place in places}
-    return {i: row for i, row in enumerate(rows) if i in wanted} if wanted else {}
+    return [row for i, row in enumerate(rows) if i in wanted] if wanted else []
 
 
 def _said(value: Any) -> str:

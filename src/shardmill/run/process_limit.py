@@ -1,29 +1,27 @@
-"""A memory limit for this process: data that takes more memory than any estimate is a MemoryError.
+"""A memory limit for this process: if data takes more memory than was estimated, that is a MemoryError.
 
-Linux has no limit for resident memory, but one for private writable mappings, `RLIMIT_DATA`. What a process has mapped
-and not touched does no harm, and may be a hundred megabytes: stacks of threads, tables of engines that will fill, what
-an allocator keeps. So the limit is moved many times a second: it lies where resident memory cannot pass `--memory`,
-provided that what was left untouched for a second stays untouched.
+Linux cannot limit resident memory, but it can limit private writable mappings: `RLIMIT_DATA`. Memory that is mapped but
+not touched does no harm, and may be a hundred megabytes: stacks of threads, tables of engines that are not full yet,
+memory that an allocator keeps. So the limit is adjusted many times a second, such that resident memory cannot exceed
+`--memory` if memory that was untouched for a second stays untouched.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import threading
 from collections import deque
 from contextlib import AbstractContextManager, nullcontext
 
-if sys.platform != "win32":
-    import resource
-
 _LINUX = sys.platform.startswith("linux")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if _LINUX else 0
-# Seconds between two looks, and looks after which untouched memory is expected to stay so: a buffer is filled at once.
+# Seconds between two looks, and the number of looks after which untouched memory is expected to stay untouched.
 _TICK, _LOOKS = 0.02, 50
 # What a thread of ours maps for its stack, as much as Rust gives one; by default it would be 8 MB.
 _STACK = 2 << 20
-# What allocators map and hand back all the time. A seventh of the memory is spare, which covers it; where that is too
+# What allocators map and return all the time. A seventh of the memory is spare, which covers it; where that is too
 # little, with less than 400 MB, the limit lies higher by the rest.
 _HEAPS, _SPARE = 60_000_000, 7
 # Kept free for what is touched between two looks: this share of the memory.
@@ -55,7 +53,7 @@ def _threads() -> int:
 
 
 class _MovingLimit:
-    """`RLIMIT_DATA` of this process, moved by a thread of its own so that no more than `memory` becomes resident."""
+    """`RLIMIT_DATA` of this process, adjusted by a thread so that no more than `memory` becomes resident."""
 
     def __init__(self, memory: int) -> None:
         self._most = memory - memory // _MARGIN

@@ -179,47 +179,32 @@ class Bar(Meter):
 
 def view(meter: Meter, width: int) -> Any:
     """What a terminal of this width shows: always the same lines, so that they keep their places."""
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
     from rich.text import Text
 
     width = max(20, min(width - 1, 100))  # not the last column: some terminals would begin a new line
-    narrow = width < 64
+    lines = Text(no_wrap=True)
 
-    def line(text: str, style: str = "") -> Text:
-        return Text(shorten(text, width), style=style, no_wrap=True)
+    def add(style: str, *parts: str) -> None:
+        lines.append(shorten(" · ".join(parts), width) + "\n", style)
 
-    def bar(before: str, share: float, after: str, style: str) -> Any:
+    def add_bar(style: str, before: str, share: float, after: str) -> None:
         room = width - len(before) - len(after) - 2
-        if room < 8:
-            return line(f"{before} {after}")
-        row = Table.grid(padding=(0, 1))
-        shown = ProgressBar(
-            total=1.0, completed=min(1.0, share), width=room, complete_style=style, finished_style=style
-        )
-        row.add_row(Text(before), shown, Text(after, no_wrap=True))
-        return row
+        add(style, f"{before} {('━' * round(min(1.0, share) * room)).ljust(room)} {after}")
 
-    # A table, because a bar alone does not end its line.
-    lines = Table.grid()
     if meter.total:
-        lines.add_row(bar(f"{meter.share:4.0%}", meter.share, meter.left, "cyan"))
-    lines.add_row(line(meter.done.parts or meter.done.source or "…", "dim"))
+        add_bar("cyan", f"{meter.share:4.0%}", meter.share, meter.left)
+    add("dim", meter.done.parts or meter.done.source or "…")
     size, documents, tokens, speed, token_speed = meter.amounts()
-    if narrow:
-        for pair in ((size, speed), (documents,), (tokens, token_speed)):
-            lines.add_row(line(" · ".join(pair)))
-    else:
-        lines.add_row(line(" · ".join((size, speed, token_speed))))
-        lines.add_row(line(" · ".join((documents, tokens))))
+    narrow = (size, speed), (documents,), (tokens, token_speed)
+    for row in narrow if width < 64 else ((size, speed, token_speed), (documents, tokens)):
+        add("", *row)
     held, most = meter.memory
     share = held / most if most else 0.0
-    words = f"{show_bytes(held)} of {show_bytes(most)}"
-    lines.add_row(bar("memory", share, words, "green" if share < 0.9 else "yellow"))
-    if events := " · ".join(meter.events()):
-        lines.add_row(line(events, "yellow"))
-    if trouble := meter.waiting():
-        lines.add_row(line(trouble, "yellow"))
+    add_bar("green" if share < 0.9 else "yellow", "memory", share, f"{show_bytes(held)} of {show_bytes(most)}")
+    for said in (" · ".join(meter.events()), meter.waiting()):
+        if said:
+            add("yellow", said)
+    lines.rstrip()
     return lines
 
 

@@ -21,13 +21,13 @@ _POINTS = 240  # of one attempt; every second one goes when there are more
 _STALLS = 50  # of one attempt that are kept
 _ATTEMPTS = 12  # the oldest goes when a run was resumed more often
 _STALL = 10.0  # seconds without a result
-_SAVED = 5.0  # seconds between two writes of the file: what a kill costs of the record
+_SAVED = 5.0  # seconds between two writes of the file, which a kill may cost
 
 
 class RunRecord:
     """Points over the time of one attempt, written now and then beside those of the attempts before it.
 
-    A run never waits for it, and never fails because of it: `later` writes the file in another thread.
+    A run never waits for it and never fails because of it: `later` runs a function in another thread.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
-"""What goes to which split, and where a run with `--limit` ends.
+"""Which document goes to which split, and where a run with `--limit` ends.
 
-By content, a document's split is a function of its text and the seed, never of its place. Duplicates have the same
-hash, so they are in the same split; and the split of a document does not change when files are added, renamed or cut in
-another way. Only the first 64 KiB of a document are looked at, so that the split of one that does not fit in memory is
-known from its first piece; of those, 16 words of eight bytes spread evenly (all of a text of up to 128 bytes), so that
-it costs less than a microsecond a document. Documents that differ only elsewhere are in the same split, which is right
-for near-duplicates.
+Unless `--val` says otherwise, a document's split is a function of its text and the seed, never of its place. Duplicates
+have the same hash, so they are in the same split, and the split of a document does not change when files are added,
+renamed or divided differently. The hash covers only the first 64 KiB, so the split of a document that does not fit into
+memory is known from its first piece. Of these bytes it covers 16 words of eight bytes, spread evenly (all of a text of
+up to 128 bytes), which takes less than a microsecond per document. Documents that differ only elsewhere are in the same
+split, which is right for near-duplicates.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FACTORS = np.cumprod(np.full(_WORDS, 0xD1342543DE82EF95, dtype=np.uint64))
 
 
 class Share(NamedTuple):
-    """What one split gets of a batch."""
+    """The part of a batch that goes to one split."""
 
     split: str
     tokens: NDArray[Any]

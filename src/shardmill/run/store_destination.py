@@ -6,11 +6,11 @@
     URL/.shardmill/RUN/NAME.partial/AT   what a run has appended to an unfinished file from byte AT on
     URL/.shardmill/plan.json             what remains of this when the dataset is complete
 
-The folder is only a workplace: a run fills it from the store before it goes on, so any machine can go on with it.
-The journal is replaced only if it is still the version that this run has written. So the run that started last is at
-work, and one that was taken for dead stops at its next step. There is no lock that could outlive its holder.
-Objects cannot grow, so what a file has grown by is an object, a part. A part is never replaced, and each run has names
-of its own: what a run that was taken for dead still sends cannot be confused with what another one goes on from.
+The folder is only a workplace: a run fills it from the store before it continues, so any machine can continue a run.
+The journal is replaced only if it is still the version that this run has written. So the run that started last is the
+one at work, and a run that was taken for dead stops at its next step. There is no lock that could outlive its holder.
+Objects cannot grow, so the new bytes of a file are an object of their own, a part. A part is never replaced, and each
+run has its own names: what a run that was taken for dead still uploads is never mistaken for a part of another run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,10 +48,10 @@ from shardmill.storage import (
 )
 
 _JOURNAL, _PLAN = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json"
-_EVERY = 5.0  # seconds between uploads: what a kill costs at the most, beside what was being worked on
+_EVERY = 5.0  # seconds between uploads: the work that a kill costs, besides the chunks in flight
 _BLOCK = 1 << 20
 SHARDS_HERE = 6
-"""Files of each format on this machine, at the most: open ones, those that wait for upload, and those on their way."""
+"""The most files of each format on this machine: open files, those that wait for upload, and those being uploaded."""
 
 
 class StoreDestination(Destination):
@@ -104,7 +104,7 @@ class StoreDestination(Destination):
 
     @contextmanager
     def at_work(self, *, overwrite: bool) -> Iterator[None]:
-        """The same in the workplace, which is filled from the store, and emptied at the end."""
+        """Lock the workplace, fill it from the store, and empty it at the end."""
         try:
             with super().at_work(overwrite=overwrite):
                 try:
@@ -180,7 +180,7 @@ class StoreDestination(Destination):
             self._put_journal(known or self._fresh(facts))
         there = self.names()
         for written in complete:
-            if there.get(written.name) != written.bytes:
+            if there.get(written.name) != written.bytes and not self._is_there(written):
                 raise OutputError(
                     f"`{written.name}` is not there as the journal says",
                     place=self.url,
@@ -210,7 +210,7 @@ class StoreDestination(Destination):
     def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
         """Upload what was appended to unfinished files, then the journal, if `now` or the last time was long ago.
 
-        The complete `files` must be in the store already.
+        Nothing is recorded in the workplace, which the next run fills from the store.
         """
         if self._sealed or not (now or time.monotonic() - self._pushed >= _EVERY):
             return
@@ -258,6 +258,13 @@ class StoreDestination(Destination):
             return min(size, SHARDS_HERE * output.file_tokens * output.dtype.itemsize), 0
         check_size(f"the {output.format} file", int(size - margin), self.url)
         return size, margin
+
+    def _is_there(self, written: Written) -> bool:
+        """The same by a question of its own: some stores give lists that are older than their objects."""
+        try:
+            return self._store.size(written.name) == written.bytes
+        except FileNotFoundError:
+            return False
 
     def _owns(self, name: str) -> bool:
         """Whether an object of that name belongs to the dataset or to its working files."""
@@ -342,8 +349,6 @@ def _user_cache() -> Path:
         return Path(named) / "shardmill"
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "shardmill"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "shardmill" / "cache"
     return Path.home() / ".cache" / "shardmill"
 
 
@@ -386,10 +391,11 @@ class Parts:
                         self._fetch(file, run, name, end)
 
     def _fetch(self, file: Any, run: str, name: str, end: int) -> None:
-        for part, _ in sorted(self._store.below(_folder(run, name))):
-            if _start(part) != file.tell() or file.tell() >= end:
-                break
-            file.writelines(self._store.download(part))
+        reached = -1
+        while reached < file.tell() < end:
+            reached = file.tell()
+            with suppress(FileNotFoundError):
+                file.writelines(self._store.download(f"{_folder(run, name)}/{reached:016x}"))
         if file.tell() < end:
             raise OutputError(
                 f"parts of `{name}` are not there as the journal says",

@@ -19,103 +19,91 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.run.encoded_text import EncodedText
-    from shardmill.tokens import Engine
 
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
-_RUNS = 64  # of rows of the same split, up to which copying run by run is faster than a mask over all tokens
+_RUNS = 64  # up to so many runs of rows of one split, copying each run is faster than a mask over all tokens
 
 
-class Worker:
-    """An engine of its own, replaced when memory runs short. One thread at a time uses it."""
+def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) -> Batch:
+    """Read and encode some chunks, as far as the limit allows. Any thread may call it."""
+    chunks = [entry.chunk for entry in entries if entry.chunk is not None]
+    found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
+    documents = join(found)
+    engine = text.take_engine()
+    encoded = engine.encode(documents.data, documents.offsets, len(documents.gap))
+    rows = _make_rows(chunks, found, documents, encoded, val_rows(documents, text.val, text.seed))
+    if limit is not None:
+        rows = limit.cut(rows, spans=documents.spans)
+        stops = np.cumsum([len(documents) for documents in found])
+        last = chunks[int(np.searchsorted(stops, len(rows), side="left"))]
+        entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
+    counted = _count(chunks, found, rows, encoded)
+    streams = _with_eots(text, rows, encoded)
+    if text.budget.crowded():
+        del engine
+        text.budget.engines_replaced += 1
+        hand_back()
+    else:
+        text.engines.append(engine)
+    # A chunk that cuts a document is alone in its batch.
+    begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
+    return Batch(entries, counted, streams, encoded.fallbacks, documents.spans, begins, ends)
 
-    def __init__(self, text: EncodedText) -> None:
-        self._text, self._budget = text, text.budget
-        self._engine: Engine | None = None
 
-    @property
-    def engine(self) -> Engine:
-        if self._engine is None:
-            self._engine = self._text.take_engine()
-        return self._engine
+def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
+    """Encode a stretch without a place to cut, in pieces that are written one by one; only the last is final."""
+    chunk, spans = entry.chunk, text.spans
+    assert chunk is not None
+    seen = replaced = 0
 
-    def encode(self, entries: list[Entry], limit: Limit | None = None) -> Batch:
-        """Read and encode some chunks, as far as the limit allows."""
-        chunks = [entry.chunk for entry in entries if entry.chunk is not None]
-        found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
-        documents = join(found)
-        encoded = self.engine.encode(documents.data, documents.offsets, len(documents.gap))
-        rows = _make_rows(chunks, found, documents, encoded, self._val_rows(documents))
-        if limit is not None:
-            rows = limit.cut(rows, spans=documents.spans)
-            stops = np.cumsum([len(documents) for documents in found])
-            last = chunks[int(np.searchsorted(stops, len(rows), side="left"))]
-            entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
-        counted = _count(chunks, found, rows, encoded)
-        streams = self._with_eots(rows, encoded)
-        if self._budget.crowded():
-            self._engine = None
-            self._budget.engines_replaced += 1
-            hand_back()
-        # A chunk that cuts a document is alone in its batch.
-        begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
-        return Batch(entries, counted, streams, encoded.fallbacks, documents.spans, begins, ends)
+    def read() -> Iterator[bytes]:
+        nonlocal seen, replaced
+        pieces = entry.reader.pieces(chunk, _PIECE)
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                replaced = end.value or 0
+                return
+            seen += len(piece)
+            yield piece
 
-    def encode_long(self, entry: Entry) -> Iterator[Batch]:
-        """Encode a stretch without a place to cut, in pieces that are written at once; only the last is final."""
-        chunk, spans = entry.chunk, self._text.spans
-        assert chunk is not None
-        seen = replaced = 0
+    pieces, head = read(), b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= PREFIX:
+            break
+    row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
+    val = bool(val_rows(row, text.val, text.seed)[0]) if chunk.tail is None else chunk.tail
 
-        def read() -> Iterator[bytes]:
-            nonlocal seen, replaced
-            pieces = entry.reader.pieces(chunk, _PIECE)
-            while True:
-                try:
-                    text = next(pieces)
-                except StopIteration as end:
-                    replaced = end.value or 0
-                    return
-                seen += len(text)
-                yield text
+    def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
+        begins, ends = chunk.begins and first, chunk.ends and last
+        rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
+        encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
+        counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
+        return Batch([entry], counted, _with_eots(text, rows, encoded), 0, spans, begins, ends, final=last)
 
-        texts, head = read(), b""
-        for text in texts:
-            head += text
-            if len(head) >= PREFIX:
-                break
-        row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
-        val = bool(self._val_rows(row)[0]) if chunk.tail is None else chunk.tail
+    first, total = True, 0
+    waiting: NDArray[Any] | None = None  # until it is known whether it is the last
+    # Not returned to the others at the end: its memory is part of the lease of this stretch.
+    engine = text.take_engine()
+    for tokens in engine.encode_pieces(itertools.chain([head], pieces)):
+        if waiting is not None:
+            yield batch(waiting, first=first, last=False)
+            first = False
+            if text.budget.crowded():
+                engine.renew()
+                text.budget.engines_replaced += 1
+                hand_back()
+        waiting, total = tokens, total + len(tokens)
+    rest = waiting if waiting is not None else np.empty(0, text.plan.tokenizer.dtype)
+    yield batch(rest, first=first, last=True)
 
-        def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
-            begins, ends = chunk.begins and first, chunk.ends and last
-            rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
-            encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
-            counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
-            return Batch([entry], counted, self._with_eots(rows, encoded), 0, spans, begins, ends, final=last)
 
-        first, total = True, 0
-        waiting: NDArray[Any] | None = None  # until it is known whether it is the last
-        for tokens in self.engine.encode_pieces(itertools.chain([head], texts)):
-            if waiting is not None:
-                yield batch(waiting, first=first, last=False)
-                first = False
-                if self._budget.crowded():
-                    self.engine.renew()
-                    self._budget.engines_replaced += 1
-                    hand_back()
-            waiting, total = tokens, total + len(tokens)
-        rest = waiting if waiting is not None else np.empty(0, self._text.plan.tokenizer.dtype)
-        yield batch(rest, first=first, last=True)
-        # The next one has memory for an engine again, but it may be far.
-        self._engine = None
-
-    def _with_eots(self, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
-        """The rows and their tokens, for each EOT policy that the outputs need."""
-        eot_id = self._text.plan.tokenizer.eot or 0
-        return {eot: _with_eot(rows, encoded, eot, eot_id) for eot in self._text.eots}
-
-    def _val_rows(self, documents: Documents) -> NDArray[np.bool_]:
-        return val_rows(documents, self._text.val, self._text.plan.options.seed)
+def _with_eots(text: EncodedText, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
+    """The rows and their tokens, for each EOT policy that the outputs need."""
+    eot_id = text.plan.tokenizer.eot or 0
+    return {eot: _with_eot(rows, encoded, eot, eot_id) for eot in text.eots}
 
 
 def _make_rows(
@@ -133,7 +121,7 @@ def _make_rows(
             opens[row], closes[end - 1] = chunk.begins, chunk.ends
         row = end
     filled = encoded.lengths > 0
-    # A row without tokens is no document: it may have been refused. Its bytes count only where it is a part of one.
+    # A row without tokens is no document: it may have been rejected. Its bytes count only if it is a part of one.
     counts = filled | ~(opens & closes)
     return Rows(encoded.lengths, joined.lengths * counts, val, opens & filled, closes & filled)
 

@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Producer
     from shardmill.storage import Source
 
-_ALWAYS_ALLOWED = 100  # under a share, so that one bad line among the first ten does not stop a run
+_ALWAYS_ALLOWED = 100  # rejects if `--max-bad` is a share: one bad line among the first ten does not stop a run
 _TOGETHER = 1024  # lines of rejects that are written at once
 
 
 @dataclass
 class State:
-    """All that a later run needs to go on from here. It is small, whatever has been read."""
+    """What a later run needs to continue from here. It stays small, however much has been read."""
 
     source: int = 0
     position: Position = Position()
     split: str = ""
     """Of the document that is open at the position."""
     carried: int = 0
-    """Bytes of that document that count for no split yet."""
+    """Bytes of that document that are not counted for a split yet."""
     counts: list[dict[str, dict[str, int]]] = field(default_factory=list)
     here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "tokens"), 0))
     """Counts of the source that is open at the position."""
@@ -53,7 +53,7 @@ class State:
     merge: dict[str, int] = field(default_factory=dict)
     """How far a merge has come: the part, and of it rows, places for tokens, and records of an open source."""
     engine: dict[str, str] = field(default_factory=dict)
-    """Which libraries have encoded so far, and a hash of what they give for a hard text."""
+    """The libraries that have encoded so far, and a hash of their tokens for a difficult text."""
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> State:
@@ -68,7 +68,7 @@ class Writer:
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.checkpoints = Checkpoints(destination, outputs, thread, lambda: asdict(self.state))
+        self.checkpoints = Checkpoints(destination, outputs, thread, self._saved)
         self._before = self._through = 0
         self._left: list[bytes] = []
         self._last_reason = ""
@@ -90,6 +90,11 @@ class Writer:
         self._sources = PartialFile(self._destination.journal.folder / "sources.jsonl", self.state.sources_bytes)
         self.checkpoints.beside = [self._rejects, self._sources]
         self._destination.restored()
+
+    def _saved(self) -> dict[str, Any]:
+        """The state as the journal records it."""
+        self.state.rejects_bytes, self.state.sources_bytes = self._rejects.length, self._sources.length
+        return asdict(self.state)
 
     def write(self, batch: Batch) -> None:
         """Append the next batch in plan order, and make a checkpoint when it is time.
@@ -126,25 +131,25 @@ class Writer:
                 self._count_whole(entry, entry.chunk, next(counted))
             else:
                 self._count(entry, entry.chunk, next(counted))
-        self._list_sources()
         if batch.after is not None:
             batch.after(self)
+        if self._left:
+            self._sources.append(b"".join(self._left))
+            self._left.clear()
 
     def add_rejects(self, lines: list[bytes]) -> None:
         """Append rejects that another run has found."""
-        self._append_rejects(b"".join(lines))
+        self._rejects.append(b"".join(lines))
         self._last_reason = json.loads(lines[-1])["reason"]
 
     def add_sources(self, lines: bytes) -> None:
         """Append what another run has found in some sources."""
-        self._left.append(lines)
-        self._list_sources()
+        self._sources.append(lines)
 
     def end_source(self) -> None:
-        """No more is wanted of the source that is being read."""
+        """End the source that is being read; called by the `after` of a batch."""
         if self.state.position != Position():
             self._leave(self.state.source)
-            self._list_sources()
 
     def pass_bytes(self, count: int) -> None:
         """Count bytes of the sources as done, for progress."""
@@ -163,10 +168,6 @@ class Writer:
                 hint=f"see `{listed}`; `--max-bad any` sets all such documents aside and continues",
             )
 
-    def _append_rejects(self, lines: bytes) -> None:
-        self._rejects.append(lines)
-        self.state.rejects_bytes += len(lines)
-
     def _with_carried(self, batch: Batch) -> dict[str, Stream]:
         """The streams of a piece: its document has one split, and its bytes count where it ends."""
         state, rows = self.state, batch.streams[self._outputs[0].eot].rows
@@ -184,7 +185,7 @@ class Writer:
                 output.finish(self._producer.splits)
         self.checkpoints.keep(now=True)
         self.checkpoints.beside = [self._sources]
-        if self.state.rejects_bytes:
+        if self._rejects.length:
             written = self._rejects.finish(0)
             return {"rejects": {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}}
         self._rejects.close()
@@ -236,7 +237,7 @@ class Writer:
                 number = first + reject.record + 1 if reject.record >= 0 else 0
                 byte = chunk.start + reject.byte if reject.byte >= 0 else -1
                 lines += reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
-            self._append_rejects(bytes(lines))
+            self._rejects.append(bytes(lines))
         self._through = chunk.through if chunk.through >= 0 else chunk.end
         state.source = entry.source
         state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
@@ -278,14 +279,6 @@ class Writer:
         self._left.append(as_bytes("".join(map(_line, sources.iter_from(first), lengths))))
         self._before += sum(sources.sizes[first : first + chunk.whole])
         state.source, state.position = first + chunk.whole, Position()
-
-    def _list_sources(self) -> None:
-        """Append the sources that are done to the list of them."""
-        lines = b"".join(self._left)
-        self._left.clear()
-        if lines:
-            self._sources.append(lines)
-            self.state.sources_bytes += len(lines)
 
     def _leave(self, index: int) -> None:
         """The source is done: count from zero for the next."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -34,8 +35,11 @@ def at_once(call: Callable[[S], T], items: Iterable[S], several: bool) -> Iterat
         return
     coming = iter(items)
     with ThreadPoolExecutor(_THREADS, "shardmill-look") as pool:
-        while some := list(islice(coming, _THREADS)):
-            yield from pool.map(call, some)
+        waiting = deque(pool.submit(call, item) for item in islice(coming, _THREADS))
+        while waiting:
+            result = waiting.popleft().result()
+            waiting.extend(pool.submit(call, item) for item in islice(coming, 1))
+            yield result
 
 
 def download_speed(sources: Sequence[Source], fetcher: Fetcher) -> float:

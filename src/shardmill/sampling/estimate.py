@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 # Student's t for 95 %, by degrees of freedom; beyond the table 1.96 + 2.4 / n is within 1 %. One place has none.
 _T = (3.0, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-_LEAST_MARGIN = 0.001  # of a number is the least margin: where places begin and end costs as much
-_FEW = 0.1  # of a number, divided by the places, may be in what none of them has met
-_ALONE = 0.03  # of a number is the error that is taken for that of a single place
-_UNSEEN, _UNSEEN_DOCUMENTS = 0.02, 0.06  # of what was not reached, in bytes and in documents, may differ from the rest
+# Shares of a number: the least margin, due to where places begin and end; divided by the number of places, what may be
+# where no place was drawn; the assumed error of a single place.
+_LEAST_MARGIN, _FEW, _ALONE = 0.001, 0.1, 0.03
+_UNSEEN, _UNSEEN_DOCUMENTS = 0.02, 0.06  # assumed error, in bytes and in documents, for what was not reached
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whol
     _, cluster = np.unique([place.cluster for place in places], return_inverse=True)
     rest = np.bincount(cluster, unknown)
     n = len(rest)
-    # The largest difference counts twice: one more long document may be where nobody looked.
+    # The largest difference counts twice: one more long document may be where no place was drawn.
     square = float(rest @ rest + np.max(rest * rest))
     error = math.sqrt(square * n / (n - 1)) / sampled * kind.measured if n > 1 else _ALONE * total
     student = _T[n - 1] if n <= len(_T) else 1.96 + 2.4 / (n - 1)
@@ -119,7 +119,7 @@ def _total(kind: Kind, values: Sequence[float], *, documents: bool = False, whol
 
 
 def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.int64]:
-    """The documents of a kind that have text, by size, in whole numbers that add up to those written."""
+    """The documents of a kind that have text, by size; together they are those written, but for rounding."""
     seen = np.zeros(BUCKETS)
     if kind.format == "text" and not separated:
         wide = expects.text.value / max(1, kind.stored)
@@ -127,11 +127,7 @@ def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.i
     for place in kind.places:
         seen += place.weight * place.sizes
     shares = seen * (expects.written.value / max(1e-9, float(seen.sum())))
-    whole: NDArray[np.int64] = np.floor(shares).astype(np.int64)
-    # What rounding down has lost goes to the largest remainders.
-    lost = expects.written.value - int(whole.sum()) if seen.any() else 0
-    whole[np.argsort(whole - shares, kind="stable")[:lost]] += 1
-    return whole
+    return np.rint(shares).astype(np.int64)
 
 
 def output_sizes(expects: Expected, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""One source, read by its ordinary reader: at places all over it, or from its start for as long as there is time."""
+"""One source, read by its ordinary reader: at places all over it, or from its start until the time is over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from shardmill.input_formats import INPUT_FORMATS
 from shardmill.storage import Feed, RandomAccess, Source, StreamFeed, open_source
 
 clock = time.thread_time
-"""Work is measured by the CPU time of the thread: other programs and slow servers do not count."""
+"""Work is measured in CPU time of the thread, so other programs and slow servers do not count."""
 UNIT = 512 * 1024
 """Bytes of text at one place, about."""
 STREAM = 4  # units of text that are read of a stream each time that it is drawn
@@ -43,7 +43,7 @@ _LARGE = 16  # units of a row group that is read whole, which is the most precis
 _LARGEST_IN_STREAMS = 8 << 20  # bytes of the largest record that is read where a source is read from its start
 _BEHIND = 1 << 18  # bytes behind the largest record of a place that may be read
 _EXCERPT, _EXCERPTS = 64 * 1024, 64  # bytes of a place that are kept to look for separators, and number of places
-_HARDLY = 1e-9  # weight of a place that was not drawn: it counts only where there is nothing else
+_HARDLY = 1e-9  # weight of a place that was not drawn: it counts only if there is nothing else
 _END = 1 << 62
 
 
@@ -57,11 +57,11 @@ class SampledPlace:
     """What was found at one place: the records that begin there. The variance between places gives the margin."""
 
     stored: float = 0.0
-    """Bytes of the source that the place is, in the measure that the source is drawn by."""
+    """Size of the place, in the measure by which sources are drawn."""
     covered: float = 0.0
-    """Bytes that its records take."""
+    """Bytes of its records."""
     text: float = 0.0
-    """Bytes of text; more than were read where a stretch cannot be cut."""
+    """Bytes of text; more than were read if a stretch cannot be cut."""
     begun: int = 0
     """Documents, empty and rejected ones included; 0 in text without a separator."""
     chunks: list[Documents] = field(default_factory=list)
@@ -134,7 +134,7 @@ class SampledSource:
         self._last: NDArray[np.int64] = np.empty(0, np.int64)
 
     def places(self, shares: list[float] | None, most: int, step: float = 0.0) -> Iterator[SampledPlace]:
-        """Yield what stands at the given shares (0 to 1) of the source; None: all of it.
+        """Yield the places at the given shares (0 to 1) of the source; None: all of it.
 
         A source that is small or cannot be entered is read from its start, up to about `most` bytes of text; of others
         up to four times as many are read. `step`: bytes, as sources are measured, from one share to the next.
@@ -208,7 +208,7 @@ class SampledSource:
         begin, end = size * number // count, size * (number + 1) // count
         share = (end - begin) / size
         if self.format == "text" and self._reading.separator is None:
-            # Cut anywhere but within a character, since there may be no better place: it adds a token at the most.
+            # Cut anywhere but within a character, since there may be no better place: it adds at most one token.
             begin, end = (at + _inside_character(feed.look(at, 4)) for at in (begin, end))
             return _Stretch(share, start=Position(begin, inside=begin > 0), until=end)
         return _Stretch(share, Section(begin, end), until=end + self._reading.largest + _BEHIND)

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 _LARGEST = (2 << 20, 64 << 20)
 _MUCH = 0.25
 _INSTEAD, _INSTEAD_REMOTE = 64, 8  # small sources that are read instead of one place
-_REMOTE = 32  # places in remote sources at the most: each is a row group, or half a megabyte, to be fetched
+_REMOTE = 32  # the most places in remote sources: for each, a row group or half a megabyte is fetched
 _FEWEST = 6  # places for a kind, however small its share
 _LISTED, _LISTED_REMOTE, _LISTED_SECONDS = 4096, 64, 3.0  # files whose parts are all listed, and seconds for it
-_PATIENCE = 3  # times that a sample may take on the clock what it may take of the CPU
+_PATIENCE = 3  # a sample may take this many times its CPU time on the clock
 _EIGHTHS = 8  # parts of a stream between which the variance is that of the rest
 
 
@@ -52,7 +52,7 @@ class Kind:
     sizes: NDArray[np.int64]
     """Stored bytes of each."""
     measures: NDArray[np.int64]
-    """What sources are drawn by: their stored bytes, or what is nearer to their bytes of text."""
+    """By what sources are drawn: their stored bytes, or bytes of text if their footers say it."""
     remote: bool = False
     rows: int | None = None
     """Number of documents, where footers or headers of all files say it."""
@@ -122,7 +122,7 @@ def take_sample(
         until = seconds * max(spent / total, 0.1)
 
         def ended(until: float = until) -> bool:
-            """On a busy machine, or one that waits for its disk, it may take longer, but not for ever."""
+            """On a busy machine, or with a slow disk, it may take longer, but not for ever."""
             passed = time.monotonic() - started
             return passed > until and (passed > _PATIENCE * until or reading_places.clock() - began > until)
 
@@ -287,5 +287,5 @@ class _Sampler:
 
 
 def _plain_reason(reason: str) -> str:
-    """A reason without what is different in every record."""
+    """A reason without the numbers that differ from record to record."""
     return re.sub(r" \(column \d+\)|\d[\d,]* bytes", lambda m: "" if m[0][0] == " " else "so many bytes", reason)

@@ -5,7 +5,6 @@ Each split has a folder of its own, since their readers take every `.ds` file un
 
 from __future__ import annotations
 
-import re
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.format import Format, Order, Recognised, whole
+from shardmill.shards.format import Format, Recognised, whole
 from shardmill.shards.output import Shard
 from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
 from shardmill.storage import Written
@@ -24,11 +23,24 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Datatrove(Format):
-    name, eot, indexed = "datatrove", "after", True
+class DatatroveOutput(DocumentOutput):
+    cumulative = True
 
-    def output(self, order: Order) -> DatatroveOutput:
-        return DatatroveOutput(self, order)
+    def complete(self, shard: Shard) -> list[Written]:
+        """Both files are as they should be; the metadata are added."""
+        width, tokens = self.dtype.itemsize, shard.token_count
+        with closing(self.create(shard.stem + ".ds.metadata")) as metadata:
+            metadata.append(f"{self._order.tokenizer}|{width}\n{tokens}\n{_for_people(tokens)}".encode())
+            return [
+                shard.tokens.finish(tokens),
+                shard.lengths.finish(0, role="index"),
+                metadata.finish(0, role="metadata"),
+            ]
+
+
+class Datatrove(Format):
+    name, eot, indexed, writer = "datatrove", "after", True, DatatroveOutput
+    stem, endings = "{split}/{name}_{index:06}", (".ds", ".ds.index", ".ds.metadata")
 
     def index(self, tokens: TokenFiles) -> Ends:
         paths = [_beside(file.path, ".index") for file in tokens.files]
@@ -55,35 +67,6 @@ class Datatrove(Format):
 
 def _beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
-
-
-class DatatroveOutput(DocumentOutput):
-    cumulative = True
-
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        self._tokenizer = order.tokenizer
-
-    def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/{self.name}_{self._first + index:06}.ds"
-
-    def lengths_name(self, split: str, index: int) -> str:
-        return self.tokens_name(split, index) + ".index"
-
-    def owns(self) -> re.Pattern[str]:
-        """The tokens, the index and the metadata."""
-        return re.compile(rf"(?:train|val)/{re.escape(self.name)}_\d{{6,}}\.ds(?:\.index|\.metadata)?")
-
-    def complete(self, shard: Shard) -> list[Written]:
-        """Both files are as they should be; the metadata are added."""
-        width, tokens = self.dtype.itemsize, shard.token_count
-        with closing(self.create(shard.tokens.name + ".metadata")) as metadata:
-            metadata.append(f"{self._tokenizer}|{width}\n{tokens}\n{_for_people(tokens)}".encode())
-            return [
-                shard.tokens.finish(tokens),
-                shard.lengths.finish(0, role="index"),
-                metadata.finish(0, role="metadata"),
-            ]
 
 
 def _for_people(tokens: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import OutputError
-from shardmill.shards import SPLITS
+from shardmill.output_formats import SPLITS
 from shardmill.shards.format import Format, Order
 from shardmill.shards.output import FileOutput, Shard
 from shardmill.storage import PartialFile, Written
@@ -42,13 +41,6 @@ class DocumentOutput(FileOutput):
         super().__init__(kind, order)
         self._closed = dict.fromkeys(SPLITS, 0)
         """1 for a split to which nothing will be appended."""
-
-    @abstractmethod
-    def tokens_name(self, split: str, index: int) -> str:
-        """Return the name of a split's file of tokens."""
-
-    def lengths_name(self, split: str, index: int) -> str:
-        return self.tokens_name(split, index) + ".lengths"
 
     def length_blocks(self, shard: Shard) -> Iterator[NDArray[np.int64]]:
         """Yield what was written about the documents of a shard: their lengths, or where they end."""
@@ -112,12 +104,9 @@ class DocumentOutput(FileOutput):
 
     def _begin(self, split: str, tokens: int = 0, documents: int = 0) -> Shard:
         """Open a shard, with so many tokens and documents already written."""
-        index = self._index[split]
-        files = [
-            self.open_file(split, index, self.tokens_name(split, index), tokens * self.dtype.itemsize),
-            self.open_file(split, index, self.lengths_name(split, index), documents * self.length_dtype.itemsize),
-        ]
-        shard = self._open[split] = Shard(split, files, tokens, documents)
+        kept = tokens * self.dtype.itemsize, documents * self.length_dtype.itemsize
+        shard = self._open[split] = self.open_shard(split, self._index[split], *kept)
+        shard.token_count, shard.document_count = tokens, documents
         return shard
 
     def _write(self, shard: Shard, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
@@ -141,7 +130,7 @@ class DocumentOutput(FileOutput):
         shard.unfinished = unfinished
 
     def _end(self, split: str) -> None:
-        self._full.append(self._open.pop(split))
+        self.end_shard(self._open.pop(split))
         self._index[split] += 1
 
 
@@ -152,9 +141,6 @@ class RepackedOutput(DocumentOutput):
     """
 
     length_dtype = np.dtype("<u4")
-    stem: str
-    """What a file's name begins with, with `{index}`."""
-    ending: str
 
     def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
@@ -168,15 +154,6 @@ class RepackedOutput(DocumentOutput):
     def write_index(self, index: PartialFile, files: list[Written]) -> None:
         """Write `index.json`, which describes the files of a split."""
 
-    def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/{self.stem.format(index=self._first + index)}.tokens"
-
-    def owns(self) -> re.Pattern[str]:
-        """The files, the two files that each is made from, and the index."""
-        stem = r"\d+".join(map(re.escape, re.split(r"{.*?}", self.stem)))
-        endings = rf"(?:{re.escape(self.ending)}|\.tokens|\.tokens\.lengths)"
-        return re.compile(rf"(?:{'|'.join(SPLITS)})/(?:{stem}{endings}|index\.json)")
-
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         super().restore(position, complete)
         self._files = []
@@ -188,7 +165,7 @@ class RepackedOutput(DocumentOutput):
     def complete(self, shard: Shard) -> list[Written]:
         written = []
         if shard.document_count:
-            with closing(self.create(shard.tokens.name.removesuffix(".tokens") + self.ending)) as file:
+            with closing(self.create(shard.stem + self._kind.endings[-1])) as file:
                 self.write_file(file, shard)
                 written.append(replace(file.finish(shard.token_count), documents=shard.document_count))
         self._files += written

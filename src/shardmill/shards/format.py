@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from shardmill.errors import DamageError
-from shardmill.shards import SPLITS
-from shardmill.shards.output import Output
+from shardmill.errors import DamageError, UsageError
+from shardmill.output_formats import OUTPUT_FORMATS, SPLITS
+from shardmill.shards.output import FileOutput, Output
 from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
 
 
 @dataclass(frozen=True)
 class Order:
-    """What an output may need to know before it begins."""
+    """The settings of an output."""
 
     folder: Path
     name: str
@@ -43,7 +43,7 @@ class Recognised(NamedTuple):
     file: TokenFile
 
 
-class Format(ABC):
+class Format:
     """One kind of token files."""
 
     name: str
@@ -53,14 +53,22 @@ class Format(ABC):
     """False: the tokens of a split are one file, however many they are."""
     indexed: bool = False
     """Its files say where documents end."""
+    writer: ClassVar[type[FileOutput]]
+    """The class of its outputs."""
+    stem: str
+    """The name of a file without its ending, with `{name}`, `{split}` and `{index}`, or `{index:06}` for six digits."""
+    endings: tuple[str, ...]
+    """Endings of the file of tokens, and of the files that are made beside it or from it."""
+    train_from: int = 0
+    """The number of the first train file."""
     claims: tuple[str, ...] = ()
-    """Names of its files that another format may use too."""
+    """Other names of its files, which another format may use too."""
     contiguous: bool = True
     """The tokens of a file are side by side, after a header."""
 
-    @abstractmethod
-    def output(self, order: Order) -> Output:
+    def output(self, order: Order) -> FileOutput:
         """Return what writes the files. UsageError if the format's readers could not take them."""
+        return self.writer(self, order)
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> TokenFiles:
         """Return the tokens of some files, by their position."""
@@ -104,3 +112,34 @@ def headless(dtype: np.dtype[Any], path: Path) -> Recognised:
     if size % dtype.itemsize:
         raise DamageError(f"{size:,} bytes are not whole tokens of {dtype.itemsize} bytes", place=str(path))
     return Recognised(dtype, TokenFile(path, size // dtype.itemsize))
+
+
+def format_named(name: str) -> Format:
+    """Return the format of this name."""
+    found: Format = import_module(f"shardmill.shards.{OUTPUT_FORMATS[name]}").FORMAT
+    return found
+
+
+def open_output(format: str, folder: Path, **order: Any) -> Output:
+    """Return the output of a format; nothing is written yet. `order`: the other fields of `Order`.
+
+    Raise UsageError if the format's readers could not take such files.
+    """
+    return format_named(format).output(Order(folder, **order))
+
+
+def check_together(formats: Sequence[str]) -> None:
+    """Raise UsageError if two formats would write files of one name into one folder."""
+    claimed: dict[str, str] = {}
+    for name in formats:
+        for file in format_named(name).claims:
+            if file in claimed:
+                raise UsageError(
+                    f"`{claimed[file]}` and `{name}` both write a file `{file}`", hint="give each a folder of its own"
+                )
+            claimed[file] = name
+
+
+def foreseen(formats: Sequence[str]) -> list[str]:
+    """Return sentences about problems that follow from the choice of formats, if they are made in one folder."""
+    return [sentence for name in formats for sentence in format_named(name).foreseen(alone=len(formats) == 1)]

@@ -26,40 +26,7 @@ _COPY = 1 << 22
 _CHUNKS = 2  # whose offsets are kept in memory
 
 
-class Litdata(Format):
-    name, eot, indexed = "litdata", "after", True
-    claims = ("train/index.json",)
-
-    def output(self, order: Order) -> LitdataOutput:
-        return LitdataOutput(self, order)
-
-    def index(self, tokens: TokenFiles) -> Ends:
-        counts = [int(tokens.read_bytes(i, 0, 4).view("<u4")[0]) for i in range(len(tokens.files))]
-        for file, count in zip(tokens.files, counts, strict=True):
-            if file.head != 4 * (count + 2):
-                raise DamageError("the chunk's offsets do not fit its size", place=str(file.path))
-        return Ends(tokens, counts, lru_cache(_CHUNKS)(lambda i: _ends(tokens, i)))
-
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        listed = path.with_name("index.json")
-        if path.suffix != ".bin" or not path.name.startswith("chunk-") or not listed.exists():
-            return None
-        try:
-            index = json.loads(listed.read_bytes())
-            code = index["config"]["data_format"][0].rpartition(":")[2]
-            entry = next(chunk for chunk in index["chunks"] if chunk["filename"] == path.name)
-            tokens, items, dtype = int(entry["dim"]), int(entry["chunk_size"]), _CODES[int(code)]
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration):
-            raise DamageError(f"litData's index says nothing of tokens in `{path.name}`", place=str(listed)) from None
-        return whole(dtype, TokenFile(path, tokens, 4 * (items + 2)))
-
-    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        return tokens * width + 4 * documents + 200 * (tokens // shard_tokens + 3)
-
-
 class LitdataOutput(RepackedOutput):
-    stem, ending = "chunk-0-{index}", ".bin"
-
     def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
         self.dtype = np.dtype("<u2" if order.dtype.itemsize == 2 else "<i4")
@@ -95,6 +62,35 @@ class LitdataOutput(RepackedOutput):
             "item_loader": "TokensLoader",
         }
         index.append(json.dumps({"chunks": chunks, "config": config}, sort_keys=True).encode())
+
+
+class Litdata(Format):
+    name, eot, indexed, writer = "litdata", "after", True, LitdataOutput
+    stem, endings = "{split}/chunk-0-{index}", (".tokens", ".tokens.lengths", ".bin")
+    claims = ("train/index.json", "val/index.json")
+
+    def index(self, tokens: TokenFiles) -> Ends:
+        counts = [int(tokens.read_bytes(i, 0, 4).view("<u4")[0]) for i in range(len(tokens.files))]
+        for file, count in zip(tokens.files, counts, strict=True):
+            if file.head != 4 * (count + 2):
+                raise DamageError("the chunk's offsets do not fit its size", place=str(file.path))
+        return Ends(tokens, counts, lru_cache(_CHUNKS)(lambda i: _ends(tokens, i)))
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        listed = path.with_name("index.json")
+        if path.suffix != ".bin" or not path.name.startswith("chunk-") or not listed.exists():
+            return None
+        try:
+            index = json.loads(listed.read_bytes())
+            code = index["config"]["data_format"][0].rpartition(":")[2]
+            entry = next(chunk for chunk in index["chunks"] if chunk["filename"] == path.name)
+            tokens, items, dtype = int(entry["dim"]), int(entry["chunk_size"]), _CODES[int(code)]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration):
+            raise DamageError(f"litData's index says nothing of tokens in `{path.name}`", place=str(listed)) from None
+        return whole(dtype, TokenFile(path, tokens, 4 * (items + 2)))
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        return tokens * width + 4 * documents + 200 * (tokens // shard_tokens + 3)
 
 
 def _ends(tokens: TokenFiles, i: int) -> NDArray[np.int64]:

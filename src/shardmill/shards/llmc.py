@@ -10,7 +10,8 @@ import numpy as np
 
 from shardmill.errors import UsageError
 from shardmill.shards.format import Order, Recognised, whole
-from shardmill.shards.streams import StreamFormat, StreamOutput, short_tails
+from shardmill.shards.output import FileOutput
+from shardmill.shards.streams import StreamFormat, short_tails
 from shardmill.shards.token_files import TokenFile
 
 _HEAD = 1024
@@ -23,12 +24,13 @@ _VAL_TOKENS = 10_485_760 + 2
 
 
 class Llmc(StreamFormat):
-    name, eot, file_name, train_from = "llmc", "before", "{name}_{split}_{index}.bin", 1
+    name, eot = "llmc", "before"
+    stem, endings, train_from = "{name}_{split}_{index:06}", (".bin",), 1
 
     def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
 
-    def output(self, order: Order) -> StreamOutput:
+    def output(self, order: Order) -> FileOutput:
         most = 2 * order.shard_tokens - 1 if order.tail == "merge" else order.shard_tokens
         size = _HEAD + most * order.dtype.itemsize
         if size > _LARGEST:

@@ -25,28 +25,7 @@ _COPY = 1 << 20  # tokens at a time
 _HEADER = 4 + 1 + 4  # bytes before a sample's tokens at most: its size, the kind of its shape, its shape
 
 
-class Mds(Format):
-    name, eot, indexed, contiguous = "mds", "after", True, False
-    claims = ("train/index.json",)
-
-    def output(self, order: Order) -> MdsOutput:
-        return MdsOutput(self, order)
-
-    def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> MdsFiles:
-        return MdsFiles(files, dtype)
-
-    def index(self, tokens: TokenFiles) -> Ends:
-        assert isinstance(tokens, MdsFiles)
-        counts = [int(np.frombuffer(tokens.read_bytes(i, 0, 4), "<u4")[0]) for i in range(len(tokens.files))]
-        return Ends(tokens, counts, tokens.ends)
-
-    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        return tokens * width + 11 * documents + 700 * (tokens * width // _SIZE_LIMIT + 2)
-
-
 class MdsOutput(RepackedOutput):
-    stem, ending = "shard.{index:05}", ".mds"
-
     def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
         width = order.dtype.itemsize
@@ -103,6 +82,23 @@ class MdsOutput(RepackedOutput):
         data[~is_header] = np.frombuffer(shard.tokens.read(at * width, (end - at) * width), np.uint8)
         file.append(data)
         return end
+
+
+class Mds(Format):
+    name, eot, indexed, contiguous, writer = "mds", "after", True, False, MdsOutput
+    stem, endings = "{split}/shard.{index:05}", (".tokens", ".tokens.lengths", ".mds")
+    claims = ("train/index.json", "val/index.json")
+
+    def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> MdsFiles:
+        return MdsFiles(files, dtype)
+
+    def index(self, tokens: TokenFiles) -> Ends:
+        assert isinstance(tokens, MdsFiles)
+        counts = [int(np.frombuffer(tokens.read_bytes(i, 0, 4), "<u4")[0]) for i in range(len(tokens.files))]
+        return Ends(tokens, counts, tokens.ends)
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        return tokens * width + 11 * documents + 700 * (tokens * width // _SIZE_LIMIT + 2)
 
 
 def _alternating(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -8,7 +8,6 @@ give them to Megatron as `--train-data-path` and `--valid-data-path`. Without a 
 
 from __future__ import annotations
 
-import re
 import struct
 from contextlib import closing
 from functools import lru_cache
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import DamageError, UsageError
-from shardmill.shards import SPLITS
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Order, Recognised, whole
 from shardmill.shards.output import Shard
@@ -32,11 +30,41 @@ _BLOCK = 1 << 17  # documents at a time
 _OPEN = 4  # indexes that are mapped at a time
 
 
-class Megatron(Format):
-    name, eot, sharded, indexed = "megatron", "after", False, True
+class MegatronOutput(DocumentOutput):
+    longest = (1 << 31) - 1
+    length_dtype = np.dtype("<i4")
 
-    def output(self, order: Order) -> MegatronOutput:
-        return MegatronOutput(self, order)
+    def __init__(self, kind: Format, order: Order) -> None:
+        super().__init__(kind, order)
+        self.dtype = _dtype(order.vocab_size, order.dtype.itemsize)
+        if len(order.splits) == 1:
+            self._stem = "{name}_text_document"
+
+    def complete(self, shard: Shard) -> list[Written]:
+        with closing(self.create(shard.stem + ".idx")) as index:
+            self._write_index(index, shard)
+            self.discard(shard.lengths)
+            return [shard.tokens.finish(shard.token_count), index.finish(0, role="index")]
+
+    def _write_index(self, index: PartialFile, shard: Shard) -> None:
+        """Write the index block by block; the lengths are read twice, and never held."""
+        code = next(code for code, dtype in CODES.items() if dtype == self.dtype)
+        documents = shard.document_count
+        index.append(HEAD.pack(MAGIC, 1, code, documents, documents + 1))
+        for lengths in self.length_blocks(shard):
+            index.append(lengths.astype("<i4"))
+        offset = 0
+        for lengths in self.length_blocks(shard):
+            ends = np.cumsum(lengths, dtype="<i8") * self.dtype.itemsize + offset
+            index.append(np.concatenate([np.array([offset], "<i8"), ends[:-1]]))
+            offset = int(ends[-1])
+        for first in range(0, documents + 1, _BLOCK):
+            index.append(np.arange(first, min(first + _BLOCK, documents + 1), dtype="<i8"))
+
+
+class Megatron(Format):
+    name, eot, sharded, indexed, writer = "megatron", "after", False, True, MegatronOutput
+    stem, endings = "{name}-{split}_text_document", (".bin", ".bin.lengths", ".idx")
 
     def index(self, tokens: TokenFiles) -> Ends:
         paths = [file.path.with_suffix(".idx") for file in tokens.files]
@@ -60,48 +88,6 @@ class Megatron(Format):
 def _dtype(vocab_size: int, width: int) -> np.dtype[Any]:
     """Megatron's own choice; its readers take the type that the index names."""
     return CODES[8 if (vocab_size < 65500 if vocab_size else width == 2) else 4]
-
-
-class MegatronOutput(DocumentOutput):
-    longest = (1 << 31) - 1
-    length_dtype = np.dtype("<i4")
-
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        self.dtype = _dtype(order.vocab_size, order.dtype.itemsize)
-        self._splits = order.splits
-
-    def tokens_name(self, split: str, index: int) -> str:
-        return f"{self._prefix(split)}.bin"
-
-    def owns(self) -> re.Pattern[str]:
-        """The tokens, the index, and the lengths from which the index is made."""
-        prefixes = "|".join(re.escape(self._prefix(split)) for split in SPLITS)
-        return re.compile(rf"(?:{prefixes})\.(?:bin|bin\.lengths|idx)")
-
-    def complete(self, shard: Shard) -> list[Written]:
-        with closing(self.create(self._prefix(shard.split) + ".idx")) as index:
-            self._write_index(index, shard)
-            self.discard(shard.lengths)
-            return [shard.tokens.finish(shard.token_count), index.finish(0, role="index")]
-
-    def _write_index(self, index: PartialFile, shard: Shard) -> None:
-        """Write the index block by block; the lengths are read twice, and never held."""
-        code = next(code for code, dtype in CODES.items() if dtype == self.dtype)
-        documents = shard.document_count
-        index.append(HEAD.pack(MAGIC, 1, code, documents, documents + 1))
-        for lengths in self.length_blocks(shard):
-            index.append(lengths.astype("<i4"))
-        offset = 0
-        for lengths in self.length_blocks(shard):
-            ends = np.cumsum(lengths, dtype="<i8") * self.dtype.itemsize + offset
-            index.append(np.concatenate([np.array([offset], "<i8"), ends[:-1]]))
-            offset = int(ends[-1])
-        for first in range(0, documents + 1, _BLOCK):
-            index.append(np.arange(first, min(first + _BLOCK, documents + 1), dtype="<i8"))
-
-    def _prefix(self, split: str) -> str:
-        return f"{self.name}-{split}_text_document" if len(self._splits) > 1 else f"{self.name}_text_document"
 
 
 class _DocumentEnds:

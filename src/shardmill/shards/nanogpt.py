@@ -14,7 +14,7 @@ _BLOCK = 1_024
 
 
 class Nanogpt(StreamFormat):
-    name, eot, file_name, sharded = "nanogpt", "after", "{split}.bin", False
+    name, eot, stem, endings, sharded = "nanogpt", "after", "{split}", (".bin",), False
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         """Any `.bin` that no other format knows: it has no header."""

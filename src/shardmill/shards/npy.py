@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards import SPLITS
+from shardmill.output_formats import SPLITS
 from shardmill.shards.format import Recognised, whole
 from shardmill.shards.streams import StreamFormat, short_tails
 from shardmill.shards.token_files import TokenFile
@@ -21,7 +21,8 @@ _ARRAY = re.compile(
 
 
 class Npy(StreamFormat):
-    name, eot, file_name, train_from = "npy", "before", "{name}_{split}_{index}.npy", 1
+    name, eot = "npy", "before"
+    stem, endings, train_from = "{name}_{split}_{index:06}", (".npy",), 1
 
     def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         shape = f"{{'descr': '<u{dtype.itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
-import re
 import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
@@ -17,9 +17,8 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from shardmill.errors import DamageError
-from shardmill.shards import SPLITS
 from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.format import Format, Order, Recognised, headless
+from shardmill.shards.format import Format, Recognised, headless
 from shardmill.shards.output import Shard
 from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
@@ -31,49 +30,11 @@ _FILES = 2  # whose ends of documents are kept in memory
 _STORED = 65535  # bytes of a block that is not compressed
 
 
-class Olmo(Format):
-    name, eot, indexed = "olmo", "after", True
-
-    def output(self, order: Order) -> OlmoOutput:
-        return OlmoOutput(self, order)
-
-    def index(self, tokens: TokenFiles) -> Ends | None:
-        # A file without a list was made by another tool: then the end-of-text tokens tell.
-        if not all(_list_of(file.path).exists() for file in tokens.files):
-            return None
-        files = tokens.files
-        counts = [_read_list(file.path).count(b"\n") for file in files]
-        return Ends(tokens, counts, lru_cache(_FILES)(lambda i: _ends(files[i])))
-
-    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        """A `.npy` that is not one of NumPy's."""
-        with open(path, "rb") as file:
-            if path.suffix != ".npy" or file.read(6) == b"\x93NUMPY":
-                return None
-        return headless(raw, path)
-
-    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        within = max(1, min(tokens, shard_tokens))  # positions are counted in a file; most have as many digits as it
-        most = len(str(within))
-        digits = most - (int("1" * most) - 1) / within  # 10 + 100 + … numbers have a digit less than the next
-        return tokens * width + round(documents * (2 * digits + 2)) + 28 * (tokens // shard_tokens + 2)
-
-    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-        return [] if eot == "after" else ["OLMo-core expects the end-of-text token after each document: see `--eot`"]
-
-
 class OlmoOutput(DocumentOutput):
     cumulative = True
 
-    def tokens_name(self, split: str, index: int) -> str:
-        return f"{split}/part-0-{self._first + index:05}.npy"
-
-    def owns(self) -> re.Pattern[str]:
-        """The tokens, the list of documents, and the file from which that is made."""
-        return re.compile(rf"(?:{'|'.join(SPLITS)})/part-0-\d{{5,}}\.(?:npy|npy\.lengths|csv\.gz)")
-
     def complete(self, shard: Shard) -> list[Written]:
-        with closing(self.create(shard.tokens.name.removesuffix(".npy") + ".csv.gz")) as listed:
+        with closing(self.create(shard.stem + ".csv.gz")) as listed:
             self._write_list(listed, shard)
             self.discard(shard.lengths)
             return [shard.tokens.finish(shard.token_count), listed.finish(0, role="index")]
@@ -98,22 +59,51 @@ class OlmoOutput(DocumentOutput):
         listed.append(struct.pack("<BHHII", 1, 0, 0xFFFF, crc, size & 0xFFFFFFFF))
 
 
+class Olmo(Format):
+    name, eot, indexed, writer = "olmo", "after", True, OlmoOutput
+    stem, endings = "{split}/part-0-{index:05}", (".npy", ".npy.lengths", ".csv.gz")
+
+    def index(self, tokens: TokenFiles) -> Ends | None:
+        # A file without a list was made by another tool: then the end-of-text tokens tell.
+        if not all(_list_of(file.path).exists() for file in tokens.files):
+            return None
+        files = tokens.files
+        counts = [sum(block.count(b"\n") for block in _read_blocks(file.path)) for file in files]
+        return Ends(tokens, counts, lru_cache(_FILES)(lambda i: _ends(files[i])))
+
+    def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
+        """A `.npy` that is not one of NumPy's."""
+        with open(path, "rb") as file:
+            if path.suffix != ".npy" or file.read(6) == b"\x93NUMPY":
+                return None
+        return headless(raw, path)
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        within = max(1, min(tokens, shard_tokens))  # positions are counted in a file; most have as many digits as it
+        most = len(str(within))
+        digits = most - (int("1" * most) - 1) / within  # 10 + 100 + … numbers have a digit less than the next
+        return tokens * width + round(documents * (2 * digits + 2)) + 28 * (tokens // shard_tokens + 2)
+
+    def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
+        return [] if eot == "after" else ["OLMo-core expects the end-of-text token after each document: see `--eot`"]
+
+
 def _list_of(path: Path) -> Path:
     return path.with_suffix(".csv.gz")
 
 
-def _read_list(path: Path) -> bytes:
-    """Return the text of the list beside a file; DamageError if it cannot be read."""
+def _read_blocks(path: Path) -> Iterator[bytes]:
+    """Yield the text of the list beside a file, a megabyte at a time; DamageError if it cannot be read."""
     try:
         with gzip.open(_list_of(path)) as file:
-            return file.read()
+            yield from iter(lambda: file.read(1 << 20), b"")
     except (OSError, EOFError, zlib.error) as why:
         raise DamageError(f"the list of documents cannot be read: {why}", place=str(_list_of(path))) from None
 
 
 def _ends(file: TokenFile) -> NDArray[np.int64]:
     """Return where the documents of a file end, in tokens; DamageError if the list does not fit."""
-    text, place = _read_list(file.path), str(_list_of(file.path))
+    text, place = b"".join(_read_blocks(file.path)), str(_list_of(file.path))
     if not text:
         return np.empty(0, np.int64)
     try:

@@ -1,4 +1,4 @@
-"""What the writer asks of an output, and what all outputs share that write shards into a folder."""
+"""What the writer expects of an output, and the base of all outputs that write shards into a folder."""
 
 # ruff: noqa: B027 - an output leaves out the methods that it has no use for
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shardmill.shards import SPLITS
+from shardmill.output_formats import SPLITS
 from shardmill.storage import PARTIAL, PartialFile, UnwrittenFile, Written, writing_to
 
 if TYPE_CHECKING:
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.shards.format import Format, Order
+
+
+_OPEN = 8  # full shards; more of them are closed until they get their names
 
 
 class Output(ABC):
@@ -99,6 +102,8 @@ class Shard:
     """A file of tokens that is being written. In some formats a second file holds the lengths of its documents."""
 
     split: str
+    stem: str
+    """The names of its files without their endings."""
     files: list[PartialFile]
     token_count: int = 0
     document_count: int = 0
@@ -119,7 +124,7 @@ class FileOutput(Output):
     """An output that writes shards into a folder."""
 
     def __init__(self, kind: Format, order: Order) -> None:
-        self._kind, self.folder, self.name, self._first = kind, order.folder, order.name, order.first
+        self._kind, self._order, self.folder, self._stem = kind, order, order.folder, kind.stem
         self.dtype = order.dtype.newbyteorder("<")
         self.format, self.eot = kind.name, order.eot or kind.eot
         self.file_tokens = order.shard_tokens if kind.sharded else 0
@@ -127,15 +132,13 @@ class FileOutput(Output):
         self._open: dict[str, Shard] = {}
         self._full: list[Shard] = []
         self._settling: list[Shard] = []
+        self._followed: list[Shard] = []
+        """Shards that the thread that settles may be reading, because they were growing when it was given its work."""
         self._left: list[Shard] = []
         """Shards that are not needed any more."""
         self._ended_splits: list[str] = []
         self._obsolete: list[PartialFile] = []
         """Closed, and not needed once the present position is recorded. Until then a crash would continue from them."""
-
-    @abstractmethod
-    def owns(self) -> re.Pattern[str]:
-        """Return a pattern that matches every file name that this output can make."""
 
     @abstractmethod
     def complete(self, shard: Shard) -> list[Written]:
@@ -158,11 +161,15 @@ class FileOutput(Output):
                 path.parent.mkdir(exist_ok=True)
         return PartialFile(path, keep, name=name, hash_now=self.only is not None)
 
-    def open_file(self, split: str, index: int, name: str, keep: int = 0) -> PartialFile:
-        """Create or reopen a file of a split; if it is not in `only`, return one that is merely counted."""
-        if self.only is None or index in self.only.get(split, ()):
-            return self.create(name, keep)
-        return UnwrittenFile(self.folder / name, keep, name=name)
+    def open_shard(self, split: str, index: int, *keep: int) -> Shard:
+        """Create the files of a shard, or reopen each with so many of its first bytes. Not in `only`: count them."""
+        number = index + self._order.first + (self._kind.train_from if split == "train" else 0)
+        stem = self._stem.format(name=self._order.name, split=split, index=number)
+        files: list[PartialFile] = []
+        for name, size in zip((stem + ending for ending in self._kind.endings), keep, strict=False):
+            written = self.only is None or index in self.only.get(split, ())
+            files.append(self.create(name, size) if written else UnwrittenFile(self.folder / name, size, name=name))
+        return Shard(split, stem, files)
 
     @property
     def full(self) -> int:
@@ -171,7 +178,7 @@ class FileOutput(Output):
     def foreign(self, names: Iterable[str] | None = None) -> list[str]:
         if self.only is not None:  # files with its names were written by other processes
             return []
-        owned = self.owns()
+        owned = self._owned()
         names = self._names_in_folder() if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
@@ -180,7 +187,8 @@ class FileOutput(Output):
         self._settling = full
         left, self._left = self._left, []
         ended, self._ended_splits = self._ended_splits, []
-        lengths = [(file, file.length) for shard in self._growing() for file in shard.files]
+        self._followed = self._growing()
+        lengths = [(file, file.length) for shard in self._followed for file in shard.files]
 
         def settle() -> list[tuple[str, Written]]:
             mine = [shard for shard in full if shard.tokens.written]
@@ -194,6 +202,14 @@ class FileOutput(Output):
             return done
 
         return settle
+
+    def end_shard(self, shard: Shard) -> None:
+        """Nothing will be appended to a shard: it waits for its name."""
+        self._full.append(shard)
+        # One batch may fill thousands of tiny shards, and a process may have only some hundred files open.
+        if len(self._full) > _OPEN and all(shard is not followed for followed in self._followed):
+            for file in shard.files:
+                file.close()
 
     def recorded(self) -> None:
         while self._obsolete:
@@ -217,6 +233,14 @@ class FileOutput(Output):
         for name in set(self.foreign()) - growing - {written.name for written in complete}:
             with writing_to(self.folder / name):
                 os.unlink(self.folder / name)
+
+    def _owned(self) -> re.Pattern[str]:
+        """A pattern that matches every file name that this output can make."""
+        fields = {"{name}": re.escape(self._order.name), "{split}": f"(?:{'|'.join(SPLITS)})"}
+        fields |= {"{index}": r"\d+", "{index:05}": r"\d{5,}", "{index:06}": r"\d{6,}"}
+        stem = "".join(fields.get(part, re.escape(part)) for part in re.split(r"({.*?})", self._stem))
+        names = [*(stem + re.escape(ending) for ending in self._kind.endings), *map(re.escape, self._kind.claims)]
+        return re.compile("|".join(names))
 
     def _names_in_folder(self) -> Iterator[str]:
         """The names of the files in the folder, and in the folders of splits in it."""

@@ -12,7 +12,7 @@ from shardmill.shards.nanogpt import Nanogpt
 
 
 class RawShards(Nanogpt):
-    name, file_name, sharded = "shards", "{split}_{index}.bin", True
+    name, stem, sharded = "shards", "{split}_{index:06}", True
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         """None: these cannot be told from nanoGPT's files, and need not be."""

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.format import Format, Recognised
-from shardmill.shards.formats import FORMATS, format_named
+from shardmill.output_formats import FORMATS
+from shardmill.shards.format import Format, Recognised, format_named
 from shardmill.shards.token_files import DocumentIndex, TokenFiles
 
 _SPLIT_WORDS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.shards import SPLITS
+from shardmill.output_formats import SPLITS
 from shardmill.shards.format import Format, Order
 from shardmill.shards.output import FileOutput, Shard
 from shardmill.storage import Written
@@ -20,26 +19,6 @@ _COPY = 1 << 22  # bytes at a time
 _STEP = 524_288 + 1  # tokens of one step of GPT-2's training, over all processes, and one more
 
 
-class StreamFormat(Format):
-    """A format whose files hold a header and tokens, and nothing else."""
-
-    file_name: str
-    """With `{name}`, `{split}` and `{index}`."""
-    train_from: int = 0
-    """The number of the first train shard."""
-
-    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
-        """Return the header of a file with so many tokens; its size does not depend on the number."""
-        return b""
-
-    def output(self, order: Order) -> StreamOutput:
-        return StreamOutput(self, order)
-
-    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        shards = -(-tokens // shard_tokens) + 1  # and one of val
-        return tokens * width + shards * len(self.head(1, np.dtype(f"<u{width}")))
-
-
 class StreamOutput(FileOutput):
     """The files of a stream format.
 
@@ -47,19 +26,15 @@ class StreamOutput(FileOutput):
     which therefore gets its name only when the next one is full; `drop` leaves it out. A split's only shard stays.
     """
 
-    def __init__(self, kind: StreamFormat, order: Order) -> None:
+    _kind: StreamFormat
+
+    def __init__(self, kind: Format, order: Order) -> None:
         super().__init__(kind, order)
-        self._kind: StreamFormat = kind
         self._tail = order.tail if kind.sharded else "keep"
-        self._head = len(kind.head(1, order.dtype))
+        self._head = len(self._kind.head(1, order.dtype))
         self._dropped = dict.fromkeys(SPLITS, 0)
         self._waiting: dict[str, Shard] = {}
         """The last full shard of each split, if a short one may be appended to it."""
-
-    def owns(self) -> re.Pattern[str]:
-        fields = {"{name}": re.escape(self.name), "{split}": "|".join(SPLITS), "{index}": r"\d{6,}"}
-        parts = re.split(r"({\w+})", self._kind.file_name)
-        return re.compile("".join(f"(?:{fields[part]})" if part in fields else re.escape(part) for part in parts))
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         for split, (index, tokens, waits, dropped) in position.items():
@@ -115,17 +90,16 @@ class StreamOutput(FileOutput):
             elif shard:
                 self._end(split)
             if split in self._waiting:
-                self._full.append(self._waiting.pop(split))
+                self.end_shard(self._waiting.pop(split))
 
     def _growing(self) -> list[Shard]:
         return [*self._open.values(), *self._waiting.values()]
 
     def _shard(self, split: str, index: int, tokens: int = 0) -> Shard:
         """A shard with so many tokens already written."""
-        number = index + self._first + (self._kind.train_from if split == "train" else 0)
-        name = self._kind.file_name.format(name=self.name, split=split, index=f"{number:06}")
-        keep = self._head + tokens * self.dtype.itemsize if tokens else 0
-        return Shard(split, [self.open_file(split, index, name, keep)], tokens)
+        shard = self.open_shard(split, index, self._head + tokens * self.dtype.itemsize if tokens else 0)
+        shard.token_count = tokens
+        return shard
 
     def _begin(self, split: str) -> Shard:
         shard = self._open[split] = self._shard(split, self._index[split])
@@ -139,10 +113,10 @@ class StreamOutput(FileOutput):
         self._index[split] += 1
         if self._tail == "merge" and shard.token_count == self.file_tokens:
             if split in self._waiting:
-                self._full.append(self._waiting.pop(split))
+                self.end_shard(self._waiting.pop(split))
             self._waiting[split] = shard
         else:
-            self._full.append(shard)
+            self.end_shard(shard)
 
     def _merge(self, tail: Shard, to: Shard) -> None:
         at = self._head
@@ -151,6 +125,20 @@ class StreamOutput(FileOutput):
             to.tokens.append(block)
             at += len(block)
         to.token_count += tail.token_count
+
+
+class StreamFormat(Format):
+    """A format whose files hold a header and tokens, and nothing else."""
+
+    writer = StreamOutput
+
+    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        """Return the header of a file with so many tokens; its size does not depend on the number."""
+        return b""
+
+    def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
+        shards = -(-tokens // shard_tokens) + 1  # and one of val
+        return tokens * width + shards * len(self.head(1, np.dtype(f"<u{width}")))
 
 
 def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _OPEN = 56  # files at a time; with the memory maps 64, and macOS allows a process 256
 _MAPS = 8
-_BLOCK = 1 << 20  # tokens that are searched at once
-_ENTRIES = 1 << 16  # positions that are kept; if there are more, every second one is dropped
+_BLOCK = 1 << 16  # tokens that are searched at once, or more if there would be more than _BLOCKS blocks
+_BLOCKS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,8 @@ class OpenFile:
     def __init__(self, path: Path) -> None:
         """Raise DamageError if it does not exist."""
         self._path, self._handle = path, -1
-        self._lock = threading.Lock()  # only where the system cannot read at an offset
         try:
-            self._handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            self._handle = os.open(path, os.O_RDONLY)
         except FileNotFoundError:
             raise DamageError("the file is gone", place=str(path)) from None
 
@@ -54,19 +53,10 @@ class OpenFile:
         """Fill an array with the bytes from `at` on; DamageError if the file ends too early."""
         view = memoryview(out)  # type: ignore[arg-type,unused-ignore]
         while len(view):
-            got = self._read(view, at)
+            got = os.preadv(self._handle, [view], at)
             if not got:
                 raise DamageError("the file ends too early", place=str(self._path))
             view, at = view[got:], at + got
-
-    def _read(self, view: memoryview, at: int) -> int:
-        if hasattr(os, "preadv"):
-            return os.preadv(self._handle, [view], at)
-        with self._lock:
-            os.lseek(self._handle, at, os.SEEK_SET)
-            data = os.read(self._handle, len(view))
-        view[: len(data)] = data
-        return len(data)
 
 
 class TokenFiles:
@@ -153,16 +143,15 @@ class DocumentIndex(Protocol):
 class EndOfText:
     """Documents between end-of-text tokens. Text before the first or after the last counts if it is not empty.
 
-    Positions are kept for every so many end-of-text tokens only; those between are searched for again. They are found
-    only as far as a caller has asked for documents.
+    The number of end-of-text tokens is kept for each block of tokens, and a block is searched again when it is needed.
+    Blocks are counted only as far as a caller has asked for documents.
     """
 
     def __init__(self, tokens: TokenFiles, eot: int, where: str) -> None:
         self._tokens, self._eot, self._where = tokens, eot, where
-        self._every = 64
-        self._held: list[int] = []
-        self._seen = 0
-        self._count = 0
+        self._block = max(_BLOCK, len(tokens) // _BLOCKS)
+        self._before = [0]
+        """How many there are before each block that was counted, and after the last of these."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -170,20 +159,19 @@ class EndOfText:
 
     def __len__(self) -> int:
         with self._lock:
-            self._search(len(self._tokens) + 1, -1)
-            if not self._count:
-                return int(len(self._tokens) > 0)
-            last = self._mark(self._count - 1)
-            return self._count + 1 - self._skipped - int(last == len(self._tokens) - 1)
+            count = self._count(len(self._tokens) + 1)
+        if not count:
+            return int(len(self._tokens) > 0)
+        return count + 1 - self._skipped - int(self._mark(count - 1) == len(self._tokens) - 1)
 
     def bounds(self, i: int) -> tuple[int, int]:
         piece = i + self._skipped
         with self._lock:
-            self._search(-1, piece + 1)
-            start = 0 if piece == 0 else self._mark(piece - 1) + 1 if piece <= self._count else len(self._tokens)
-            if start >= len(self._tokens):
-                raise IndexError(f"there is no document {i:,}")
-            return start, self._mark(piece) if piece < self._count else len(self._tokens)
+            count = self._count(piece + 1)
+        start = 0 if piece == 0 else self._mark(piece - 1) + 1 if piece <= count else len(self._tokens)
+        if start >= len(self._tokens):
+            raise IndexError(f"there is no document {i:,}")
+        return start, self._mark(piece) if piece < count else len(self._tokens)
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         marks = np.flatnonzero(tokens == self._eot) + start
@@ -194,30 +182,21 @@ class EndOfText:
         """1 if the first token is an end-of-text token."""
         return int(len(self._tokens) > 0 and int(self._tokens.read(0, 1)[0]) == self._eot)
 
-    def _search(self, position: int, count: int) -> None:
-        """Find end-of-text tokens up to a position, or until there are `count` of them."""
-        while self._seen < len(self._tokens) and (self._seen < position or self._count < count):
-            stop = min(self._seen + _BLOCK, len(self._tokens))
-            marks = np.flatnonzero(self._tokens.read(self._seen, stop) == self._eot) + self._seen
-            self._held += marks[-self._count % self._every :: self._every].tolist()
-            self._count += len(marks)
-            self._seen = stop
-            while len(self._held) > _ENTRIES:
-                self._held = self._held[::2]
-                self._every *= 2
+    def _count(self, most: int) -> int:
+        """Count end-of-text tokens until there are `most` of them, or no more, and return how many were found."""
+        while self._before[-1] < most and (len(self._before) - 1) * self._block < len(self._tokens):
+            self._before.append(self._before[-1] + len(self._marks(len(self._before) - 1)))
+        return self._before[-1]
 
     def _mark(self, n: int) -> int:
-        """Return the position of the n-th end-of-text token, which was found before."""
-        at, left = self._held[n // self._every], n % self._every
-        size = 4096
-        while left:
-            stop = min(at + 1 + size, len(self._tokens))
-            marks = np.flatnonzero(self._tokens.read(at + 1, stop) == self._eot)
-            if len(marks) >= left:
-                return at + 1 + int(marks[left - 1])
-            left -= len(marks)
-            at, size = stop - 1, min(2 * size, _BLOCK)
-        return at
+        """Return the position of the n-th end-of-text token, which was counted before."""
+        block = bisect_right(self._before, n) - 1
+        return int(self._marks(block)[n - self._before[block]])
+
+    def _marks(self, block: int) -> NDArray[np.int64]:
+        start = block * self._block
+        stop = min(start + self._block, len(self._tokens))
+        return np.flatnonzero(self._tokens.read(start, stop) == self._eot) + start
 
 
 class Ends:

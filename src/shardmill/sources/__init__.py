@@ -10,14 +10,3 @@ from shardmill.sources.recipes import (
     recipe_table,
     shadowed,
 )
-
-__all__ = [
-    "apply_recipes",
-    "find_sources",
-    "list_recipes",
-    "named_recipe",
-    "recipe_data",
-    "recipe_page",
-    "recipe_table",
-    "shadowed",
-]

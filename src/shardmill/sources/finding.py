@@ -1,4 +1,4 @@
-"""Which sources a call names: files, folders, globs, URLs and `-`, in a fixed order."""
+"""Finds the sources that a call names: files, folders, globs, URLs and `-`, in a fixed order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from functools import lru_cache
 
+from shardmill.arguments import NO_PATH
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
     COMPRESSION_ENDINGS,
@@ -28,7 +28,7 @@ from shardmill.storage import (
 _FOLDER, _STREAM = -1, -2  # in place of a size
 _HINT = "name a file, a folder, a glob, or `-` for standard input"
 Owned = Callable[[str], Iterable[str]]
-"""The names of the files of the dataset in a folder, from there on; they are no sources."""
+"""Returns the files of the dataset in a folder, relative to it. They are not read as sources."""
 
 # A name, its size, and the nanoseconds of its last change.
 Entry = tuple[str, int, int]
@@ -45,9 +45,9 @@ def find_sources(
 ) -> Sources:
     """Return the sources in the order of `specs`, each folder and glob sorted.
 
-    `pinned`: commits that a run in progress has recorded for what was asked for at the hub. `cache`: where lists of the
-    hub are kept. `out`: the folder of the output, which is not read where it lies in a folder that is; of other folders
-    what is `owned` by a dataset is not.
+    `pinned`: commits that an unfinished run has recorded for revisions at the hub. `cache`: where listings of the hub
+    are kept. `out`: the folder or URL of the output, which is skipped if it is below a source folder. Files that are
+    `owned` by another dataset are skipped too.
     Raise UsageError when a spec names nothing that can be read, SourceError when a server refuses it.
     """
     found = Sources()
@@ -66,7 +66,7 @@ def find_sources(
         elif scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
-            found.extend(find_remote(spec, input_format, pinned or {}, cache))
+            found.extend(find_remote(spec, input_format, pinned or {}, cache, str(out or "")))
         else:
             found.extend(local.find(spec))
     if not named:
@@ -78,14 +78,13 @@ def find_sources(
 
 
 class _LocalFiles:
-    """Finds the files of this machine, and counts what it leaves out."""
+    """Finds local files, and counts those that it skips."""
 
     def __init__(self, input_format: str, out: str | os.PathLike[str] | None, owned: Owned) -> None:
         self._input_format, self._owned = input_format, owned
         self._out = os.path.realpath(out) if out is not None and os.path.isdir(out) else None
-        self._out_status = os.stat(self._out) if self._out else None
-        self._owned_by = lru_cache(64)(self._files_of)  # asked for a folder and then for those in it
-        self._user = os.geteuid() if hasattr(os, "geteuid") else -1
+        self._owned_by = lru_cache(64)(self._files_of)  # needed for a folder and then for the folders in it
+        self._user = os.geteuid()
         self._others = 0
         self._special = 0
         self._first_special = ""
@@ -120,7 +119,8 @@ class _LocalFiles:
     def _walk(self, root: str) -> Iterator[Entry]:
         """Files below the folder in the order of their names; a symbolic link to a folder is not entered."""
         self._others = found = 0
-        # Folders inside folders may be a thousand deep, so there is a stack of our own.
+        out = os.path.join(root, os.path.relpath(self._out, os.path.realpath(root))) if self._out else None
+        # Folders may be nested a thousand deep, so this is not recursive.
         open_folders = [(os.path.join(root, ""), in_order(self._entries(root)))]
         while open_folders:
             prefix, entries = open_folders[-1]
@@ -130,35 +130,30 @@ class _LocalFiles:
             elif entry[1] != _FOLDER:
                 found += 1
                 yield prefix + entry[0], entry[1], entry[2]
-            elif not self._is_out(folder := prefix + entry[0], inode=entry[2]):
+            elif (folder := prefix + entry[0]) != out:
                 open_folders.append((os.path.join(folder, ""), in_order(self._entries(folder))))
         if not found:
             raise nothing_in(root, self._others)
 
     def _entries(self, folder: str) -> Iterator[Entry]:
-        """What is read of a folder, in no order: with `auto`, the files whose names allow it."""
+        """The folders and the readable files in a folder, in no order; with `auto`, by the endings of their names."""
         auto, owned = self._input_format == "auto", self._owned_in(folder)
         prefix = os.path.join(folder, "")
         try:
-            with ExitStack() as stack:
-                opened: str | int = folder
-                if os.scandir in os.supports_fd:
-                    # By a descriptor the system need not follow the whole path for every file.
-                    opened = os.open(folder, os.O_RDONLY)
-                    stack.callback(os.close, opened)
-                for entry in stack.enter_context(os.scandir(opened)):
-                    name: str = entry.name
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    name = entry.name
                     if name[0] in "._":
                         continue
                     link = entry.is_symlink()
                     if not link and entry.is_dir():
-                        yield name, _FOLDER, entry.inode()
-                    # The first test is the second one's answer for most names, in a tenth of the time.
+                        yield name, _FOLDER, 0
+                    # The first test gives the same answer for most names, in a tenth of the time.
                     elif auto and not (name[name.rfind(".") + 1 :] in FORMAT_ENDINGS or is_readable_name(name)):
                         self._others += 1
                     elif not (owned and _is_owned(prefix + name, owned)):
                         status = _status(prefix + name, entry)
-                        # What the owner may do no access list changes, so that `access` need not be asked.
+                        # No access list changes what the owner may do, so `os.access` is not needed.
                         mine = status.st_uid == self._user and status.st_mode & stat.S_IRUSR and not link
                         if (mine and stat.S_ISREG(status.st_mode)) or self._is_taken(prefix + name, status, link):
                             yield name, status.st_size, status.st_mtime_ns
@@ -168,7 +163,7 @@ class _LocalFiles:
             raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
 
     def _is_taken(self, path: str, status: os.stat_result, link: bool) -> bool:
-        """Whether what a folder or a pattern gives is a source; raises UsageError when it may not be read."""
+        """Whether a file found in a folder or by a pattern is a source; raises UsageError when it may not be read."""
         if stat.S_ISDIR(status.st_mode) or (link and self._is_in_out(path)):
             return False
         if not stat.S_ISREG(status.st_mode):
@@ -190,7 +185,7 @@ class _LocalFiles:
 
     def _matches(self, pattern: str) -> Iterator[Entry]:
         fixed = os.path.dirname(pattern[: next(i for i, c in enumerate(pattern) if c in "*?[")])
-        # Where the pattern itself begins in the output folder, only what is the dataset's is left out.
+        # If the pattern itself begins in the output folder, only the dataset's files are skipped.
         inside = self._is_in_out(fixed or ".")
         folder, skipped, owned = None, False, frozenset[str]()
         for path in glob.iglob(pattern, recursive=True):
@@ -206,14 +201,10 @@ class _LocalFiles:
                 yield path, status.st_size, status.st_mtime_ns
 
     def _named(self, path: str) -> Entry:
-        """What is named itself is read whatever it is: the size of a pipe or a device is unknown."""
+        """A path that is named itself is read whatever it is: the size of a pipe or a device is unknown."""
         status = _status(path)
         _check_access(path)
         return (path, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (path, _STREAM, 0)
-
-    def _is_out(self, folder: str, inode: int) -> bool:
-        out = self._out_status
-        return out is not None and inode == out.st_ino and os.path.samestat(os.stat(folder), out)
 
     def _is_in_out(self, path: str) -> bool:
         if self._out is None:
@@ -221,7 +212,7 @@ class _LocalFiles:
         return os.path.join(os.path.realpath(path), "").startswith(os.path.join(self._out, ""))
 
     def _owned_in(self, folder: str) -> frozenset[str]:
-        """Paths that belong to a dataset in this folder or, since it may have a folder for each split, one above."""
+        """Paths that belong to a dataset in this folder or in the one above, since a split may have its own folder."""
         here = self._owned_by(folder)
         above = self._owned_by(os.path.dirname(folder.rstrip("/")))
         return here | above if here and above else here or above
@@ -233,10 +224,9 @@ class _LocalFiles:
 
 
 def _status(path: str, entry: os.DirEntry[str] | None = None) -> os.stat_result:
-    """What the system says of a file; `entry`: as its folder has listed it."""
+    """The status of a file; `entry`: if it was found in a folder."""
     try:
-        # Windows keeps what a folder says of its files for long.
-        return os.stat(path) if entry is None or os.name == "nt" else entry.stat()
+        return os.stat(path) if entry is None else entry.stat()
     except FileNotFoundError as error:
         link = os.path.islink(path)
         if entry is not None and not link:
@@ -276,13 +266,13 @@ def nothing_in(folder: str, skipped: int) -> UsageError:
 
 
 def is_readable_name(path: str) -> bool:
-    """Whether a file found in a folder is taken: its name says a format, or says nothing at all."""
+    """Whether a file found in a folder is read: its ending is that of a format, or it has none."""
     plain, _ = endings(path)
     return plain in FORMAT_ENDINGS or plain == "" or plain in COMPRESSION_ENDINGS
 
 
 def _hint_for_texts(path: str) -> str | None:
-    """For a caller in Python who gave a list of texts, which are taken for paths."""
+    """For a caller in Python who gave a list of texts, which are read as paths."""
     if len(path) > 255 or "\n" in path:
-        return "is this a text and no path? Give a list of texts as `shardmill.NamedSource(texts)`"
+        return NO_PATH
     return None

@@ -1,4 +1,4 @@
-"""Recipes: datasets by name, with the settings that the trainers which read them expect.
+"""Recipes: datasets by name, with the settings that their trainers expect.
 
 A recipe is data. Those that come with shardmill are in `recipes.toml`; one of your own is a TOML file, named as a
 source.
@@ -7,18 +7,18 @@ source.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import glob
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from shardmill.arguments import did_you_mean, names
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS, Options
 from shardmill.storage import STDIN, NamedSource
@@ -33,14 +33,14 @@ _ENDING = ".toml"
 _BUILT_IN = Path(__file__).with_name("recipes.toml")
 _TEXTS = ("about", "home", "license")
 _KEYS = ("source", *_TEXTS, "bytes", "documents", "tokens", "options", "formats")
-# These belong to a machine or to one call, not to a dataset.
+# These depend on the machine or the call, not on the dataset.
 _NOT_SET = ("memory", "workers", "cache", "overwrite", "recipe")
 _SETTABLE = tuple(option.name for option in dataclasses.fields(Options) if option.name not in _NOT_SET)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What is read, and with which settings. Figures are approximate; None: unknown."""
+    """Sources and settings. Figures are approximate; None: unknown."""
 
     name: str
     source: tuple[str, ...]
@@ -56,7 +56,7 @@ class Recipe:
     formats: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings by output format."""
     variable: bool = False
-    """The name is an example of many."""
+    """There are many recipes like this one, and the name is an example."""
 
     def settings(self, formats: tuple[str, ...]) -> dict[str, Any]:
         """Return the options for these output formats; where two formats differ, the first one counts."""
@@ -67,28 +67,21 @@ class Recipe:
 
 
 def list_recipes() -> list[Recipe]:
-    """Return those that come with shardmill; of a pattern the values that are known, or an example."""
-    listed: list[Recipe] = []
-    for name, entry in _built_in().items():
-        if "values" not in entry:
-            listed.append(_recipe(name, entry))
-            continue
-        for value in entry.get("figures") or [entry["example"]]:
-            made = _filled(name, entry, value)
-            listed.append(dataclasses.replace(made, variable="figures" not in entry))
-    return listed
+    """Return the recipes that come with shardmill; for a pattern, the names with known figures or an example."""
+    return [
+        dataclasses.replace(recipe, variable="example" in entry)
+        for pattern, entry in _built_in().items()
+        for name in entry.get("figures") or [entry.get("example", pattern)]
+        if (recipe := find_recipe(name)) is not None
+    ]
 
 
 def find_recipe(name: str) -> Recipe | None:
     """Return the recipe of that name among those that come with shardmill, or None."""
     for pattern, entry in _built_in().items():
-        if "values" not in entry:
-            if pattern == name:
-                return _recipe(name, entry)
-            continue
-        before, _, after = re.split(r"(\{\w+\})", pattern)
-        if found := re.fullmatch(f"{re.escape(before)}({entry['values']}){re.escape(after)}", name):
-            return _filled(pattern, entry, found[1])
+        if found := re.fullmatch(pattern, name):
+            figures = entry.get("figures", {}).get(name, {})
+            return _recipe(name, _filled(entry, found.groupdict()) | figures)
     return None
 
 
@@ -96,7 +89,7 @@ def named_recipe(name: str) -> Recipe:
     """Return a recipe by its name or its file; raise UsageError when there is none."""
     found = read_recipe(name) if name.endswith(_ENDING) else find_recipe(name)
     if found is None:
-        hint = f"{_near(name, _names(), 0.75)}`shardmill recipes` lists them"
+        hint = f"{did_you_mean(name, _listed_names(), 0.75)}`shardmill recipes` lists them"
         raise UsageError(f"there is no recipe `{name}`", hint=hint)
     return found
 
@@ -128,7 +121,7 @@ def apply_recipes(
 ) -> tuple[list[str | NamedSource], dict[str, Any]]:
     """Return the sources and options that a call with recipes stands for. The call's options override the recipes'.
 
-    Raise UsageError for a name that is none, and for recipes that want different things.
+    Raise UsageError for an unknown recipe, and for recipes with different settings.
     """
     own = named_recipe(given["recipe"]) if given.get("recipe") else None
     sources: list[str | NamedSource] = []
@@ -147,7 +140,7 @@ def apply_recipes(
     settings = []
     for recipe in [own] if own is not None else used:
         chosen = given.get("format") or recipe.options.get("format") or Options.format
-        settings.append(recipe.settings((chosen,) if isinstance(chosen, str) else tuple(chosen)))
+        settings.append(recipe.settings(names("format", chosen)))
     return sources, {**_agreed(settings, given), **given}
 
 
@@ -157,15 +150,15 @@ def shadowed(specs: Sequence[str]) -> list[str]:
 
 
 def _named_by(spec: str, given: dict[str, Any]) -> Recipe | None:
-    """The recipe that a source names; None: it is something to be read."""
+    """The recipe that a source names; None: it is an ordinary source."""
     if spec == STDIN or "://" in spec or "\0" in spec:
         return None
     if os.path.lexists(spec):
-        # In a folder a .toml file is a text like any other; named by itself it is a recipe, unless one says otherwise.
+        # A .toml file is a recipe if it is named itself and no input format is given; in a folder it is text.
         is_recipe = spec.endswith(_ENDING) and os.path.isfile(spec) and given.get("input_format", "auto") == "auto"
         return read_recipe(spec) if is_recipe else None
     recipe = find_recipe(spec)
-    if recipe is None and not glob.has_magic(spec) and (near := _near(spec, _names(), 0.75)):
+    if recipe is None and not glob.has_magic(spec) and (near := did_you_mean(spec, _listed_names(), 0.75)):
         raise UsageError(
             "there is no such file or folder, and no recipe of that name",
             place=spec,
@@ -175,7 +168,7 @@ def _named_by(spec: str, given: dict[str, Any]) -> Recipe | None:
 
 
 def _matching(spec: str, recipe: Recipe) -> str:
-    """Of a folder only what is called as the recipe's files are: beside a download there is a README."""
+    """In a folder, only files with names like the recipe's are read: a downloaded folder also contains a README."""
     pattern = os.path.basename(recipe.source[0])
     if not os.path.isdir(spec) or not glob.has_magic(pattern):
         return spec
@@ -183,7 +176,7 @@ def _matching(spec: str, recipe: Recipe) -> str:
 
 
 def _agreed(settings: list[dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
-    """What all recipes of a call want; a recipe without a setting wants the default."""
+    """The settings that all recipes of a call share; a recipe without a setting has the default."""
     agreed: dict[str, Any] = {}
     for name in dict.fromkeys(name for one in settings for name in one):
         wanted = [one.get(name, getattr(Options, name)) for one in settings]
@@ -198,7 +191,7 @@ def command(recipe: Recipe, formats: tuple[str, ...] = ()) -> str:
     """Return the command that the recipe stands for."""
     settings = {name: value for name, value in recipe.settings(formats).items() if value != getattr(Options, name)}
     words = ["shardmill", "prepare", *recipe.source, "-o", "DIR"]
-    chosen = _as_list(settings.pop("format", []))
+    chosen = names("format", settings.pop("format", ()))
     for format in formats or chosen:
         words += ["-f", format]
     for name, value in settings.items():
@@ -222,7 +215,7 @@ def recipe_table(recipes: Sequence[Recipe]) -> Iterator[str]:
 
 
 def recipe_page(recipe: Recipe) -> Iterator[str]:
-    """Yield the lines of all about one recipe."""
+    """Yield the lines of a page about one recipe."""
     yield recipe.name + (f": {recipe.about}" if recipe.about else "")
     stored, documents, tokens = _figures(recipe)
     for label, said in (
@@ -241,7 +234,7 @@ def recipe_page(recipe: Recipe) -> Iterator[str]:
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:
-    """Return a recipe as JSON has it."""
+    """Return a recipe as data for JSON."""
     return {
         "name": recipe.name,
         "example": recipe.variable,
@@ -265,42 +258,30 @@ def _built_in() -> dict[str, dict[str, Any]]:
     return tomllib.loads(_BUILT_IN.read_text(encoding="utf-8"))
 
 
-def _names() -> list[str]:
+def _listed_names() -> list[str]:
     return [recipe.name for recipe in list_recipes()]
 
 
-def _filled(pattern: str, entry: dict[str, Any], value: str) -> Recipe:
-    """The recipe that a pattern gives for a value of its variable."""
-    (word,) = re.findall(r"\{\w+\}", pattern)
-
-    def fill(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: fill(inner) for key, inner in part.items()}
-        return part.replace(word, value) if isinstance(part, str) else part
-
-    return _recipe(pattern.replace(word, value), fill(entry) | entry.get("figures", {}).get(value, {}))
+def _filled(part: Any, values: dict[str, str]) -> Any:
+    """The part of a recipe with the values of its variables."""
+    if isinstance(part, dict):
+        return {key: _filled(inner, values) for key, inner in part.items()}
+    return part.format(**values) if isinstance(part, str) else part
 
 
 def _recipe(name: str, entry: dict[str, Any]) -> Recipe:
     parse: dict[str, Callable[[Any], Any]]
-    parse = {"source": _as_list, "bytes": parse_bytes, "documents": parse_count, "tokens": parse_count}
+    parse = {"source": partial(names, "source"), "bytes": parse_bytes, "documents": parse_count, "tokens": parse_count}
     facts = {key: parse[key](entry[key]) if key in parse else entry[key] for key in _KEYS if key in entry}
     return Recipe(name, **facts)
 
 
-def _as_list(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, list) else (value,)
-
-
 def _check(entry: dict[str, Any]) -> None:
-    """Raise UsageError for what a recipe cannot hold."""
+    """Raise UsageError if something in a recipe is wrong."""
     _check_names(entry, _KEYS, "a recipe has no `{}`")
-    if "source" not in entry:
+    if not entry.get("source"):
         raise UsageError("the recipe has no `source`", hint='say what is read: source = "folder/*.parquet"')
-    sources = _as_list(entry["source"])
-    if not sources or not all(isinstance(one, str) and one for one in sources):
-        raise UsageError("`source` is a text or a list of texts")
-    if any(one.endswith(_ENDING) for one in sources):
+    if any(one.endswith(_ENDING) for one in names("source", entry["source"])):
         raise UsageError("the source of a recipe cannot be another recipe's file")
     for key in _TEXTS:
         if not isinstance(entry.get(key, ""), str):
@@ -323,10 +304,4 @@ def _check(entry: dict[str, Any]) -> None:
 def _check_names(entry: dict[str, Any], known: tuple[str, ...], message: str) -> None:
     for key in entry:
         if key not in known:
-            raise UsageError(message.format(key), hint=f"{_near(key, known)}there are: {', '.join(known)}")
-
-
-def _near(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """The beginning of a hint, if a known name is much like this one."""
-    near = difflib.get_close_matches(name, known, 1, cutoff)
-    return f"did you mean `{near[0]}`? " if near else ""
+            raise UsageError(message.format(key), hint=f"{did_you_mean(key, known)}there are: {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""Which files a URL names: one, those below a folder, or those that match a pattern, in a fixed order."""
+"""Finds the files that a URL names: one, those below a folder, or those that match a pattern, in a fixed order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from shardmill.errors import SourceError, UsageError
 from shardmill.sources.finding import is_readable_name, nothing_in
@@ -36,14 +36,17 @@ from shardmill.storage import (
 )
 
 _WILDCARD = re.compile(r"[*?[]")
-_DEEPEST = 64  # folders in each other: more than that is a link that leads round in a circle
+_DEEPEST = 64  # nested folders: with more than that, links lead round in a circle
 _log = logging.getLogger("shardmill")
 
 
-def find_remote(spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None = None) -> list[Source]:
+def find_remote(
+    spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None = None, out: str = ""
+) -> list[Source]:
     """Return the sources that a URL names; raise UsageError when there is none, SourceError when a server refuses it.
 
-    With a `cache`, a list of the hub that was read before is found there when the hub cannot be reached.
+    If the hub cannot be reached, an earlier listing is taken from the `cache`, if there is one. `out`: the URL of the
+    output, which is skipped if it is below a folder or matches a pattern.
     """
     scheme = scheme_of(spec)
     with Fetcher(retries=_LoggedRetries()) as fetcher:
@@ -52,13 +55,13 @@ def find_remote(spec: str, input_format: str, pinned: Mapping[str, str], cache: 
         if scheme in WEB:
             return list(_on_web(spec, input_format, fetcher))
         if scheme in BUCKETS:
-            return list(_in_bucket(spec, input_format, fetcher))
+            return list(_in_bucket(spec, input_format, fetcher, out))
     known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
     raise UsageError(f"there is no kind of source `{scheme}://`", hint=f"there are {known}, and files of this machine")
 
 
 class _LoggedRetries(Retries):
-    """Sources are listed before there is a progress line, so the log tells of retries."""
+    """Logs retries, because there is no progress line yet when sources are listed."""
 
     def begin(self, words: str, wait: float) -> None:
         super().begin(words, wait)
@@ -74,7 +77,7 @@ def _at_hub(
     listing = Path(cache) / "listings" / f"{key}.json" if cache else None
     listed, found = _read_listing(listing)
     if commit is None or commit != listed:
-        if listed:  # no need to wait for long
+        if listed:  # there is an earlier listing, so there is no need to wait long
             fetcher.patience = replace(fetcher.patience, tries=min(fetcher.patience.tries, 3))
         try:
             commit, found = _hub_files(spec, address, commit, fetcher)
@@ -98,7 +101,7 @@ def _at_hub(
 
 
 def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
-    """The commit and the files of a list of the hub that was kept in the cache; empty where there is none."""
+    """The commit and the files of a listing in the cache; empty if there is none."""
     try:
         if path is not None:
             record = json.loads(path.read_bytes())
@@ -106,41 +109,73 @@ def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
     except FileNotFoundError:
         return "", []
     except (OSError, ValueError, KeyError, TypeError):
-        # As if there were none: it is written anew when the hub answers.
+        # It is ignored, and written again when the hub answers.
         _log.warning("a list in the cache cannot be read: %s", path)
     return "", []
 
 
 def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
-    """The commit, and the files that the address may mean; raises Unreachable when the hub does not answer."""
+    """The commit, and the files that the address may name; raises Unreachable when the hub does not answer."""
+    try:
+        return _hub_lists(spec, address, commit, fetcher)
+    except (KeyError, TypeError, ValueError):
+        message = "the hub's answer has not the form that such answers have"
+        hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
+        raise SourceError(message, place=shown(spec), hint=hint) from None
+
+
+def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
+    """The same; KeyError, TypeError or ValueError when the hub answers with something else."""
     repo = f"datasets/{quote(address.repo)}"
 
     def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         return fetcher.ask(lambda: fetcher.web.ask_hub(spec, path, form), shown(spec))
 
     if commit is None:
-        commit = str(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
-    entries: list[Any] = []
+        commit = _words(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
+    found: list[ListedObject] = []
     if address.path and not _WILDCARD.search(address.path):
-        entries, _ = ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})
-    if not any(entry["type"] == "file" for entry in entries):
+        found = _hub_entries(ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})[0])
+    if not found:
         root, pattern = _parted(address.path)
         deep = not pattern or "**" in pattern or "/" in pattern
         page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
-        entries = []
+        asked: set[str] = set()
         while page:
+            if page in asked:
+                raise SourceError("the hub's list leads back to one of its own pages", place=shown(spec))
+            asked.add(page)
             some, page = ask(page)
-            entries += some
-    return commit, [
-        ListedObject(entry["path"], int(entry["size"]), str(entry["lfs"]["oid"] if entry.get("lfs") else entry["oid"]))
-        for entry in entries
+            found += _hub_entries(some)
+    return commit, found
+
+
+def _hub_entries(answer: Any) -> list[ListedObject]:
+    """The files of one page of a list."""
+    if not isinstance(answer, list):
+        raise TypeError(answer)
+    return [
+        ListedObject(_words(entry["path"]), int(entry["size"]), _words((entry.get("lfs") or entry)["oid"]))
+        for entry in answer
         if entry["type"] == "file"
     ]
 
 
+def _words(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
 def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
+    try:
+        named = urlsplit(spec).port != 0 and urlsplit(spec).hostname
+    except ValueError:  # half an IPv6 address, or a port that cannot be
+        named = None
+    if not named:
+        raise UsageError("the address names no server", place=spec, hint="write `https://HOST/PATH`")
     path = path_in(spec)
-    # A query is the server's business, and so is a `?`: a pattern on the web has `*` or `[…]` in its path.
+    # A `?` begins a query, so it is no wildcard: a pattern on the web has `*` or `[…]` in its path.
     if re.search(r"[*[]", path) or path.endswith("/"):
         if "?" in spec:
             raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
@@ -157,7 +192,7 @@ def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
 
 
 def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
-    """The files below a folder on the web that may be meant, from its URL on: every index page is read, or an error."""
+    """The files below a folder on the web, relative to it, that may match. Raises if an index page cannot be read."""
     levels = pattern.split("/")
 
     def is_entered(folder: list[str]) -> bool:
@@ -177,7 +212,7 @@ def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
                 waiting.append(folder + link)
 
 
-def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
+def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iterator[Source]:
     check_address(spec)
     scheme, bucket, path = scheme_of(spec), host_of(spec), path_in_bucket(spec)
     if _WILDCARD.search(bucket):
@@ -189,13 +224,17 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Sourc
     if single is not None:
         found = [single]
     else:
-        # A list of everything below is a request for each thousand objects; folder by folder it is one for each.
-        deep = not pattern or "/" in pattern
+        # Listing everything below takes a request per thousand objects; folder by folder it would be one per folder.
+        deep = not pattern or "**" in pattern or "/" in pattern
 
         def wanted(name: str) -> bool:
             return not pattern or _matches(name.split("/"), path.split("/"))
 
         found = fetcher.ask(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
+        same = (scheme_of(out), host_of(out)) == (scheme, bucket)
+        inside = path_in_bucket(out) + "/"
+        if same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root:
+            found = [one for one in found if not one.path.startswith(inside)]
         found = _chosen(found, path, spec, input_format)
     for one in found:
         name = f"{scheme}://{bucket}/{one.path}"
@@ -203,7 +242,7 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Sourc
 
 
 def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) -> list[ListedObject]:
-    """Those of the files that a pattern or folder names, by the rules for files of this machine, in their order."""
+    """The files that a pattern or folder names, by the rules for local files, and in the same order."""
     if _WILDCARD.search(path):
         chosen = sorted(one for one in found if _matches(one.path.split("/"), path.split("/")))
         if not chosen:

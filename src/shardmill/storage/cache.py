@@ -1,9 +1,11 @@
-"""Remote files kept on disk for later runs, where that is asked for: each whole, or not there at all."""
+"""Remote files that are kept on disk for later runs (`--cache`): each is there whole or not at all."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
+import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -21,19 +23,19 @@ _BLOCK = 1 << 20
 
 
 class Cache:
-    """A folder of files, each under a name made of its source's name and version. Several runs may share it."""
+    """A folder of files, each named by a hash of its source's name, size and version. Several runs may share it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
         self._begun: dict[str, Fetch[Source]] = {}
 
     def local(self, source: Source, fetcher: Fetcher) -> Source:
-        """Return the source on this machine, fetched if need be, and begin with the next. For one thread."""
+        """Return the source as a local file, fetched if necessary, and begin to fetch the next. For one thread."""
         fetch = self._begin(source, fetcher)
         for following in fetcher.following(source, 1):
             if following.remote:
                 self._begin(following, fetcher)
-        found = fetcher.wait(fetch)
+        found = fetcher.wait(fetch, source.name)
         del self._begun[source.path]
         return found
 
@@ -56,16 +58,47 @@ class Cache:
 
 def _store(source: Source, fetcher: Fetcher, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Two runs may fetch the same file at once; the last one to finish replaces the same bytes by the same bytes.
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    for left in path.parent.glob(f"*{PARTIAL}"):
+        _remove_unlocked(left)
+    # Two runs may fetch the same file at the same time; the last one to finish replaces it with the same bytes.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
     try:
-        with open(partial, "wb") as file:
+        with _locked(partial) as file:
             _copy(source, fetcher, file)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _lock(file: BinaryIO) -> bool:
+    """Whether a file could be locked, until it is closed or its process ends; False on a disk without locks too."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _locked(partial: Path) -> BinaryIO:
+    """A new file, locked before another run could take it for one that was left."""
+    while True:
+        file = open(partial, "wb")  # noqa: SIM115 - the caller closes it
+        _lock(file)
+        if partial.exists():
+            return file
+        file.close()
+
+
+def _remove_unlocked(partial: Path) -> None:
+    """Remove what a run has left that was killed while it fetched."""
+    try:
+        with open(partial, "rb") as file:
+            if _lock(file):
+                partial.unlink()
+    except FileNotFoundError:  # its run has ended, or another one was faster
+        return
 
 
 def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:

@@ -18,7 +18,7 @@ XZ_MEMORY = 160 << 20
 _LZMA2 = 0x21
 
 
-# How what compression_from finds begins, at the least.
+# The first bytes of each.
 _FIRST = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
 MARKS = tuple(_FIRST.values())
 
@@ -26,7 +26,7 @@ MARKS = tuple(_FIRST.values())
 def compression_from(head: bytes, promised: str = "") -> str:
     """Return the compression that the first bytes show, or an empty text.
 
-    A zstd file may begin with a skippable frame, whose first bytes could be text: it counts where the name says zstd.
+    A zstd file may begin with a skippable frame, whose first bytes could also be text. It counts if the name says zstd.
     """
     if head.startswith(_FIRST["gzip"]):
         return "gzip"
@@ -43,7 +43,7 @@ def _is_skippable(head: bytes) -> bool:
 
 
 def window_of(head: bytes, compression: str) -> int:
-    """Return the bytes of memory that decompressing will take, by the first header. 0: little, or unknown."""
+    """Return the bytes of memory that decompressing will take, from the first header. 0: little, or unknown."""
     try:
         if compression == "zstd":
             return _zstd_window(head)
@@ -53,7 +53,7 @@ def window_of(head: bytes, compression: str) -> int:
 
 
 def _zstd_window(head: bytes) -> int:
-    """RFC 8878, 3.1.1.1: the window, or of a single segment all of the content."""
+    """RFC 8878, 3.1.1.1: the size of the window, or of the content if it is a single segment."""
     about = head[4]
     if about & 0x20:
         width = (1, 2, 4, 8)[about >> 6]
@@ -64,7 +64,7 @@ def _zstd_window(head: bytes) -> int:
 
 
 def _xz_dictionary(head: bytes) -> int:
-    """The dictionary of LZMA2 as the first block's header has it, behind other filters and sizes."""
+    """The size of LZMA2's dictionary, from the header of the first block, where it follows sizes and other filters."""
     flags, at = head[13], 14
 
     def number() -> int:
@@ -87,7 +87,7 @@ def _xz_dictionary(head: bytes) -> int:
 
 
 def decompressor(compression: str) -> Any:
-    """Return one for a single member, with `decompress(data, max_length)`, `eof` and `unused_data`."""
+    """Return a decompressor of a single member, with `decompress(data, max_length)`, `eof` and `unused_data`."""
     if compression == "gzip":
         from isal import igzip_lib
 
@@ -106,7 +106,7 @@ def decompressor(compression: str) -> Any:
 
 
 def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
-    """Yield a decompressed stream in blocks; raise SourceError with the offset among the compressed bytes.
+    """Yield a decompressed stream in blocks; raise SourceError with the offset in the compressed stream.
 
     A stream is any number of members, and zeros as padding at the end. The standard library's file classes take
     anything after the first bzip2 or xz member for the end of the data, so that a damaged second header would lose the
@@ -132,7 +132,7 @@ def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
 
 
 def _head(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
-    """The beginning of the next member; empty where there is none. `head`: what was read of it already."""
+    """The beginning of the next member; empty if there is none. `head`: bytes of it that were read before."""
     head = head or raw.read_on(INPUT_BLOCK)
     padded = False
     while not first and head[:1] == b"\0" and compression != "zstd":
@@ -151,7 +151,7 @@ def _head(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -
 
 
 def _failure(said: str, compression: str, name: str, offset: int) -> Exception:
-    """The error for what a decompressor has said."""
+    """The error for a decompressor's message."""
     if "not enough memory" in said:
         return MemoryError(said)
     if "too much memory" in said:

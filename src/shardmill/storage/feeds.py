@@ -17,17 +17,17 @@ from shardmill.errors import SourceError
 from shardmill.storage.retrying import STOP_CHECK, check_running
 from shardmill.storage.source import SMALL, STDIN, Source, changed
 
-FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+FLAGS = os.O_RDONLY | os.O_CLOEXEC
 STREAM_BLOCK = 1 << 18
 # Bytes before a span's nominal start that a cut may look at; what a tokenizer's cuts need (tokens/cuts.py) is less.
 CONTEXT = 64
 
 
 class Feed(ABC):
-    """Bytes that are read in order, with look-ahead. For one thread."""
+    """Bytes that are read in order, with look-ahead. Only one thread may use it."""
 
     at = 0
-    """The offset that `read_on` has reached."""
+    """Where `read_on` continues."""
 
     @abstractmethod
     def peek(self, offset: int, n: int) -> bytes:
@@ -35,7 +35,7 @@ class Feed(ABC):
 
     @abstractmethod
     def drop(self, offset: int) -> None:
-        """Forget what lies before offset, after reading up to there where need be."""
+        """Forget the bytes before offset; a stream is first read up to there."""
 
     @abstractmethod
     def end_by(self, limit: int) -> int | None:
@@ -45,7 +45,7 @@ class Feed(ABC):
     def close(self) -> None: ...
 
     def take(self, start: int, end: int) -> bytes | None:
-        """Return the bytes for a chunk, and forget what lies before end; None where a worker can read them itself."""
+        """Return the bytes for a chunk, and forget those before end; None if a worker can read them itself."""
         taken = self.peek(start, end - start)
         self.drop(end)
         return taken
@@ -58,7 +58,7 @@ class Feed(ABC):
         return block
 
     def stored(self, offset: int) -> int:
-        """Return about how many stored bytes lie before offset; for progress."""
+        """Return about how many bytes are stored before offset, which are fewer in a compressed stream."""
         return offset
 
 
@@ -68,8 +68,8 @@ class RandomAccess(Feed):
     size: int
     """May be reduced, to read only the beginning."""
 
-    def read(self, start: int, end: int, keep: bool = False) -> bytes | bytearray:
-        """Return the bytes of a range. `keep`: they will be read again."""
+    def read(self, start: int, end: int) -> bytes | bytearray:
+        """Return the bytes of a range."""
         return self.peek(start, end - start)
 
     def look(self, offset: int, n: int) -> bytes:
@@ -78,10 +78,10 @@ class RandomAccess(Feed):
         return bytes(self.read(offset, end)) if offset < end else b""
 
     def expect(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Announce the spans that will be read from now on, in this order and once each."""
+        """Announce the spans that will be read from now on, in ascending order."""
 
-    def release(self, start: int, end: int) -> None:
-        """Announce that these bytes will not be read any more."""
+    def release(self, end: int) -> None:
+        """Announce that what lies before `end` will not be read again."""
 
     def end_by(self, limit: int) -> int | None:
         return self.size if self.size <= limit else None
@@ -95,7 +95,7 @@ def _open(source: Source, flags: int = FLAGS) -> int:
 
 
 def is_as_found(source: Source, status: os.stat_result) -> bool:
-    """Whether a local file has the size and time that it had when it was found."""
+    """Whether a local file has the size and modification time that it had when it was found."""
     return status.st_size == source.size and str(status.st_mtime_ns) == source.version
 
 
@@ -115,8 +115,8 @@ def read_range(source: Source, start: int, end: int) -> bytes:
 
 
 def check_unchanged(source: Source) -> None:
-    """Raise SourceError when a local file's size or time changed since it was found."""
-    if source.size is None or source.remote:  # of a remote one every answer was compared
+    """Raise SourceError when a local file's size or modification time changed since it was found."""
+    if source.size is None or source.remote:  # each response for a remote one was compared
         return
     try:
         status = os.stat(source.path)
@@ -135,11 +135,11 @@ def _os_error(source: Source, error: OSError, offset: int | None = None) -> Sour
 
 
 def _read_at(source: Source, descriptor: int, offset: int, n: int) -> bytes:
-    """All n bytes, though one call gives at most 2 GB; raises SourceError when the file is shorter."""
+    """All n bytes, although one call returns at most 2 GB; raises SourceError when the file is shorter."""
     parts = []
     while n > 0:
         try:
-            part = _pread(descriptor, min(n, 1 << 30), offset)
+            part = os.pread(descriptor, min(n, 1 << 30), offset)
         except OSError as error:
             raise _os_error(source, error, offset) from error
         if not part:
@@ -148,15 +148,6 @@ def _read_at(source: Source, descriptor: int, offset: int, n: int) -> bytes:
         offset += len(part)
         n -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-def _seek_and_read(descriptor: int, n: int, offset: int) -> bytes:
-    # For Windows, which has no pread. Each thread has a descriptor of its own.
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, n)
-
-
-_pread = getattr(os, "pread", _seek_and_read)
 
 
 class FileFeed(RandomAccess):
@@ -182,7 +173,7 @@ class FileFeed(RandomAccess):
 
     @property
     def whole(self) -> bool:
-        """Whether all of it was read when it was opened, unchanged, so that nothing more needs to be checked."""
+        """Whether all of it was read and checked when it was opened."""
         return self._whole is not None
 
     def peek(self, offset: int, n: int) -> bytes:
@@ -206,19 +197,19 @@ class FileFeed(RandomAccess):
 
 
 class StreamFeed(Feed):
-    """A stream that only goes forward. It holds the blocks after the last `drop`, and CONTEXT bytes before."""
+    """A stream that only moves forward. It holds the blocks after the last `drop`, and CONTEXT bytes before."""
 
     def __init__(self, name: str, blocks: Generator[bytes], raw: Feed | None = None, begin: int = 0) -> None:
-        """`raw`: the feed that the blocks are made from, if any. `begin`: the offset of the first block."""
+        """`raw`: the feed from which the blocks are decoded, if any. `begin`: the offset of the first block."""
         self._name, self._coming, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
         self._base = self._end = begin  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
         self._read = 0  # bytes of the raw feed
-        self._used_up = 0, 0  # an offset, and the bytes of the raw feed that were needed to come there
+        self._used_up = 0, 0  # an offset, and the bytes of the raw feed that were read to get there
         self.limit = 1 << 62
-        """May be reduced, to read only the beginning: the stream seems to end at the next block after it."""
+        """May be reduced, to read only the beginning: the stream then ends at the next block after it."""
 
     def peek(self, offset: int, n: int) -> bytes:
         self._fill(offset + n)
@@ -284,7 +275,7 @@ class StreamFeed(Feed):
 
 def pipe_blocks(source: Source, stopped: threading.Event | None = None) -> Generator[bytes]:
     """Yield the blocks of a pipe, a device or standard input, and wait for a silent one until `stopped`."""
-    # To open a pipe that nobody writes to would wait for ever. Only Linux can tell such a one from one at its end.
+    # Opening a pipe that nobody writes to would block for ever. Only Linux can tell it from one that has ended.
     flags = FLAGS | (os.O_NONBLOCK if sys.platform == "linux" else 0)
     descriptor = 0 if source.path == STDIN else _open(source, flags)
     offset = 0
@@ -308,8 +299,6 @@ def pipe_blocks(source: Source, stopped: threading.Event | None = None) -> Gener
 
 def _wait_for(descriptor: int, stopped: threading.Event | None) -> None:
     """Return when there is something to read, or when the writers of a pipe have closed it."""
-    if os.name == "nt":  # there only files and consoles are read, and the read itself waits
-        return
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while not poll.poll(STOP_CHECK * 1000):

@@ -1,4 +1,4 @@
-"""Files that bear their name only when they are whole and on disk."""
+"""Files that get their names only when they are whole and on disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 20
-_SLOW = 10.0  # seconds that a write or sync may take before it is worth a word
+_SLOW = 10.0  # seconds that a write or sync may take before the progress line mentions it
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Written:
     bytes: int
     sha256: str
     role: str = ""
-    """What it is when it does not hold tokens: `index` or `metadata`."""
+    """`index` or `metadata` if it does not hold tokens."""
     documents: int = 0
     """For formats whose index counts them."""
 
@@ -85,11 +85,14 @@ class PartialFile:
                         place=str(self._partial),
                         hint="the folder was changed by something else; start anew with `--overwrite`",
                     )
-            self._file = open(self._partial, "r+b" if keep else "w+b", buffering=0)  # noqa: SIM115 - closed in close()
+            self._open("r+b" if keep else "w+b")
             self._file.truncate(keep)
             self._file.seek(keep)
-        self._behind = open(self._partial, "rb", buffering=0)  # noqa: SIM115 - closed in close()
         self.length = keep
+
+    def _open(self, mode: str) -> None:
+        self._file = open(self._partial, mode, buffering=0)  # noqa: SIM115 - closed in close()
+        self._behind = open(self._partial, "rb", buffering=0)  # noqa: SIM115 - closed in close()
 
     def append(self, data: NDArray[Any] | bytes | StoredBytes) -> None:
         for block in data.blocks() if isinstance(data, StoredBytes) else (data,):
@@ -106,20 +109,26 @@ class PartialFile:
         self.length += len(block)
 
     def read(self, start: int, size: int) -> bytes:
-        """Bytes that were appended before; the thread that appends asks for them."""
+        """Return bytes that were appended before."""
         with writing_to(self._partial), open(self._partial, "rb", buffering=0) as file:
             file.seek(start)
             return file.read(size)
 
     def settle(self, length: int) -> None:
-        """Hash the first `length` bytes as far as that is not done, and bring them to the disk."""
+        """Hash the first `length` bytes, as far as they are not hashed yet, and sync them to the disk."""
         with writing_to(self._partial):
             self._follow(length)
             _sync_data(self._file.fileno())
 
     def finish(self, tokens: int, head: bytes = b"", role: str = "") -> Written:
-        """Put `head` in the place that was kept for it, bring all to the disk, and give the file its name."""
+        """Write `head` at the start, where there is room for it, sync the file, and give it its name.
+
+        The file may have been closed since the last byte was appended.
+        """
         with writing_to(self._partial):
+            if self._file.closed:
+                self.close()  # an interrupt may have come between its two handles
+                self._open("r+b")
             self._behind.seek(0)
             if head and self._behind.read(len(head)) != head:
                 self._file.seek(0)
@@ -154,11 +163,11 @@ class PartialFile:
 
 
 class UnwrittenFile(PartialFile):
-    """Has a length like one that grows, and no bytes."""
+    """Only counts what is appended, and writes nothing."""
 
     written = False
 
-    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None, hash_now: bool = False) -> None:
+    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None) -> None:
         self.path, self.name, self.length = path, name or path.name, keep
 
     def append(self, data: NDArray[Any] | bytes | StoredBytes) -> None:
@@ -175,10 +184,10 @@ class UnwrittenFile(PartialFile):
 
 
 class writing_to:
-    """Turns what the file system refuses into an OutputError that names the path."""
+    """Turns an error of the file system into an OutputError that names the path."""
 
     begun: ClassVar[dict[int, float]] = {}
-    """When each that is under way has begun."""
+    """When each operation that has not ended yet began."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -205,13 +214,13 @@ class writing_to:
 
 
 def writing_temporary_files() -> writing_to:
-    """The same for files in the system's folder for temporary ones."""
+    """The same for temporary files."""
     return writing_to(Path(os.environ.get("TMPDIR") or "/tmp"))
 
 
 @contextmanager
 def as_file(data: bytes) -> Iterator[str]:
-    """Bytes under a path, for a library that takes nothing else; in memory, where the system has such files."""
+    """Give the path of a file with these bytes, for a library that takes only paths; in memory if the system can."""
     if hasattr(os, "memfd_create") and os.path.exists("/proc/self/fd"):
         with writing_to(Path("/dev/shm")), open(os.memfd_create("shardmill"), "wb") as file:
             file.write(data)
@@ -224,20 +233,20 @@ def as_file(data: bytes) -> Iterator[str]:
 
 
 def waiting_words() -> str:
-    """For progress: that the disk has not answered for some time; empty when all is well."""
+    """Return what the progress line says if the disk has not answered for some time; empty if it has."""
     seconds = time.monotonic() - min(list(writing_to.begun.values()), default=time.monotonic())
     return f"the disk has not answered for {seconds:.0f} s" if seconds > _SLOW else ""
 
 
 def take_back(path: Path) -> None:
-    """Undo a name that was given before the journal could say so."""
+    """Undo the renaming of a finished file that the journal does not know of."""
     partial = path.with_name(path.name + PARTIAL)
     if path.exists() and not partial.exists():
         os.replace(path, partial)
 
 
 def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write a file, given whole or in pieces, beside, sync, rename: it is there whole or not at all."""
+    """Write a temporary file, sync it and rename it, so that the file is there whole or not at all."""
     partial = path.with_name(path.name + PARTIAL)
     with writing_to(path):
         with open(partial, "wb") as file:
@@ -249,9 +258,7 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring names to the disk; Windows does so by itself."""
-    if os.name == "nt":
-        return
+    """Sync the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""What names say: the parts of a URL and what may be shown of it; a file's format and compression."""
+"""The parts of a URL, and what may be shown of it; the format and the compression that a file's name shows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scheme_of(spec: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Return what stands between the scheme and the first slash: a host, a bucket."""
+    """Return the part between the scheme and the first slash: a host or a bucket."""
     return url.partition("://")[2].partition("/")[0]
 
 
@@ -36,7 +36,7 @@ def shown(url: str) -> str:
     if scheme in WEB:
         parts = urlsplit(url)
         return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    # A key may hold slashes: then the host ends before the `@`.
+    # A key may contain slashes, so everything up to the `@` is removed.
     if scheme and (":" in host or ("@" in host and not scheme.startswith("abfs"))):
         return f"{scheme}://{url.rpartition('@')[2] if '@' in url else '…'}"
     return url
@@ -52,13 +52,13 @@ class HubAddress(NamedTuple):
 
     repo: str
     revision: str
-    """As it was written; empty: none was, which means `main`."""
+    """As the user wrote it; empty if there is none, which means `main`."""
     path: str
     """A file, a folder or a pattern in the repository."""
 
     @property
     def asked(self) -> str:
-        """The repository and the revision that was asked for, as a key."""
+        """The repository and the revision as the user gave them, as a key."""
         return f"hf://datasets/{self.repo}@{self.revision or 'main'}"
 
     @property
@@ -83,9 +83,9 @@ class HubAddress(NamedTuple):
         return cls(f"{owner}/{name}", unquote(revision), path.strip("/"))
 
 
-@lru_cache(4)  # a source's name is asked about three times in a row
+@lru_cache(4)  # it is called three times in a row for each source
 def endings(path: str) -> tuple[str, str]:
-    """Return the ending that says the format and the one that says the compression; empty where there is none."""
+    """Return the ending that shows the format and the one that shows the compression; empty if there is none."""
     name = os.path.basename(path_in(path)).lower()
     stem, _, ending = name.rpartition(".")
     compression = ""
@@ -96,17 +96,17 @@ def endings(path: str) -> tuple[str, str]:
 
 
 def format_of(path: str) -> str:
-    """Return the format that the name promises, or an empty text."""
+    """Return the format that the name shows, or an empty text."""
     return FORMAT_ENDINGS.get(endings(path)[0], "")
 
 
 def compression_of(path: str) -> str:
-    """Return the compression that the name promises, or an empty text."""
+    """Return the compression that the name shows, or an empty text."""
     return COMPRESSION_ENDINGS.get(endings(path)[1], "")
 
 
 def is_light(path: str) -> bool:
-    """Whether the name promises a format that is read without Arrow."""
+    """Whether the name shows a format that is read without Arrow."""
     return path[path.rfind(".") + 1 :] in _light() or endings(path)[0] in _light()
 
 

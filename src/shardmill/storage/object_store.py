@@ -22,13 +22,13 @@ ROOM = 48 << 20
 _PART = 8 << 20
 _PARTS = 10_000  # in one upload, at the most; S3's own limit
 LARGEST_OBJECT = _PARTS * ROOM // 2
-"""Bytes of an object: so large that two of its parts fit in ROOM."""
+"""The largest object in bytes: two of its parts must fit in ROOM."""
 
-# An output is not lost because a store is away for two minutes: so many tries that the time is what ends them.
+# A store may be unreachable for two minutes: there are so many attempts that only the time ends them.
 _PATIENCE = {"tries": 16, "retry_seconds": 120.0, "pause": 0.2, "longest_pause": 20.0, "timeout": 30.0}
 
 Version = dict[str, str]
-"""What tells one state of an object from the next."""
+"""Identifies one version of an object: its ETag, and its version if the store has one."""
 
 
 def is_url(out: object) -> bool:
@@ -53,7 +53,7 @@ class ObjectStore(Objects):
         bucket, _, prefix = path.rstrip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
         self.progressed = time.monotonic()
-        """When the store last did something for us."""
+        """When the store last answered, or took a block of an upload."""
         self.retries = Retries()
         whole = f"{scheme.lower()}://{bucket}/{prefix}".rstrip("/")
         super().__init__(whole, Patience.from_environment(**_PATIENCE), OutputError)
@@ -86,8 +86,8 @@ class ObjectStore(Objects):
     def exchange(self, name: str, data: bytes, before: Version | None) -> Version | None:
         """Replace version `before` (None: nothing) of a small object; return None when there is another version.
 
-        `data` must differ from all that others may write: when it is there, it was this call that wrote it, and
-        only the answer was lost.
+        `data` must differ from everything that others may write: if it is there, this call wrote it, and only the
+        response was lost.
         """
 
         def put() -> Version | None:
@@ -98,7 +98,7 @@ class ObjectStore(Objects):
             except Transient as why:
                 failed = why
             except (Conflict, FileNotFoundError):
-                # Also said by a store that is busy with another request for the same object.
+                # A store that is busy with another request for the same object answers so too.
                 message = "the store does not replace an object by its version"
                 unable = OutputError(f"{message}, which two runs need to keep apart", place=self.url)
                 failed = Transient(message, tries=3, error=unable)
@@ -112,7 +112,7 @@ class ObjectStore(Objects):
         return self._ask(name, put)
 
     def upload(self, name: str, blocks: Callable[[], Iterable[bytes]], size: int) -> None:
-        """Write an object of any size, which appears when all of it is there; a failed upload leaves nothing."""
+        """Write an object of any size. It appears when it is whole; a failed upload leaves nothing."""
         if size <= _PART:
             self.put(name, b"".join(blocks()))
             return
@@ -125,7 +125,7 @@ class ObjectStore(Objects):
             try:
                 store.put(name, self._counted(blocks()), **several)
             except FileNotFoundError as why:
-                # Said when its end was asked for twice, since the first answer was lost; or when somebody aborted it.
+                # The response to its completion was lost, and it was completed twice; or somebody aborted it.
                 if "NoSuchUpload" not in str(why):
                     raise
                 raise Transient("the store does not know the upload") from None
@@ -185,12 +185,12 @@ class ObjectStore(Objects):
             try:
                 self._ask(some[0], partial(self.client().delete, some))
             except FileNotFoundError:
-                # Said by stores that know no other answer, which leave the rest undone.
+                # Some stores answer so if one of them does not exist, and do not delete the others.
                 for name in some:
                     self._found(name, partial(self.client().delete, name))
 
     def abort_uploads(self, ours: Callable[[str], bool]) -> None:
-        """Abort uploads that a killed run has left open. Only S3 lets us list them; elsewhere they expire."""
+        """Abort uploads that a killed run has left open. Only S3 can list them; other stores delete them in time."""
         account = self._account
         if account is not None:
             self._ask("", lambda: account.abort_uploads(self._prefix, ours, self._patience.timeout))
@@ -224,7 +224,7 @@ class ObjectStore(Objects):
 
 
 def check_size(name: str, size: int, url: str) -> None:
-    """Raise OutputError when an object would be too large to be sent in parts that fit in memory."""
+    """Raise OutputError when an object would be too large to be uploaded in parts that fit in memory."""
     if size > LARGEST_OBJECT:
         raise OutputError(
             f"`{name}` would have {size:,} bytes, and one object may have {LARGEST_OBJECT:,}",

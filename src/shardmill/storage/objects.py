@@ -26,8 +26,8 @@ from shardmill.storage.retrying import Patience, Transient
 from shardmill.storage.s3 import S3Account
 from shardmill.storage.source import Source, changed
 
-# Attempts that the library makes by itself, in requests of which we see only the sum: a list of many pages, an upload
-# of many parts. To begin those anew for each failure would never end where one request in a hundred fails.
+# Retries by the library itself, within operations of many requests: a listing of many pages, an upload of many parts.
+# If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
 _LIBRARY_RETRIES, _LIBRARY_SECONDS = 8, 120
 _CONNECT_SECONDS = 10.0
 _TRANSIENT_STATUS = ("408", "409", "425", "429")
@@ -50,11 +50,20 @@ class Conflict(Exception):
     """The object is not in the state that was asked for."""
 
 
+class ListedObject(NamedTuple):
+    """One file of a list."""
+
+    path: str
+    """In its bucket, or in its repository."""
+    size: int
+    version: str
+
+
 class Objects:
     """The objects below one URL of a bucket, by their names from there on. Any thread may use it."""
 
     def __init__(self, url: str, patience: Patience, error: _Refusal = SourceError) -> None:
-        """`url`: a bucket, or a folder in one, checked by `check_address`. `error`: raised for what the store refuses.
+        """`url`: a bucket, or a folder in one, checked by `check_address`. `error`: raised if the store refuses a call.
 
         Raise UsageError when a library is missing, `error` when there are no credentials.
         """
@@ -70,7 +79,7 @@ class Objects:
         self.client()
 
     def client(self, *, many: bool = False, sending: bool = False) -> Any:
-        """The library's store. `many`: for calls that are many requests. `sending`: for calls with a large body."""
+        """The library's client. `many`: for calls of many requests. `sending`: for calls with a large body."""
         key = many, sending
         if key not in self._clients:
             patience = self._patience
@@ -80,7 +89,7 @@ class Objects:
                 # An endpoint of http:// is used only when somebody has set one.
                 "allow_http": True,
             }
-            if not sending:  # nothing is read while a body is sent: then it would limit the whole of it
+            if not sending:  # nothing is read while a body is sent, so it would limit the time to send all of it
                 options["read_timeout"] = timedelta(seconds=patience.timeout)
             retry = {
                 "max_retries": min(_LIBRARY_RETRIES, patience.tries - 1) if many else 0,
@@ -94,13 +103,13 @@ class Objects:
                 from_url = self._stores.from_url
                 self._clients[key] = from_url(self.url, client_options=options, retry_config=retry, **self._settings)
             except (self._errors.BaseError, ValueError):
-                # Nothing was asked yet: it is a setting, and the library's message may repeat it.
+                # No request was made yet, so a setting is wrong. The library's message may contain a key.
                 hint = f"check {_SETTINGS[self._kind]}"
                 raise self._error("the settings for the store do not suffice", place=self.url, hint=hint) from None
         return self._clients[key]
 
     def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
-        """Yield what the library says of each object directly in a folder, or anywhere below it."""
+        """Yield the library's description of each object directly in a folder, or anywhere below it."""
         store = self.client(many=True)
         if not deep:
             yield from store.list_with_delimiter(folder or None)["objects"]
@@ -110,44 +119,23 @@ class Objects:
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
-        """Turn the library's errors, in calls for an object or folder, into those that the module names."""
+        """Turn the library's errors into those that the module's docstring lists. `name`: an object or folder."""
         errors = self._errors
         try:
             yield
         except (errors.PreconditionError, errors.AlreadyExistsError):
             raise Conflict from None
         except (errors.BaseError, OSError, ValueError) as why:
-            # An empty answer to a HEAD does not say whether it is the bucket that is missing.
+            # An empty response to HEAD does not say whether the object or the bucket is missing.
             if isinstance(why, FileNotFoundError) and _code(str(why)) not in _NO_BUCKET:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
             place = f"{self.url}/{name}".rstrip("/")
             raise failure(str(why), place, self._error, self._patience.timeout) from None
 
-
-class ListedObject(NamedTuple):
-    """One file of a list."""
-
-    path: str
-    """In its bucket, or in its repository."""
-    size: int
-    version: str
-
-
-class Bucket(Objects):
-    """Sources in a bucket; each answer is checked to be of the object that was found."""
-
-    @contextmanager
-    def asking(self, name: str) -> Iterator[None]:
-        try:
-            with super().asking(name):
-                yield
-        except FileNotFoundError:
-            raise SourceError("the source is not there", place=f"{self.url}/{name}", hint="check its name") from None
-
     def find(self, path: str) -> ListedObject | None:
         """Return the object at a path, or None."""
         try:
-            with super().asking(path):
+            with self.asking(path):
                 return _listed(self.client().head(path))
         except FileNotFoundError:
             return None
@@ -161,7 +149,7 @@ class Bucket(Objects):
         return [one for one in found if wanted(one.path) and not self._is_marker(one, folders)]
 
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytes:
-        """Return the bytes of a range."""
+        """Return the bytes of a range of a source; raise SourceError when it is not as it was found."""
         path, who = path_in_bucket(source.path), scheme_of(source.path)
         options: dict[str, Any] = {"range": (start, end)}
         if source.version and not source.version.startswith("W/"):
@@ -183,7 +171,7 @@ class Bucket(Objects):
         return data
 
     def _is_marker(self, one: ListedObject, folders: set[str]) -> bool:
-        """Whether it only stands for a folder: an empty object `NAME/`, which the library shows as `NAME`."""
+        """Whether it only marks a folder: an empty object `NAME/`, which the library lists as `NAME`."""
         if one.size or "." in one.path.rpartition("/")[2]:
             return False
         return one.path in folders or self.find(one.path) is None
@@ -211,7 +199,7 @@ def check_address(url: str) -> None:
 
 
 def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient | SourceError | OutputError:
-    """Return what to raise for a message of the library, which is not repeated since it may hold keys."""
+    """Return what to raise for a message of the library. The message is not shown, because it may contain keys."""
     scheme, writing = scheme_of(url), error is OutputError
     by = "" if writing else f" from {scheme}"
     code = _code(said)
@@ -228,6 +216,9 @@ def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient |
         return refused(f"there is no bucket `{host_of(url)}`", "create it, or correct its name" if writing else where)
     if code in _WRONG_KEYS:
         return refused(f"the store does not accept the credentials{words}")
+    if status == "501" or code == "NotImplemented":
+        needs = "it must upload in parts, and replace an object only if that is in a known version"
+        return refused(f"the store does not know this kind of request{words}", needs)
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status[:1] == "5":
         return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer") + by)
     if code == "AccessDenied" or status == "403":
@@ -245,13 +236,13 @@ def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient |
     if "non-partial response" in lower:
         no_ranges = refused("the store gives no parts of an object", "copy it to this machine first")
         return Transient(f"the store gave the whole object in place of a part{by}", tries=3, error=no_ranges)
-    if status:
-        return refused(f"the store answers {status}{words if code else ''}", None)
+    if status or code:
+        return refused(f"the store answers {' '.join(filter(None, (status, code and f'({code})')))}", None)
     if "TimedOut" in said or "timed out" in lower:
         return Transient(f"no answer for {timeout:g} s{by}")
     return Transient(("the connection was cut" if "body" in lower else "no connection") + by)
 
 
 def _code(said: str) -> str:
-    found = re.search(r"<Code>(\w+)</Code>", said)
-    return found[1] if found else ""
+    found = re.search(r"<Code>(\w+)</Code>|\(code: (\w+)\)", said)  # the latter of one object of several
+    return found[1] or found[2] if found else ""

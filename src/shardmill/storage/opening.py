@@ -1,9 +1,10 @@
-"""A source opened for reading; its name and its first bytes tell its compression, encoding and format."""
+"""Opens a source for reading. Its name and its first bytes show its compression, encoding and format."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from shardmill.input_formats import ARROW_MARK, INPUT_FORMATS, PARQUET_MARK
 from shardmill.storage.compressed import MARKS, compression_from, decompressed, window_of
 from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, pipe_blocks
 from shardmill.storage.fetching import Fetcher
-from shardmill.storage.names import compression_of, format_of
+from shardmill.storage.names import WEB, compression_of, format_of, path_in, scheme_of
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.unicode import BOM, transcoded, wide_encoding
 
@@ -28,6 +29,7 @@ FOREIGN = (
     (b"SQLite format 3\0", "an SQLite database", "export its text first"),
     (b"\x93NUMPY", "a NumPy array", "leave it out"),
 )
+_PAGES = (".html", ".htm", ".xhtml", ".php", ".asp", ".aspx", ".jsp", ".cgi")
 _MARKS = (
     *MARKS,
     *(codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE),
@@ -38,7 +40,7 @@ _MARKS = (
 
 @dataclass(frozen=True)
 class Opened:
-    """What a source turned out to be, and the feed of its bytes."""
+    """The feed of a source, and what was detected."""
 
     feed: Feed
     format: str
@@ -52,7 +54,7 @@ def open_source(
 ) -> Opened:
     """Open a source; a remote one needs a fetcher. Raise SourceError when it is not what its name or the user says.
 
-    `need`: called with the bytes of memory that its decompressor will take, before it does.
+    `need`: called with the memory that the decompressor will take, before it takes it.
     """
     feed = _feed(source, fetcher)
     try:
@@ -83,7 +85,7 @@ def open_source(
 
 
 def may_be_other_than_text(head: bytes) -> bool:
-    """Whether `open_source` has to look at a file that begins so: compressed, in another encoding, or not text."""
+    """Whether a file with these first bytes must be opened by `open_source`: compressed, not UTF-8, or not text."""
     return head.startswith(_MARKS) or head[257:262] == b"ustar"
 
 
@@ -97,7 +99,7 @@ def _feed(source: Source, fetcher: Fetcher | None) -> Feed:
 
 
 def guess(head: bytes) -> str:
-    """Return the format of bytes whose name says nothing."""
+    """Return the format of a source whose name does not show it."""
     for name, format in INPUT_FORMATS.items():
         if format.begins(head):
             return name
@@ -112,18 +114,28 @@ def guess(head: bytes) -> str:
     return "text"
 
 
+def _is_page_in_place(source: Source, head: bytes) -> bool:
+    """Whether a web server has sent HTML for a name that promises something else: a login page, say."""
+    if scheme_of(source.name) not in WEB or not re.search(r"\.\w+$", path := path_in(source.name)):
+        return False
+    return not path.lower().endswith(_PAGES) and bool(re.match(rb"(?i)\s*<(!doctype\s+html|html)\b", head))
+
+
 def _refuse_foreign(source: Source, format: str, head: bytes, compression: str) -> None:
-    """Raise when the content is of a kind that the format cannot be."""
+    """Raise when the content is of a kind that does not fit the format."""
     place = source.name
     if compression and compression_from(head):
         raise SourceError("the content is compressed twice", place=place, hint="decompress it once")
     if INPUT_FORMATS[format].text:
+        if _is_page_in_place(source, head):
+            hint = "open the address in a browser: does it need a login? `--input-format text` takes the page as it is"
+            raise SourceError("the server sends a web page in place of the file", place=place, hint=hint)
         if head[257:262] == b"ustar":
             raise SourceError("the source is a tar archive, not text", place=place, hint="unpack it first")
         for mark, kind, hint in FOREIGN:
             if head.startswith(mark):
                 raise SourceError(f"the source is {kind}, not text", place=place, hint=hint)
-        # After the mark a page header begins, with a byte that is no text: a text about PAR1 is not refused.
+        # In parquet, a page header follows, whose first byte is not text. So a text that begins with PAR1 is accepted.
         if head.startswith(PARQUET_MARK) and head[4:5] == b"\x15":
             raise SourceError(f"the source is parquet, not {format}", place=place, hint="add `--input-format parquet`")
         if head.startswith(ARROW_MARK + b"\0\0"):

@@ -24,9 +24,9 @@ class Transient(Exception):
     def __init__(
         self, reason: str, after: float | None = None, tries: int | None = None, error: Exception | None = None
     ) -> None:
-        """`after`: seconds that the server asks to wait. `tries`: at the most, where more would hardly help.
+        """`after`: seconds that the server asks to wait. `tries`: maximum number of attempts, if more would not help.
 
-        `error`: what to raise after the last try, in place of a report about tries.
+        `error`: what to raise after the last attempt, instead of an error that counts the attempts.
         """
         super().__init__(reason)
         self.reason, self.after, self.tries, self.error = reason, after, tries, error
@@ -37,7 +37,7 @@ class Unreachable(SourceError):
 
 
 def check_running(stopped: threading.Event | None) -> None:
-    """Raise SourceError when the run has ended, so that nobody waits for an answer."""
+    """Raise SourceError when the run has ended, because then nobody waits for the answer."""
     if stopped is not None and stopped.is_set():
         raise SourceError("the run has ended")
 
@@ -48,16 +48,16 @@ class Patience:
 
     tries: int = 8
     retry_seconds: float = 300.0
-    """All tries of one request together, with the pauses between them."""
+    """For all attempts of one request, with the pauses between them."""
     pause: float = 0.5
-    """Before the second try; doubled before each further one, up to `longest_pause`."""
+    """Before the second attempt; doubled before each further one, up to `longest_pause`."""
     longest_pause: float = 30.0
     timeout: float = 20.0
     """Seconds without a byte."""
 
     @classmethod
     def from_environment(cls, **usual: float) -> Patience:
-        """`usual`: other defaults than those above."""
+        """`usual`: replaces the defaults above."""
         given: dict[str, float] = dict(usual)
         for field in fields(cls):
             written = os.environ.get(f"SHARDMILL_{field.name.upper()}", "")
@@ -113,8 +113,7 @@ def patiently(
 ) -> T:
     """Return what `call(deadline)` returns, retried while it raises Transient.
 
-    After the last try raise what `failed` makes of it, the number of tries and the place. Raise SourceError when the
-    run has ended meanwhile.
+    After the last attempt, raise the exception that `failed` returns. Raise SourceError if the run has ended meanwhile.
     """
     deadline = time.monotonic() + patience.retry_seconds
     number = 1
@@ -124,7 +123,7 @@ def patiently(
             try:
                 return call(deadline)
             except Transient as trouble:
-                # Half of it by chance: a thousand clients that failed together must not come back together.
+                # Up to half of it is random: a thousand clients that failed together must not return together.
                 pause = min(patience.longest_pause, patience.pause * 2 ** (number - 1)) * random.uniform(0.5, 1.0)
                 wait = max(pause, trouble.after or 0.0)
                 left = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""What Amazon's own library knows of S3: credentials wherever they are kept, and uploads that were left open."""
+"""What we need Amazon's own library for: finding credentials, and aborting uploads that were left open."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from shardmill.extras import needs
 from shardmill.storage.names import host_of
 from shardmill.storage.retrying import Transient
 
-_FRESH = timedelta(minutes=5)  # for how long the store may use credentials before it asks again
+_FRESH = timedelta(minutes=5)  # after this time the client asks for the credentials again
 
 
 class S3Account:
-    """Who we are for S3: the environment, AWS_PROFILE, ~/.aws, roles of a machine, single sign-on."""
+    """Credentials for S3, from the environment, AWS_PROFILE, ~/.aws, the role of a machine, or single sign-on."""
 
     def __init__(self, url: str, error: type[SourceError] | type[OutputError], who: str) -> None:
-        """`error`: raised when there are no credentials. `who` needs the library, should it be missing."""
+        """`error`: raised when there are no credentials. `who`: named in the error if the library is missing."""
         self._url, self._error = url, error
         self._errors = needs("botocore.exceptions", "s3", who)
         self._config = needs("botocore.config", "s3", who).Config
@@ -30,7 +30,7 @@ class S3Account:
         self._endpoint = next(filter(None, map(os.environ.get, names)), None) or profile.get("endpoint_url")
 
     def settings(self) -> dict[str, Any]:
-        """Return what the store's client needs; raise the error when there are no credentials anywhere."""
+        """Return the settings for the store's client; raise the error when there are no credentials."""
         given = {"region": self._region, "endpoint": self._endpoint}
         settings: dict[str, Any] = {name: value for name, value in given.items() if value}
         if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true"):
@@ -62,7 +62,7 @@ class S3Account:
     def abort_uploads(self, prefix: str, ours: Callable[[str], bool], timeout: float) -> None:
         """Abort open uploads below a prefix for whose names, from the prefix on, `ours` is true. One attempt.
 
-        A store that does not know such lists has none to abort.
+        A store that cannot list uploads has none to abort.
         """
         config = self._config(
             connect_timeout=min(10.0, timeout), read_timeout=timeout, retries={"total_max_attempts": 1}
@@ -80,7 +80,7 @@ class S3Account:
             status = why.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status >= 500 or status in (408, 429):
                 raise Transient(str(status)) from None
-            # Not allowed to list uploads, or a store without them: what is left there costs space, and nothing else.
+            # We may not list uploads, or the store has none: what is left there costs space, and nothing else.
             return
         except self._errors.BotoCoreError as why:
             raise Transient(f"no connection ({type(why).__name__})") from None

@@ -22,28 +22,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STDIN = "-"
-# Sources up to this size are read whole when they are opened, and of larger ones so much is looked at to tell what they
-# are: one open, one read, and the worker gets the bytes.
+# Sources up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes. Of
+# larger ones, so many bytes are read to detect the format.
 SMALL = 1 << 16
-# Rows that are packed together: one takes 5 to 15 bytes so, where it would take 400 as objects.
+# Rows that are packed together: a row then takes 5 to 15 bytes instead of 400.
 PACKED = 1024
 _BATCH = 1 << 16  # rows that are sorted at once: 12 MB
 
 
 class Source(NamedTuple):
-    """One file or stream to be read, as it stood when it was found."""
+    """One file or stream to be read, as it was when it was found."""
 
     name: str
-    """As the user recognises it: the path as it was given or found, a URL without what may be a secret."""
+    """What users see: the path as it was given or found, or a URL without what may be a secret."""
     path: str
-    """What is opened; of a URL it may hold a secret, and is never written."""
+    """What is opened. A URL may contain a secret, so it is never written anywhere."""
     size: int | None
-    """Bytes on disk; None: a stream whose length nobody knows."""
+    """Bytes as stored; None: a stream of unknown length."""
     version: str
-    """Nanoseconds of the last change, as text, or what a server tells its versions apart by; empty for a stream."""
+    """Nanoseconds of the last change, as text, or a server's ETag or hash; empty for a stream."""
     input_format: str = "auto"
     asked: str = ""
-    """At the hub: the repository and the revision that were asked for, of which `name` has the commit."""
+    """At the hub: the repository and the revision that the user gave; `name` has the commit instead."""
 
     @property
     def remote(self) -> bool:
@@ -54,7 +54,7 @@ def changed(source: Source) -> SourceError:
     return SourceError(
         "the source changed while it was read",
         place=source.name,
-        kept="",  # to go on would need the source as it was
+        kept="",  # the run cannot be resumed without the source as it was
         hint="wait until nothing writes to it any more, then start anew with `--overwrite`",
     )
 
@@ -72,7 +72,7 @@ class PackedRows:
         while some := list(islice(rows, PACKED - len(self._open))):
             self._open += some
             if len(self._open) == PACKED:
-                # By columns, since the values of one are alike.
+                # By columns, because similar values compress better side by side.
                 self._blocks.append(zlib.compress(marshal.dumps(tuple(zip(*self._open, strict=True))), 1))
                 self._open = []
 
@@ -90,7 +90,7 @@ class PackedRows:
 
 
 def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """Return the rows sorted; more than a batch of them are kept packed meanwhile."""
+    """Return the rows sorted; if there are many, they are kept packed while they are sorted."""
     rows = iter(rows)
     batch = sorted(islice(rows, _BATCH))
     runs = []
@@ -101,7 +101,7 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 class InBlocks(Sequence[T]):
-    """A long sequence that is kept packed, and unpacked in blocks of PACKED values as they are used."""
+    """A long sequence that is kept packed; blocks of PACKED values are unpacked when they are used."""
 
     @abstractmethod
     def block(self, number: int) -> list[T]:
@@ -131,21 +131,21 @@ class InBlocks(Sequence[T]):
 
 
 class Sources(InBlocks[Source]):
-    """The sources of a run in order, made as they are used, so that a million of them take 20 MB."""
+    """The sources of a run in order. `Source` objects are made when they are used, so a million sources take 20 MB."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
         self._rows = PackedRows()
         self.sizes = array("q")
         """Bytes of each; -1: a stream."""
         self.remote = False
-        """Whether one of them is."""
+        """Whether any of them is remote."""
         self.light = True
-        """Whether all are read without Arrow, as far as their names say."""
+        """Whether all can be read without Arrow, judging by their names."""
         self.asked: dict[str, str] = {}
-        """What was asked for at the hub, and the name of one source of it."""
+        """By repository and revision at the hub, as the user gave them: the name of one source from there."""
         self.given: dict[str, NamedSource] = {}
-        """Text from Python, by the path that stands for it."""
-        # The feeder, the writer and what is fetched ahead each look at a place of their own.
+        """Text from Python, by the path of its source."""
+        # The feeder, the writer and the fetcher are each at another block.
         self._unpacked = lru_cache(4)(lambda number: list(map(Source._make, self._rows.block(number))))
         self.extend(sources)
 

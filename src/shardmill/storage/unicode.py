@@ -1,4 +1,4 @@
-"""Valid UTF-8 from any text file: invalid bytes are replaced, UTF-16 and UTF-32 known by their byte order marks."""
+"""Valid UTF-8 from any text file: invalid bytes are replaced; a byte order mark shows UTF-16 or UTF-32."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN_PYTHON = 1 << 14
 
 
 def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
-    """Whether the bytes are UTF-8, at several gigabytes a second and without the interpreter lock."""
+    """Whether the bytes are valid UTF-8; checks several gigabytes per second and releases the GIL."""
     if len(data) <= _PLAIN_PYTHON:
         try:
             bytes(data).decode()
@@ -49,7 +49,7 @@ def replaced(data: bytes) -> tuple[bytes, int]:
 
 def wide_encoding(head: bytes) -> str:
     """Return the encoding that a byte order mark other than UTF-8's shows, or an empty text."""
-    # UTF-32's mark begins with UTF-16's; a UTF-16 text whose first character is NUL does not occur.
+    # UTF-32's mark begins with UTF-16's, so it is tested first; no UTF-16 text begins with NUL.
     if head[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):
         return "utf-32"
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -62,16 +62,20 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
     return "\udcff", error.end
 
 
-# What cannot be decoded becomes the one byte FF, so that it is replaced and counted like any invalid byte of UTF-8.
+# Invalid UTF-16 becomes the single byte FF, which is then replaced and counted like any invalid byte of UTF-8.
 codecs.register_error("shardmill.mark", _mark)
 
 
 def transcoded(raw: Feed, encoding: str) -> Generator[bytes]:
-    """Yield UTF-16 or UTF-32 as blocks of UTF-8, without the byte order mark."""
+    """Yield UTF-16 or UTF-32 as blocks of UTF-8, without the byte order mark, but two where another one follows it:
+    readers take one away.
+    """
     decoder = codecs.getincrementaldecoder(encoding)("shardmill.mark")
+    first = True
     # Two bytes of UTF-16 become at most three of UTF-8.
     while block := raw.read_on(STREAM_BLOCK // 3 * 2):
         if out := decoder.decode(block).encode("utf-8", "surrogateescape"):
-            yield out
+            yield BOM + out if first and out.startswith(BOM) else out
+            first = False
     if out := decoder.decode(b"", final=True).encode("utf-8", "surrogateescape"):
         yield out

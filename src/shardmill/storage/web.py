@@ -1,4 +1,4 @@
-"""Files of web servers and of the Hugging Face hub, by ranges, each answer checked to be of the file that was found.
+"""Files on web servers and on the Hugging Face hub, read by ranges; each response is checked against what was found.
 
 The client is that of huggingface_hub, which knows the machine's proxies and certificates. One call is one attempt.
 """
@@ -11,13 +11,15 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from importlib import import_module
 from typing import Any, NoReturn
 from urllib.parse import quote, urljoin, urlsplit
 
 from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
-from shardmill.storage.names import HubAddress, scheme_of, shown
+from shardmill.storage.names import WEB, HubAddress, scheme_of, shown
 from shardmill.storage.retrying import Patience, Transient, Unreachable
 from shardmill.storage.source import Source, changed
 
@@ -27,10 +29,11 @@ _REFUSED = (400, 401, 403, 404, 410)
 _MOST_REDIRECTS = 5
 _MOST_REMEMBERED = 64
 _LARGEST_PAGE = 64 << 20  # an index of half a million files
+_WHOLE_PACE = 1 << 20  # bytes that come within the time for a request, or a whole file comes too slowly
 
 
 class NoRanges(SourceError):
-    """The server gives a file whole or not at all."""
+    """The server sends only whole files, no ranges."""
 
 
 class WebStore:
@@ -47,26 +50,31 @@ class WebStore:
         self._hub_headers: dict[str, str] = self._utils.build_hf_headers(library_name="shardmill")
         self._patience = patience
         self._redirects: dict[str, str] = {}
-        """Where a source's last redirect led. At the hub each would cost a request of a limited number."""
+        """The target of each source's last redirect. The hub limits the number of requests."""
 
     def find(self, url: str) -> tuple[int, str]:
-        """Return size and version of a web file; by a GET of one byte, since a signed URL allows no HEAD."""
+        """Return size and version of a web file, from a GET of one byte: a signed URL does not allow HEAD."""
         source = Source(shown(url), url, None, "")
         with self._get(source, {"Range": "bytes=0-0"}) as answer:
+            if urlsplit(str(answer.url)).path == urlsplit(url).path + "/":  # so servers say that it is a folder
+                hint = "end it with a slash: then the files are read to which its index links"
+                raise SourceError("the address is that of a folder", place=source.name, hint=hint)
             if answer.status_code in (206, 416):
                 size = answer.headers.get("content-range", "").rpartition("/")[2]
             else:
                 size = answer.headers.get("content-length", "")
             if not size.isdigit():
-                raise SourceError("the server does not say how large the file is", place=source.name, hint=_DOWNLOAD)
+                message = "the server does not say how large the file is"
+                error = SourceError(message, place=source.name, hint="download the file first")
+                raise Transient(message, tries=3, error=error)
             return int(size), _etag(answer)
 
     def links(self, url: str) -> list[str]:
-        """Return what the index page of a folder links to below it, from its URL on; a folder ends with a slash."""
+        """Return the links on the index page of a folder, relative to it, that are below it. A folder ends with `/`."""
         source = Source(shown(url), url, None, "")
         with self._get(source, {}) as answer:
-            page = self._body(source, answer, _LARGEST_PAGE).decode("utf-8", "replace")
-            # Where a redirect led elsewhere, links may be of there.
+            page = self._body(source, answer).decode("utf-8", "replace")
+            # After a redirect, links may be relative to the new URL.
             roots = [shown(url), shown(str(answer.url))]
         below = []
         for link in _links_of(page):
@@ -83,13 +91,13 @@ class WebStore:
         with self._get(source, {"Range": f"bytes={start}-{end - 1}"}) as answer:
             whole = answer.status_code == 200
             if whole and start > 0:
-                # One server of several may have ignored the range. To read up to its start each time would make the
+                # One of several servers may have ignored the range. Reading up to its start each time would make the
                 # traffic grow with the square of the size.
                 error = NoRanges("the server gives no parts of the file", place=source.name, hint=_DOWNLOAD)
                 raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
             _check_range(source, answer, start)
             more_follows = whole and end < (source.size or 0)
-            for block in self._blocks(source, answer, deadline):
+            for block in self._blocks(source, answer.iter_raw(), deadline):
                 if filled + len(block) > len(data) and not more_follows:
                     raise changed(source)
                 taken = block[: len(data) - filled]
@@ -103,10 +111,17 @@ class WebStore:
         return data
 
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
-        """Write the whole file, for servers that give no ranges."""
+        """Write the whole file, for servers that give no ranges; `deadline` is that of its first bytes."""
         filled = 0
         with self._get(source, {}) as answer:
-            for block in self._blocks(source, answer, deadline):
+            _check_range(source, answer, 0)
+            for block in answer.iter_raw():
+                if filled + len(block) > (source.size or 0):
+                    raise changed(source)
+                if filled // _WHOLE_PACE < (filled + len(block)) // _WHOLE_PACE:
+                    deadline = time.monotonic() + self._patience.retry_seconds
+                elif time.monotonic() > deadline:
+                    raise Transient(f"{_host(source)} is too slow")
                 try:
                     write(block)
                 except OSError as error:  # not the connection's fault
@@ -116,7 +131,7 @@ class WebStore:
             raise Transient(f"{_host(source)} sent {filled:,} of {source.size or 0:,} bytes")
 
     def ask_hub(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-        """Return what the hub's API says at a path or at a URL that it gave, and the URL of the next page, if any."""
+        """Return the hub's response to an API path, or to a URL from it, and the URL of the next page, if any."""
         source = Source(spec, spec, None, "")
         url = path if "://" in path else f"{self._endpoint}/api/{path}"
         with self._get(source, {}, url, form) as answer:
@@ -125,7 +140,8 @@ class WebStore:
         try:
             return json.loads(body), following
         except ValueError:
-            raise Transient("the hub's answer is not whole") from None
+            is_page = body.lstrip()[:1] == b"<"
+            raise Transient(f"the hub's answer is {'a web page' if is_page else 'not whole'}") from None
 
     @property
     def _endpoint(self) -> str:
@@ -142,9 +158,9 @@ class WebStore:
     def _get(
         self, source: Source, headers: dict[str, str], url: str = "", form: Mapping[str, Any] | None = None
     ) -> Iterator[Any]:
-        """Give a good answer that is no redirect, its body not yet read.
+        """Give a successful response, after redirects; its body is not read yet.
 
-        `url`: in place of the source's own, which is asked for where its last redirect led. `form`: posted.
+        `url`: instead of the source's own, for which the target of its last redirect is used. `form`: is posted.
         """
         library, timeout = self._library, self._patience.timeout
         known = "" if url else self._redirects.get(source.path, "")
@@ -164,6 +180,9 @@ class WebStore:
                         _check_hub(source, answer)
                     if answer.status_code in _REDIRECTS and "location" in answer.headers:
                         url = urljoin(url, answer.headers["location"])
+                        if scheme_of(url) not in WEB:
+                            message = f"{_host(source)} redirects to something that is not a web address"
+                            raise SourceError(message, place=source.name)
                         self._remember(source, url)
                     elif known and answer.status_code in _REFUSED:
                         # The address behind the redirect was good for some minutes only.
@@ -179,10 +198,14 @@ class WebStore:
                 place=source.name,
                 hint="unset it; or run once with `--cache DIR`, which then suffices",
             ) from None
-        except library.TimeoutException:
-            raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
-        except (library.TransportError, OSError) as error:
-            # The message may hold the address with its signature: only the kind of failure may be told.
+        except Transient:
+            self._redirects.pop(source.path, None)  # the next redirect may lead to a server that works
+            raise
+        except (library.RequestError, OSError) as error:
+            self._redirects.pop(source.path, None)
+            if isinstance(error, library.TimeoutException):
+                raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
+            # The message may contain a signed URL, so only the kind of failure is shown.
             raise Transient(_failure(error, _host(source))) from None
         except library.InvalidURL:
             raise SourceError("the address is not one of a web server", place=source.name) from None
@@ -196,30 +219,31 @@ class WebStore:
             self._redirects.pop(next(iter(self._redirects)), None)
         self._redirects[source.path] = url
 
-    def _blocks(self, source: Source, answer: Any, deadline: float) -> Iterator[bytes]:
-        for block in answer.iter_raw():
+    def _blocks(self, source: Source, blocks: Iterator[bytes], deadline: float) -> Iterator[bytes]:
+        for block in blocks:
             yield block
             if time.monotonic() > deadline:
                 raise Transient(f"{_host(source)} is too slow")
 
-    def _body(self, source: Source, answer: Any, largest: float = math.inf) -> bytes:
+    def _body(self, source: Source, answer: Any) -> bytes:
+        """The whole of a list, decompressed if a proxy compressed it unasked."""
         body = bytearray()
-        for block in self._blocks(source, answer, time.monotonic() + self._patience.retry_seconds):
+        for block in self._blocks(source, answer.iter_bytes(), time.monotonic() + self._patience.retry_seconds):
             body += block
-            if len(body) > largest:
-                raise SourceError("the index of the folder is too large", place=source.name)
+            if len(body) > _LARGEST_PAGE:
+                raise SourceError("the server's list of files is too large", place=source.name)
         return bytes(body)
 
     def _refuse(self, source: Source, answer: Any) -> None:
-        """Raise for an answer that is not the file."""
+        """Raise for a response that is not the file."""
         status = answer.status_code
         if status in (200, 206) or (status == 416 and source.size is None):
             return
         if status in _TRANSIENT:
-            raise Transient(f"{status} from {_host(source)}", _retry_after(answer.headers.get("retry-after")))
+            raise Transient(f"{status} from {_host(source)}", _pause_asked(answer.headers))
         if status in (412, 416):
             raise changed(source)
-        # Files of the hub lie elsewhere, at a server that has messages of its own.
+        # The hub's files are on another server, which has its own messages.
         _raise_refused(source.path, status, answer.headers, hub=self._is_hub(str(answer.url)))
 
 
@@ -228,10 +252,14 @@ def _etag(answer: Any) -> str:
 
 
 def _check_range(source: Source, answer: Any, start: int) -> None:
-    # A proxy that compresses for others calls the same version a weak one.
+    # A proxy that compresses for other clients turns an ETag into a weak one.
     etag, known = _etag(answer).removeprefix("W/"), source.version.removeprefix("W/")
     if scheme_of(source.path) != "hf" and known and etag and etag != known:
         raise changed(source)
+    length = answer.headers.get("content-length")
+    if answer.status_code == 200 and length != str(source.size) and "content-encoding" not in answer.headers:
+        # Perhaps only one server of several has sent it: a page about its troubles.
+        raise Transient(f"{_host(source)} sent something else than the file", tries=3, error=changed(source))
     sent = answer.headers.get("content-range", "")
     if answer.status_code == 206 and sent:
         first, _, total = sent.removeprefix("bytes").strip().partition("/")
@@ -242,7 +270,7 @@ def _check_range(source: Source, answer: Any, start: int) -> None:
 
 
 def _compressed(source: Source, answer: Any) -> SourceError | None:
-    """The error for a body that is not the file's own bytes; None: it is."""
+    """The error for a body that was compressed for the transfer; None: it was not."""
     if answer.headers.get("content-encoding", "identity") == "identity":
         return None
     message = "the server compresses what it sends, though it was asked not to, so that no part of the file can be had"
@@ -263,14 +291,14 @@ def _links_of(page: str) -> list[str]:
 
 
 def _check_hub(source: Source, answer: Any) -> None:
-    """Raise when what the hub has under this name is not what it listed."""
+    """Raise when the hub's file of this name is not the one that was listed."""
     etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
     if answer.status_code < 400 and etag and etag.removeprefix("W/").strip('"') != source.version:
         raise changed(source)
 
 
 def _raise_refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool) -> NoReturn:
-    """Raise SourceError for a final answer, with what to do. `hub`: the hub itself gave it."""
+    """Raise SourceError for a status that no retry changes, with a hint. `hub`: the hub itself answered."""
     code = headers.get("x-error-code", "")
     hint: str | None
     if scheme_of(url) != "hf":
@@ -318,14 +346,32 @@ def _host(source: Source) -> str:
 
 def _failure(error: BaseException, host: str) -> str:
     name = type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return f"the certificate of {host} is not trusted (SSL_CERT_FILE can name others)"
+    if "SSL" in str(error):
+        return f"no encrypted connection to {host}"
     if "Protocol" in name or name == "ReadError":
         return f"the connection to {host} was cut"
     return f"no connection to {host}" if name == "ConnectError" else f"the connection to {host} failed"
 
 
-def _retry_after(value: str | None) -> float | None:
-    """Seconds; a date is left to our own pauses."""
+def _pause_asked(headers: Mapping[str, str]) -> float | None:
+    """Seconds that the server asks to wait: until a time, or until the hub's window of requests ends; None: no word."""
+    asked = headers.get("retry-after", "")
+    if not asked:
+        window = re.search(r";\s*t=(\d+)", headers.get("ratelimit", ""))
+        asked = window[1] if window else ""
     try:
-        return max(0.0, float(value)) if value else None
+        seconds = float(asked)
     except ValueError:
-        return None
+        try:
+            now = headers.get("date")  # its clock may differ from ours
+            seconds = (_time(asked) - (_time(now) if now else datetime.now(timezone.utc))).total_seconds()
+        except (ValueError, TypeError):
+            return None
+    return max(0.0, seconds) if math.isfinite(seconds) else None
+
+
+def _time(date: str) -> datetime:
+    time = parsedate_to_datetime(date)
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardmill.errors import ShardmillError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 CUT_CONTEXT = 16
 """A window passed to a `Cut` begins at the text's beginning, or at least this many bytes before the wanted place."""
@@ -61,6 +57,7 @@ class Cut:
         # A special token never contains a place of R1, but may have letters, digits and punctuation in any order.
         rules = [_R1] if specials else [_R1, _R2, _R3, _R23_CJK, _AT_LINE[family]]
         self._rules = re.compile(rb"|".join(rules))
+        self._classes = _WHITE_CLASS if specials else _CLASSES
 
     def __call__(self, window: bytes, at: int) -> int:
         """Return the first safe place >= at that has text on both sides within the window, or -1.
@@ -68,72 +65,27 @@ class Cut:
         It does not depend on where the window begins, if that is the text's beginning or CUT_CONTEXT bytes before `at`.
         A place within the last TAIL bytes may be missed. Bytes that are not UTF-8 count as U+FFFD.
         """
-        at = max(at, 1)
-        near = self._rules.search(window, at, min(len(window), at + 512))
-        if near:
-            return near.start()
-        return self._far(window, at) if len(window) - at > 512 else -1
-
-    def _far(self, window: bytes, at: int) -> int:
-        # The regular expression alone would search a megabyte of one letter at 6 MB/s with the GIL held; this does 300.
-        place = at + 512 - TAIL
-        step = 1 << 14
+        # The regular expression alone would search a megabyte of one letter at 6 MB/s with the GIL held; this does 500.
+        place, step = max(at, 1), 1 << 9
         while place < len(window):
-            for candidate in np.flatnonzero(_may_cut(window[place - 1 : place + step + 1])).tolist():
-                if self._rules.match(window, place + candidate):
-                    return int(place + candidate)
-            place += step
+            kinds = np.frombuffer(window[place - 1 : place + step].translate(self._classes), np.uint8)
+            for change in np.flatnonzero(kinds[1:] != kinds[:-1]).tolist():
+                # Of white space before a word, the place before the last character may be safe.
+                for candidate in (place + change - 1, place + change):
+                    if candidate >= place and self._rules.match(window, candidate):
+                        return int(candidate)
+            place += step - 1
             step = min(step * 2, 1 << 18)
         return -1
 
 
-def _classes() -> bytes:
-    """0 other, 1 letter, 2 digit, 3 punctuation, 4 space, 5 line end, 6 not ASCII, 7 first byte of CJK punctuation."""
-    table = np.zeros(256, np.uint8)
-    for kind, pattern in enumerate(
-        [rb"[A-Za-z]", rb"[0-9]", rb"[!-/:-@\[-`{-~]", _SPACE, rb"[\r\n]", rb"[\x80-\xff]", rb"[\xe3\xef]"]
-    ):
-        table[[byte for byte in range(256) if re.match(pattern, bytes([byte]))]] = kind + 1
-    return table.tobytes()
+def _table(classes: list[bytes]) -> bytes:
+    """The class of each byte, for `bytes.translate`; the last one counts."""
+    return bytes(
+        max((n for n, one in enumerate(classes, 1) if re.match(one, bytes([b]))), default=0) for b in range(256)
+    )
 
 
-def _triples() -> NDArray[np.bool_]:
-    """Return whether a place may be safe, by the classes of the byte before it and of the two after it."""
-    table = np.zeros((8, 8, 8), bool)
-    table[[0, 1, 2, 3, 6, 7], 4, :] = True  # R1
-    table[[[1], [2]], [2, 3], :] = True  # R2, R3
-    table[2, 1, :] = True
-    table[2, 2, :] = False
-    table[[[6], [7]], [2, 3, 7], :] = True
-    white, black = [4, 5], [1, 2, 3]
-    table[np.ix_(white, white, black)] = True
-    table[np.ix_([5], black, range(8))] = True
-    return table.reshape(-1)
-
-
-_CLASS = _classes()
-_LAST_ALIKE = [
-    byte + next((n for n in range(256 - byte) if _CLASS[byte + n] != _CLASS[byte]), 256 - byte) - 1
-    for byte in range(256)
-]
-"""For each byte the last one up to which all have the same class."""
-_TRIPLE = _triples()
-_NONE = np.zeros((1 << 18) + 2, bool)
-
-
-def _may_cut(block: bytes) -> NDArray[np.bool_]:
-    """Return for each place after the first byte of the block, but for the last, whether it may be safe."""
-    # In a long run of one class no place is safe. Most runs are recognised by their least and largest byte, at 12 GB/s;
-    # finding the classes of all bytes does 0.8 GB/s, and with numpy's look-up in a table 0.4.
-    values = np.frombuffer(block, np.uint8)
-    if values.max() <= _LAST_ALIKE[values.min()]:
-        return _NONE[: len(block) - 1]
-    kind = np.frombuffer(block.translate(_CLASS), np.uint8)
-    if kind[0] == kind[-1] and kind.min() == kind.max():
-        return _NONE[: len(kind) - 1]
-    triple = kind[:-1].astype(np.uint16)
-    triple <<= 3
-    triple |= kind[1:]
-    triple <<= 3
-    triple[:-1] |= kind[2:]
-    return _TRIPLE[triple]
+# A safe place is where the class of bytes changes, or one byte before that. R1 is about white space alone.
+_CLASSES = _table([rb"[A-Za-z]", rb"[0-9]", rb"[!-/:-@\[-`{-~]", _WHITE, rb"[\x80-\xff]", rb"[\xe3\xef]"])
+_WHITE_CLASS = _table([_WHITE])

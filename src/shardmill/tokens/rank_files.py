@@ -65,7 +65,7 @@ class RankTokenizer(BytePairTokenizer):
 
     @cached_property
     def _ranks(self) -> dict[bytes, int]:
-        return parse(self._text, self._place, known=self._published)
+        return parse(self._text, self._place)
 
     @cached_property
     def vocabulary(self) -> list[bytes]:
@@ -122,11 +122,8 @@ def p50k_ranks() -> bytes:
     return gpt2_ranks() + "".join(spaces).encode("ascii")
 
 
-def parse(text: bytes, place: str, *, known: bool = False) -> dict[bytes, int]:
-    """Return ranks by token bytes. UsageError if the text is not a rank file; a `known` one is not checked."""
-    if known:
-        decode = binascii.a2b_base64
-        return {decode(token): int(rank) for token, rank in map(bytes.split, text.splitlines())}
+def parse(text: bytes, place: str) -> dict[bytes, int]:
+    """Return ranks by token bytes. UsageError if the text is not a rank file."""
     ranks: dict[bytes, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line:

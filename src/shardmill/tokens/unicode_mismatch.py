@@ -60,23 +60,19 @@ class Characters:
         return pairs
 
     @cached_property
-    def _leads(self) -> NDArray[np.bool_]:
-        leads: NDArray[np.bool_] = np.logical_or.reduce(self._pairs.reshape(256, 256), axis=1)
-        return leads
-
-    @cached_property
-    def _first(self) -> np.uint8:
-        return np.uint8(np.argmax(self._leads))
+    def _leads(self) -> NDArray[np.uint8]:
+        """Their first bytes, in order."""
+        return np.flatnonzero(self._pairs.reshape(256, 256).any(axis=1)).astype(np.uint8)
 
     def places(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return where such characters begin in valid UTF-8, in order; at a gigabyte of English per second."""
-        leads = data >= self._first
+        leads = data >= self._leads[0]
         step = max(1, len(data))
         if np.count_nonzero(leads) > len(data) // 32:
             # Of Chinese, for example, a third would be listed, so each of the bytes is searched for instead; in parts,
             # since Thai is listed even so, and a list takes many times its text.
-            leads = data == self._first
-            for lead in np.flatnonzero(self._leads).tolist()[1:]:
+            leads = np.zeros(len(data), np.bool_)
+            for lead in self._leads:
                 leads |= data == lead
             step = _PART
         found = [self._among(byte_search.places(leads[i : i + step]) + i, data) for i in range(0, len(data), step)]
@@ -84,9 +80,7 @@ class Characters:
 
     def _among(self, at: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Return those of the places where one of the characters begins."""
-        at = at[self._leads[data[at]]]
-        if len(at):
-            at = at[self._pairs[(data[at].astype(np.uint16) << 8) | data[at + 1]]]
+        at = at[self._pairs[(data[at].astype(np.uint16) << 8) | data[at + 1]]]
         if len(at):
             code = _code_points(data, at)
             after = np.searchsorted(self._ranges[:, 0], code, side="right") - 1
