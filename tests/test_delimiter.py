@@ -73,5 +73,5 @@ def test_a_token_that_is_no_special_one_is_refused_with_those_there_are(tmp_path
 
 
 def test_without_it_fingerprints_are_those_from_before_there_was_one() -> None:
-    assert "delimiter" not in Options().shaping()
-    assert json.dumps(Options(delimiter="<s>").shaping()["delimiter"]) == '"<s>"'
+    assert "delimiter" not in Options().fingerprinted()
+    assert json.dumps(Options(delimiter="<s>").fingerprinted()["delimiter"]) == '"<s>"'

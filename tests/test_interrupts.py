@@ -223,7 +223,7 @@ def test_a_signal_ends_a_run_whose_disk_does_not_answer(tmp_path: Path, source: 
 
 
 def test_a_second_signal_does_not_wait(tmp_path: Path, source: Path) -> None:
-    code = STUCK + "from shardmill import interrupts\ninterrupts.PATIENCE = 1000\nos.fsync = stuck" + MAIN
+    code = STUCK + "from shardmill import interrupts\ninterrupts.GRACE_SECONDS = 1000\nos.fsync = stuck" + MAIN
     environment = {**os.environ, "MARK": str(tmp_path / "mark")}
     run = _start("prepare", source, "-o", tmp_path / "out", code=code, env=environment)
     wait_until((tmp_path / "mark").exists)

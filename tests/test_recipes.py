@@ -59,7 +59,7 @@ def test_the_command_that_a_recipe_stands_for_gives_the_same_options(format: str
     assert words[:2] == ["shardmill", "prepare"] and words[2] == recipe.source[0]
     typed = {word[2:].replace("-", "_"): words[i + 1] for i, word in enumerate(words) if word.startswith("--")}
     _, options = apply_recipes([recipe.name], {"format": format})
-    assert Options.of({**typed, "format": format}).shaping() == Options.of(options).shaping()
+    assert Options.of({**typed, "format": format}).fingerprinted() == Options.of(options).fingerprinted()
 
 
 def test_what_was_given_counts_before_the_recipe() -> None:

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from shardmill.byte_search import numpy_occurrences, occurrences, places
+from shardmill.byte_search import numpy_occurrences, occurrences, sparse_nonzero
 
 SOUGHT = ["<|endoftext|>", "\n\n", "\n", "aaa", "---", "ab", "aba", "ä", "中a", "x\n"]
 
@@ -17,7 +17,7 @@ def test_places_are_those_of_flatnonzero_whatever_the_length() -> None:
     for size in (0, 1, 7, 8, 9, 64, 1_000, 4_099):
         for share in (0.0, 0.01, 0.5, 1.0):
             flags = disorder.random(size) < share
-            assert places(flags).tolist() == np.flatnonzero(flags).tolist()
+            assert sparse_nonzero(flags).tolist() == np.flatnonzero(flags).tolist()
 
 
 @pytest.mark.parametrize("sought", SOUGHT)

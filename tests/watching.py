@@ -48,7 +48,7 @@ def paused(self, batch):
             time.sleep(0.05)
     write(self, batch)
 Writer.write = paused
-interrupts.PATIENCE = 100.0
+interrupts.GRACE_SECONDS = 100.0
 from shardmill.__main__ import main
 main()
 """

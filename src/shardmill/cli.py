@@ -1,4 +1,4 @@
-"""The command line: every command, and how what goes wrong becomes words and an exit code.
+"""The command line: every command, and how an error becomes a message and an exit code.
 
 A command imports what it needs when it is called, so that `--help` answers at once.
 """
@@ -26,10 +26,10 @@ from shardmill.flags import (
     number_flag,
     option_flags,
     part_flags,
+    pop_part_options,
     quiet_flag,
     sources_argument,
     summary_flags,
-    take_part_options,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _RESUMABLE = "interrupted: recorded progress is kept; the same command resumes t
 
 class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)  # in the order in which they are needed, not by the alphabet
+        return list(self.commands)  # as they are defined below, not in alphabetical order
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -61,7 +61,7 @@ def shardmill() -> None:
 @option_flags()
 @part_flags
 @summary_flags
-def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **given: Any) -> None:
+def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Turn text into token files.
 
     SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input. It
@@ -78,8 +78,8 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     from shardmill.run import prepare as run
 
     progress = _begin_run(as_json, quiet)
-    options = _chosen(given)
-    planned, part, in_parts = take_part_options(options, bool(sources) and out is not None)
+    options = _options_in(flags)
+    planned, part, in_parts = pop_part_options(options, bool(sources) and out is not None)
     if planned is not None:
         from shardmill.cluster import make_called_part, part_words
 
@@ -87,7 +87,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
         if as_json:
             _print(json.dumps(dataclasses.asdict(made)))
         elif not quiet:
-            _complain(part_words(made))
+            _print_to_stderr(part_words(made))
         return
     assert out is not None
     _note_shadowed(sources, quiet or as_json)
@@ -96,7 +96,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     else:
         from shardmill.cluster import prepare_in_parts
 
-        with redirect_stdout(sys.stderr):  # Ray prints what it thinks of lost nodes
+        with redirect_stdout(sys.stderr):  # Ray prints messages about lost nodes
             result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
     _summarize(result, as_json, quiet)
 
@@ -112,7 +112,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 )
 @option_flags()
 @json_flag(help="print the parts as JSON on standard output")
-def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool, as_json: bool, **given: Any) -> None:
+def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool, as_json: bool, **flags: Any) -> None:
     """Divide the work of `prepare` into parts of about equal size.
 
     `shardmill prepare --plan DIR --part K` then makes part K, on any machine and in any order. `shardmill merge DIR`
@@ -120,12 +120,12 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
     nothing.
     """
     from shardmill.cluster import plan_data, plan_parts, plan_words
-    from shardmill.inspection import inspect as look
+    from shardmill.inspection import inspect as run_inspection
 
     _note_shadowed(sources, as_json)
-    options = _chosen(given)
+    options = _options_in(flags)
     made = plan_parts(list(sources), out, parts=parts, keep_parts=keep_parts, **options)
-    report = look(list(sources), out, **options)
+    report = run_inspection(list(sources), out, **options)
     _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
 
@@ -136,7 +136,7 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
     "--keep-parts", is_flag=True, help="accepted for plans made with --keep-parts, whose parts are always kept"
 )
 @summary_flags
-def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
+def merge(out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Make the dataset of a plan from its parts, byte for byte what one machine would have made.
 
     All parts must exist; the error names any that is missing, damaged or made from another plan. Parts are deleted as
@@ -147,7 +147,7 @@ def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     own_process()
     from shardmill.cluster import merge as run
 
-    _summarize(run(out, progress=_begin_run(as_json, quiet), **_chosen(given)), as_json, quiet)
+    _summarize(run(out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
 
 
 @shardmill.command(short_help="estimate a run before you start it, and find problems")
@@ -159,16 +159,16 @@ def merge(out: str, as_json: bool, quiet: bool, **given: Any) -> None:
     "tokenizer", "pattern", "format", "input_format", "text_field", "separator", "memory", "workers", "recipe"
 )
 @json_flag(help="print the report as JSON")
-def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **given: Any) -> None:
+def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **flags: Any) -> None:
     """Estimate documents, tokens, disk, memory and time of a run from a sample of a few megabytes, and report what
     would go wrong. Nothing is written. The exit code is 1 if `prepare` would stop with an error.
 
     SOURCE is whatever `prepare` accepts, recipes included.
     """
-    from shardmill.inspection import inspect as look
+    from shardmill.inspection import inspect as run_inspection
 
     _note_shadowed(sources, as_json)
-    report = look(list(sources), out, **_chosen(given))
+    report = run_inspection(list(sources), out, **_options_in(flags))
     _print(json.dumps(report.data()) if as_json else report.text())
     if report.stops:
         sys.exit(1)
@@ -187,12 +187,12 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     """
     from shardmill.dataset import verify as check
 
-    said = (lambda line: None) if quiet or as_json else (lambda line: _complain(line))
-    report = check(folder, sample=sample, source=source, tell=said)
+    notify = (lambda line: None) if quiet or as_json else _print_to_stderr
+    report = check(folder, sample=sample, source=source, notify=notify)
     if as_json:
         _print(json.dumps(dataclasses.asdict(report)))
     elif report.damage or not quiet:
-        _complain(report.text())
+        _print_to_stderr(report.text())
     if report.damage:
         sys.exit(1)
 
@@ -212,7 +212,7 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     "-t", "--tokenizer", "tokenizers", multiple=True, metavar="NAME", shell_complete=complete_tokenizer,
     help="with --text: the tokenizer; give several to compare them side by side  [default: gpt2]",
 )  # fmt: skip
-def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **given: Any) -> None:
+def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **flags: Any) -> None:
     """Print documents of a dataset token by token, or how tokenizers split a text. On a terminal tokens have
     alternating colours; elsewhere, and with NO_COLOR, they are separated by │.
     """
@@ -224,15 +224,15 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
         raise click.UsageError("name a dataset, or give a text with `--text`")
     if tokenizers and text is None:
         raise click.UsageError("`--tokenizer` goes with `--text`: a dataset has its own")
-    if given["at"] is not None and given["random"]:
+    if flags["at"] is not None and flags["random"]:
         raise click.UsageError("`--at` and `--random` do not go together")
-    if given["seed"] is not None and not given["random"]:
+    if flags["seed"] is not None and not flags["random"]:
         raise click.UsageError("`--seed` goes with `--random`")
     paint = painter()
     if text is not None:
-        lines = show_text(text, tokenizers or ("gpt2",), ids=given["ids"], paint=paint)
+        lines = show_text(text, tokenizers or ("gpt2",), ids=flags["ids"], paint=paint)
     else:
-        lines = shown(open_dataset(folder or ""), **given, paint=paint)
+        lines = shown(open_dataset(folder or ""), **flags, paint=paint)
     page(lines, _print)
 
 
@@ -246,14 +246,14 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **gi
     "--tokens", default="2B", show_default=True, metavar="N",
     help="maximum number of tokens to read; a larger dataset is sampled",
 )  # fmt: skip
-def report(folder: str, other: str | None, out: str, **given: Any) -> None:
+def report(folder: str, other: str | None, out: str, **flags: Any) -> None:
     """Write an HTML page about a dataset: totals, plots, tokens, documents drawn at random with every token coloured,
     outliers, rejects, and how the run went. With DIR2 it compares two datasets side by side. The page is one file that
     needs no network.
     """
     from shardmill.reporting import report as write
 
-    _complain(f"written: {write(folder, other, out, **given)}")
+    _print_to_stderr(f"written: {write(folder, other, out, **flags)}")
 
 
 @shardmill.command(short_help="print a dataset card for the hub")
@@ -278,7 +278,7 @@ def card(folder: str) -> None:
     help="position of the end-of-text token in files made by other tools  [default: detected]",
 )  # fmt: skip
 @summary_flags
-def convert(folder: str, out: str, as_json: bool, quiet: bool, **given: Any) -> None:
+def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
 
     DIR is a dataset, or a folder of files made by another tool, in any format except mds. For such files `--tokenizer`
@@ -287,7 +287,7 @@ def convert(folder: str, out: str, as_json: bool, quiet: bool, **given: Any) -> 
     """
     from shardmill.dataset import convert as run
 
-    _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_chosen(given)), as_json, quiet)
+    _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
 
 
 @shardmill.command(short_help="list the tokenizers that have a name")
@@ -345,20 +345,20 @@ def completion(shell: str) -> None:
     _print(completes.source_template % completes.source_vars())
 
 
-def _chosen(given: dict[str, Any]) -> dict[str, Any]:
-    """The options that were given."""
-    return {name: value for name, value in given.items() if value not in (None, ())}
+def _options_in(flags: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that the command line sets; the others keep their defaults."""
+    return {name: value for name, value in flags.items() if value not in (None, ())}
 
 
 def _note_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
     from shardmill.sources import shadowed
 
     for name in shadowed(sources) if not quiet else ():
-        _complain(f"note: `{name}` exists on disk, so it is read instead of the recipe of that name")
+        _print_to_stderr(f"note: `{name}` exists on disk, so it is read instead of the recipe of that name")
 
 
 def _begin_run(as_json: bool, quiet: bool) -> Progress:
-    """From now on an interrupt ends the run orderly. Return how its progress is shown."""
+    """Make an interrupt end the run in order from now on; return how its progress is shown."""
     from shardmill.run import choose_progress
 
     interrupts.end_orderly(_RESUMABLE)
@@ -368,13 +368,13 @@ def _begin_run(as_json: bool, quiet: bool) -> Progress:
 
 
 def _summarize(result: Result, as_json: bool, quiet: bool) -> None:
-    """Print the summary of a run: as JSON on standard output, or in words on standard error."""
+    """Print the summary of a run: as JSON on standard output, or as text on standard error."""
     from shardmill.run import as_data, as_text
 
     if as_json:
         _print(json.dumps(as_data(result)))
     elif not quiet:
-        _complain(as_text(result))
+        _print_to_stderr(as_text(result))
 
 
 def _print(text: str) -> None:
@@ -383,40 +383,44 @@ def _print(text: str) -> None:
         click.echo(text)
     except BrokenPipeError:
         raise
-    except OSError as why:
-        raise OutputError(f"standard output cannot be written: {why.strerror or why}") from why
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run a command and exit; expected failures become words on standard error and an exit code."""
+    """Run a command and exit; an expected failure becomes a message on standard error and an exit code."""
     # Nothing here multiplies matrices, and the threads that numpy starts for it spin a tenth of a second for nothing.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         _run(sys.argv[1:] if arguments is None else list(arguments))
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
-    except click.ClickException as wrong:
-        _complain(f"error: {wrong.format_message()}")
-        if isinstance(wrong, click.UsageError) and wrong.ctx is not None:
-            listed = "commands" if isinstance(wrong.ctx.command, click.Group) else "options"
-            _complain(f"  hint:  `{wrong.ctx.command_path} --help` lists the {listed}")
+    except click.ClickException as error:
+        _print_to_stderr(f"error: {error.format_message()}")
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            listed = "commands" if isinstance(error.ctx.command, click.Group) else "options"
+            _print_to_stderr(f"  hint:  `{error.ctx.command_path} --help` lists the {listed}")
         sys.exit(2)
     except ShardmillError as error:
-        _complain(f"error: {error}")
+        _print_to_stderr(f"error: {error}")
         sys.exit(error.exit_code)
-    except KeyboardInterrupt as why:
-        kept = why.kept if isinstance(why, Interrupted) else None
-        _complain(f"interrupted: {kept}" if kept else _RESUMABLE)
+    except KeyboardInterrupt as error:
+        kept = error.kept if isinstance(error, Interrupted) else None
+        _print_to_stderr(f"interrupted: {kept}" if kept else _RESUMABLE)
         sys.exit(interrupts.CODE)
     except BrokenPipeError:
         # The reader of our output has seen enough. Python would try to write the rest again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
-    except OSError as why:
-        _complain(f"error: {why.strerror or why}" + (f"\n  place: {why.filename}" if why.filename else ""))
+    except OSError as error:
+        _print_to_stderr(
+            f"error: {error.strerror or error}" + (f"\n  place: {error.filename}" if error.filename else "")
+        )
         sys.exit(1)
     except MemoryError:
-        _complain("error: out of memory\n  hint:  close other programs, or raise the memory limit of this process")
+        _print_to_stderr(
+            "error: out of memory\n  hint:  close other programs, or raise the memory limit of this process"
+        )
         sys.exit(1)
     sys.exit(0)
 
@@ -431,10 +435,10 @@ def _run(arguments: list[str]) -> None:
         shardmill.invoke(context)
 
 
-def _complain(text: str) -> None:
-    """Print on standard error. If that cannot be written, the exit code has to say what is wrong."""
+def _print_to_stderr(text: str) -> None:
+    """Print on standard error. If nobody can read that, only the exit code tells that something is wrong."""
     try:
         click.echo(text, err=True)
-    except OSError as why:
-        if why.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
             raise

@@ -1,4 +1,4 @@
-"""The flags and arguments that commands share: those of `Options`, of a dataset that is made in parts, and others."""
+"""Flags and arguments that several commands share: those of `Options`, those for parts, and others."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
 
 
-def _completion(names: list[str], begun: str, otherwise: str) -> list[CompletionItem]:
-    """The names that begin so; where there are none, the shell completes what `otherwise` says: `file` or `dir`."""
+def _completion(names: list[str], incomplete: str, fallback: str) -> list[CompletionItem]:
+    """The names that begin with `incomplete`; if there are none, the shell completes a `file` or `dir` instead."""
     from click.shell_completion import CompletionItem
 
-    found = [CompletionItem(name) for name in names if name.startswith(begun)]
-    return found or [CompletionItem(begun, type=otherwise)]
+    found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return found or [CompletionItem(incomplete, type=fallback)]
 
 
-def _complete_folder(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return _completion([], begun, "dir")
+def _complete_folder(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _completion([], incomplete, "dir")
 
 
-def _complete_source(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def _complete_source(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from shardmill.sources import list_recipes
 
-    return _completion([recipe.name for recipe in list_recipes()] if begun else [], begun, "file")
+    return _completion([recipe.name for recipe in list_recipes()] if incomplete else [], incomplete, "file")
 
 
-def complete_tokenizer(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+def complete_tokenizer(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     from shardmill.tokens import list_tokenizers
 
-    return _completion([tokenizer.name for tokenizer in list_tokenizers()], begun, "file")
+    return _completion([tokenizer.name for tokenizer in list_tokenizers()], incomplete, "file")
 
 
 sources_argument = partial(click.argument, "sources", nargs=-1, metavar="SOURCE...", shell_complete=_complete_source)
@@ -56,13 +56,13 @@ def number_flag(*names: str, least: int = 0, most: int | None = None, **settings
 
 
 def summary_flags(command: Command) -> Command:
-    """How a run reports what it has made."""
+    """Add `--json` and `--quiet`."""
     command = quiet_flag(help="no progress and no summary")(command)
     return json_flag(help="print the summary as JSON on standard output")(command)
 
 
 def option_flags(*only: str) -> Decorator:
-    """Every option of `Options` as a flag, or only those that are named."""
+    """Add a flag for every field of `Options`, or only for those that are named."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(dataclasses.fields(Options)):
@@ -77,13 +77,13 @@ def _flag(option: dataclasses.Field[Any]) -> Decorator:
     meta, default = option.metadata, option.default
     if default is False:
         return click.option(*meta["flags"], option.name, is_flag=True, default=False, help=meta["help"])
-    several = isinstance(default, tuple)
+    multiple = isinstance(default, tuple)
     shown = "" if default is None else f"  [default: {','.join(default) if isinstance(default, tuple) else default}]"
     # Amounts are read later, since they may be written as `100M`.
     type = int if meta["kind"] == "number" else click.Choice(meta["choices"]) if meta["choices"] else None
     completion = complete_tokenizer if option.name == "tokenizer" else None
     return click.option(
-        *meta["flags"], option.name, default=None, type=type, metavar=meta["metavar"] or None, multiple=several,
+        *meta["flags"], option.name, default=None, type=type, metavar=meta["metavar"] or None, multiple=multiple,
         help=meta["help"] + shown, shell_complete=completion,
     )  # fmt: skip
 
@@ -122,14 +122,16 @@ def part_flags(command: Command) -> Command:
     return command
 
 
-def take_part_options(options: dict[str, Any], called: bool) -> tuple[str | None, int | None, dict[str, Any]]:
-    """Take out of `options` the plan, the part of it to make, and what goes to an executor.
+def pop_part_options(
+    options: dict[str, Any], has_sources_and_out: bool
+) -> tuple[str | None, int | None, dict[str, Any]]:
+    """Remove from `options` and return: the plan, the number of the part to make, and the options for an executor.
 
-    `called`: sources and output are given. Raise UsageError for what does not go together.
+    Raise UsageError for a combination that makes no sense.
     """
     planned, part = options.pop("planned", None), options.pop("part", None)
     in_parts = {name: options.pop(name) for name in _WITH_AN_EXECUTOR if name in options}
-    if planned is None and (part is not None or not called):
+    if planned is None and (part is not None or not has_sources_and_out):
         what = "`--part` needs a `--plan`" if part is not None else "a SOURCE and `--out DIR` are needed"
         raise UsageError(what, hint="`shardmill prepare --help` lists the options")
     if in_parts and "executor" not in in_parts:

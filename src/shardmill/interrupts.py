@@ -15,19 +15,19 @@ import signal
 from shardmill.errors import Interrupted
 
 CODE = 130
-PATIENCE = 1.5  # seconds to end in order: recording what is done takes a tenth of a second, unless the disk hangs
+GRACE_SECONDS = 1.5  # to end in order: recording what is done takes a tenth of a second, unless the disk hangs
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _SHOW_CURSOR = "\x1b[?25h\n"
 
 
-class _Listening:
-    words = "interrupted"
+class _State:
+    message = "interrupted"
     orderly = False
     caught = False
 
 
-_listening = _Listening()
+_state = _State()
 
 
 def listen() -> None:
@@ -38,39 +38,39 @@ def listen() -> None:
             signal.signal(number, _handle)
     import threading
 
-    ears, mouth = os.pipe()
-    os.set_blocking(mouth, False)
-    signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
-    threading.Thread(target=_watch, args=(ears,), name="shardmill-interrupts", daemon=True).start()
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(read_end,), name="shardmill-interrupts", daemon=True).start()
 
 
-def end_orderly(words: str) -> None:
-    """From now on a signal raises Interrupted; `words` are printed if the process does not end in time."""
-    _listening.words, _listening.orderly = words, True
+def end_orderly(message: str) -> None:
+    """From now on a signal raises Interrupted; the message is printed if the process does not end in time."""
+    _state.message, _state.orderly = message, True
 
 
 def _handle(number: int, frame: object) -> None:
-    if not _listening.orderly:
+    if not _state.orderly:
         _end()
-    if not _listening.caught:  # a second signal must not disturb the orderly end; the watching thread handles it
-        _listening.caught = True
+    if not _state.caught:  # a second signal must not disturb the orderly end; the watching thread handles it
+        _state.caught = True
         raise Interrupted
 
 
-def _watch(ears: int) -> None:
+def _watch(read_end: int) -> None:
     import select
 
-    while (heard := os.read(ears, 1)) and heard[0] not in _SIGNALS:
+    while (received := os.read(read_end, 1)) and received[0] not in _SIGNALS:
         pass  # every signal that has a Python handler wakes this thread
-    select.select([ears], [], [], PATIENCE)
+    select.select([read_end], [], [], GRACE_SECONDS)
     _end()
 
 
 def _end() -> None:
     import select
 
-    said = f"{_SHOW_CURSOR if os.isatty(2) else ''}{_listening.words}\n"
+    text = f"{_SHOW_CURSOR if os.isatty(2) else ''}{_state.message}\n"
     # Nobody may be reading standard error any more; that must not hold up the end.
     if select.select([], [2], [], 0.2)[1]:
-        os.write(2, said.encode())
+        os.write(2, text.encode())
     os._exit(CODE)

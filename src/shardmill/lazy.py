@@ -15,16 +15,16 @@ def lazily(package: str, modules: Mapping[str, str]) -> tuple[list[str], Callabl
 
     `a:b` is called `a` in the module and `b` in the package.
     """
-    where: dict[str, tuple[str, str]] = {}
+    origin: dict[str, tuple[str, str]] = {}
     for module, names in modules.items():
         for name in names.split():
-            given, _, called = name.partition(":")
-            where[called or given] = module, given
+            attribute, _, alias = name.partition(":")
+            origin[alias or attribute] = module, attribute
 
     def get(name: str) -> Any:
-        if name not in where:
+        if name not in origin:
             raise AttributeError(f"module '{package}' has no attribute {name!r}")
-        module, given = where[name]
-        return getattr(import_module(f"{package}.{module}"), given)
+        module, attribute = origin[name]
+        return getattr(import_module(f"{package}.{module}"), attribute)
 
-    return list(where), get
+    return list(origin), get

@@ -26,14 +26,21 @@ def option(
     help: str,
     kind: str = "text",
     metavar: str = "",
-    shapes: bool = False,
+    fingerprinted: bool = False,
     choices: tuple[str, ...] = (),
 ) -> Any:
     """A field of `Options`. `kind`: one of `arguments.KINDS`; None is allowed where it is the default.
 
-    `shapes`: another value can give other bytes, so it is part of the fingerprint.
+    `fingerprinted`: another value can give other bytes, so it is part of the fingerprint.
     """
-    metadata = {"flags": flags, "help": help, "kind": kind, "metavar": metavar, "shapes": shapes, "choices": choices}
+    metadata = {
+        "flags": flags,
+        "help": help,
+        "kind": kind,
+        "metavar": metavar,
+        "fingerprinted": fingerprinted,
+        "choices": choices,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -50,10 +57,10 @@ class Val:
         return not (self.fraction or self.first or self.tail)
 
     @property
-    def written(self) -> str:
-        """As most people write it; values that mean the same are written the same."""
+    def canonical(self) -> str:
+        """The value of `--val`; values that mean the same are written the same."""
         if self.first:
-            return f"first:{_short(self.first)}"
+            return f"first:{_canonical_count(self.first)}"
         return f"tail:{self.tail}" if self.tail else f"{self.fraction:.15g}"
 
     @classmethod
@@ -74,62 +81,64 @@ class Options:
     """The options of `prepare`, as they were written."""
 
     tokenizer: str = option(
-        "gpt2", "-t", "--tokenizer", kind="path", metavar="NAME", shapes=True,
+        "gpt2", "-t", "--tokenizer", kind="path", metavar="NAME", fingerprinted=True,
         help="tokenizer: a name, a .tiktoken or tokenizer.json file, a SentencePiece .model file, or a hub id",
     )  # fmt: skip
     pattern: str | None = option(
-        None, "--pattern", metavar="P", shapes=True,
+        None, "--pattern", metavar="P", fingerprinted=True,
         help="split pattern of a .tiktoken file: the name of a scheme, such as cl100k, or a regular expression",
     )  # fmt: skip
     specials: str = option(
-        "text", "--specials", shapes=True, choices=("text", "parse", "error"),
+        "text", "--specials", fingerprinted=True, choices=("text", "parse", "error"),
         help="how to read special tokens in the text, such as <|endoftext|>: as ordinary text, as the token itself "
         "(parse), or as a bad document (error)",
     )  # fmt: skip
     format: tuple[str, ...] = option(
-        FORMATS[:1], "-f", "--format", kind="names", shapes=True, choices=FORMATS,
+        FORMATS[:1], "-f", "--format", kind="names", fingerprinted=True, choices=FORMATS,
         help="output format; repeat the option to write several formats",
     )  # fmt: skip
     input_format: str = option(
-        "auto", "--input-format", shapes=True, choices=("auto", *INPUT_FORMATS),
+        "auto", "--input-format", fingerprinted=True, choices=("auto", *INPUT_FORMATS),
         help="format of the sources; auto detects it from their names and first bytes",
     )  # fmt: skip
     text_field: str = option(
-        "text", "--text-field", metavar="FIELD", shapes=True,
+        "text", "--text-field", metavar="FIELD", fingerprinted=True,
         help="field or column that contains the text; a.b for a nested field",
     )  # fmt: skip
     separator: str | None = option(
-        None, "--separator", metavar="S", shapes=True,
+        None, "--separator", metavar="S", fingerprinted=True,
         help=r"text between the documents of a text file (escapes such as \n work); by default a file is one document",
     )  # fmt: skip
     eot: str | None = option(
-        None, "--eot", shapes=True, choices=("after", "before", "none"),
+        None, "--eot", fingerprinted=True, choices=("after", "before", "none"),
         help="position of the end-of-text token relative to its document; by default what the format's readers expect",
     )  # fmt: skip
     delimiter: str | None = option(
-        None, "--delimiter", metavar="TOKEN", shapes=True,
+        None, "--delimiter", metavar="TOKEN", fingerprinted=True,
         help="special token between documents instead of end-of-text, such as <|begin_of_text|>",
     )  # fmt: skip
     val: str = option(
-        "0.0005", "--val", kind="share", metavar="V", shapes=True,
+        "0.0005", "--val", kind="share", metavar="V", fingerprinted=True,
         help="validation split: a fraction of the documents, the first N tokens (first:N), the last share F of each "
         "text file (tail:F), or 0 for none",
     )  # fmt: skip
-    seed: int = option(0, "--seed", kind="number", metavar="N", shapes=True, help="seed of the train/validation split")
+    seed: int = option(
+        0, "--seed", kind="number", metavar="N", fingerprinted=True, help="seed of the train/validation split"
+    )
     shard_tokens: int | str = option(
-        "100M", "--shard-tokens", kind="amount", metavar="N", shapes=True,
+        "100M", "--shard-tokens", kind="amount", metavar="N", fingerprinted=True,
         help="tokens per shard, for formats with shards",
     )  # fmt: skip
     tail: str = option(
-        "keep", "--tail", shapes=True, choices=("keep", "merge", "drop"),
+        "keep", "--tail", fingerprinted=True, choices=("keep", "merge", "drop"),
         help="what to do with a short last shard: keep it, append it to the shard before (merge), or drop it",
     )  # fmt: skip
     name: str | None = option(
-        None, "--name", metavar="NAME", shapes=True,
+        None, "--name", metavar="NAME", fingerprinted=True,
         help="prefix of shard names, if the format has one; by default the name of the first source",
     )  # fmt: skip
     limit: int | str | None = option(
-        None, "--limit", kind="amount", metavar="N", shapes=True,
+        None, "--limit", kind="amount", metavar="N", fingerprinted=True,
         help="stop after this many documents (1000) or tokens (\"10M tokens\")",
     )  # fmt: skip
     max_bad: str = option(
@@ -242,29 +251,29 @@ class Options:
             return None
         return parse_share(written) if "%" in written or "." in written else parse_count(written)
 
-    def shaping(self) -> dict[str, Any]:
-        """The options that can change the bytes, as they go into fingerprint and manifest.
+    def fingerprinted(self) -> dict[str, Any]:
+        """The options that can change the bytes, as the fingerprint and the manifest have them.
 
         Values that mean the same are written the same.
         """
-        shaping = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["shapes"]}
-        shaping["shard_tokens"] = self.tokens_per_shard
-        shaping["val"] = Val.parse(self.val).written
-        shaping["format"] = list(self.format)
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.metadata["fingerprinted"]}
+        values["shard_tokens"] = self.tokens_per_shard
+        values["val"] = Val.parse(self.val).canonical
+        values["format"] = list(self.format)
         documents, tokens = self.limits
         if tokens is not None:
-            shaping["limit"] = f"{_short(tokens)} tokens"
+            values["limit"] = f"{_canonical_count(tokens)} tokens"
         elif documents is not None:
-            shaping["limit"] = _short(documents)
+            values["limit"] = _canonical_count(documents)
         if self.separator_bytes is not None:
-            shaping["separator"] = "".join(map(_escaped, self.separator_bytes.decode()))
+            values["separator"] = "".join(map(_escaped, self.separator_bytes.decode()))
         if self.delimiter is None:
-            del shaping["delimiter"]  # datasets from before there was this option keep their fingerprint
-        return shaping
+            del values["delimiter"]  # datasets from before there was this option keep their fingerprint
+        return values
 
 
-def _short(amount: int) -> str:
-    """A number as most people write it: 1000, 100M, 10B."""
+def _canonical_count(amount: int) -> str:
+    """A number in its usual form: 1000, 100M, 10B."""
     for unit, size in (("B", 10**9), ("M", 10**6)):
         if amount and amount % size == 0:
             return f"{amount // size}{unit}"

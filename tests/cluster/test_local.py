@@ -30,7 +30,7 @@ _IMPATIENT = """
 from shardmill import interrupts
 from shardmill.cluster import driver
 driver._SILENT = 5.0
-interrupts.PATIENCE = 100.0
+interrupts.GRACE_SECONDS = 100.0
 from shardmill.__main__ import main
 main()
 """

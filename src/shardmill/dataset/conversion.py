@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from shardmill.run import Writer
 
 _BLOCK = 1 << 22  # tokens moved at a time
-_SHAPING = ("format", "eot", "shard_tokens", "tail", "name")
+_FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
 
 
 def convert(
@@ -112,11 +112,11 @@ class StoredTokens(Producer):
         name = str(origin.path)
         self.sources = Sources([Source(name, name, origin.bytes, origin.version)])
         self.splits = tuple(origin.splits)
-        shaping = {key: value for key, value in options.shaping().items() if key in _SHAPING}
+        fingerprinted = {key: value for key, value in options.fingerprinted().items() if key in _FINGERPRINTED}
         self.facts = {
             "sources": [[name, origin.bytes, origin.version]],
             "tokenizer": origin.tokenizer,
-            "options": {**shaping, **origin.spec, **({"source_eot": source_eot} if source_eot else {})},
+            "options": {**fingerprinted, **origin.spec, **({"source_eot": source_eot} if source_eot else {})},
         }
         self.budget = Budget(None, 1)
         self.remarks = {"converted": {"from": origin.format}}

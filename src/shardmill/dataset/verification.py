@@ -70,7 +70,7 @@ def verify(
     *,
     sample: int = 100,
     source: bool = False,
-    tell: Callable[[str], None] = lambda line: None,
+    notify: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Check a dataset: sizes, sha256, counts, ids, EOT; `sample` documents encoded again; with `source` all of them.
 
@@ -80,7 +80,7 @@ def verify(
     started = time.monotonic()
     folder = arguments.path("folder", folder)
     sample, source = arguments.number("sample", sample, 0), arguments.flag("source", source)
-    check = _Verification(folder, sample, tell)
+    check = _Verification(folder, sample, notify)
     manifest, report = check.manifest, check.report
     if source and check.converted:
         raise UsageError(
@@ -94,7 +94,7 @@ def verify(
     check.check_rejects()
     check.check_counts()
     if source and not report.damage:
-        tell("reading the sources again")
+        notify("reading the sources again")
         try:
             compare_sources(check.folder, manifest)
             report.compared = True
@@ -107,14 +107,14 @@ def verify(
 class _Verification:
     """A dataset in a folder or in an object store, and the report on it."""
 
-    def __init__(self, named: str, sample: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, named: str, sample: int, notify: Callable[[str], None]) -> None:
         self.folder = Path(named)
         self.store = ObjectStore(named) if is_url(named) else None
         self.manifest = read_manifest(self.folder) if self.store is None else _stored_manifest(self.store)
         check_manifest(self.manifest, f"{named}/{MANIFEST}")
         self.report = Report(named)
         self._damage, self._notes = self.report.damage, self.report.notes
-        self._sample, self._tell = sample, tell
+        self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
         self.converted = "converted" in self.manifest
         self._parsed = self.manifest["options"].get("specials") == "parse"
@@ -178,7 +178,7 @@ class _Verification:
         scan.inside |= name == "train" and self._first
         scan.lenient = self.converted or self._parsed
         for entry in split["files"]:
-            self._tell(entry["name"])
+            self._notify(entry["name"])
             before = len(self._damage)
             header = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
             # Where every document has a header of its own, the tokens are read in a second pass.

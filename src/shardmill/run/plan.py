@@ -44,7 +44,7 @@ class Plan:
         return {
             "sources": SourceFacts(self.sources.facts),
             "tokenizer": self.tokenizer.describe(),
-            "options": self.options.shaping(),
+            "options": self.options.fingerprinted(),
         }
 
     @property

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema(
     [("text", pa.large_string()), ("source", pa.string()), ("place", pa.string()), ("reject", pa.string())]
 )
-_SHAPING = ("text_field", "separator", "input_format")
-_OPTIONS = (*_SHAPING, "memory", "cache", "recipe")
+_FINGERPRINTED = ("text_field", "separator", "input_format")
+_OPTIONS = (*_FINGERPRINTED, "memory", "cache", "recipe")
 
 
 def read(*sources: Any, **options: Any) -> DocumentBatches:
@@ -57,8 +57,11 @@ class DocumentBatches:
     @property
     def fingerprint(self) -> str:
         """A hash of the sources' names, sizes and versions, and of the options that change what is read."""
-        shaping = self._options.shaping()
-        facts = {"sources": SourceFacts(self._sources.facts), "options": {name: shaping[name] for name in _SHAPING}}
+        values = self._options.fingerprinted()
+        facts = {
+            "sources": SourceFacts(self._sources.facts),
+            "options": {name: values[name] for name in _FINGERPRINTED},
+        }
         return fingerprint(facts)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from shardmill import core
-from shardmill.byte_search import places
+from shardmill.byte_search import sparse_nonzero
 from shardmill.core import CACHE, SCHEMES, Encoder, Model, room
 from shardmill.storage import as_file
 from shardmill.tokens.found_tokens import TokenNames, normalized
@@ -159,7 +159,7 @@ class GigatokenBackend:
             if count > 1:  # what is in the gaps occurs nowhere else
                 text = text.replace(data[offsets[1] - gap : offsets[1]].tobytes(), MARK.encode())
         ids = self._ids(text)
-        marks = places(ids >= self._mark_id)
+        marks = sparse_nonzero(ids >= self._mark_id)
         if len(marks) != expected:
             raise ValueError("a row holds the mark that stands between rows")
         ids[marks] = 0

@@ -75,7 +75,9 @@ class Characters:
             for lead in self._leads:
                 leads |= data == lead
             step = _PART
-        found = [self._among(byte_search.places(leads[i : i + step]) + i, data) for i in range(0, len(data), step)]
+        found = [
+            self._among(byte_search.sparse_nonzero(leads[i : i + step]) + i, data) for i in range(0, len(data), step)
+        ]
         return found[0] if len(found) == 1 else np.concatenate([np.empty(0, np.int64), *found])
 
     def _among(self, at: NDArray[np.int64], data: NDArray[np.uint8]) -> NDArray[np.int64]:
