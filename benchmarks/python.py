@@ -22,7 +22,7 @@ from benchmarks.corpus import Corpus
 from benchmarks.environment import ours
 from benchmarks.measure import run
 from shardmill.tokens import load_tokenizer
-from shardmill.tokens.engines import CALL
+from shardmill.tokens.engines import CALL_BYTES
 
 DOCUMENTS = 10_000
 _WAY = """
@@ -124,7 +124,7 @@ def _encode_batch(texts: list[str], repeat: int) -> dict[str, Any]:
     raw = [text.encode() for text in texts]
     offsets = np.concatenate([[0], np.cumsum([len(text) for text in raw])]).astype(np.int64)
     data = np.frombuffer(b"".join(raw), np.uint8)
-    calls = np.searchsorted(offsets, np.arange(CALL, offsets[-1] + CALL, CALL), side="right") - 1
+    calls = np.searchsorted(offsets, np.arange(CALL_BYTES, offsets[-1] + CALL_BYTES, CALL_BYTES), side="right") - 1
     bounds = [0, *calls.tolist()]
     column = pa.array(texts)
     engine, itself, arrow = [], [], []

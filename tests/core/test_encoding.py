@@ -84,7 +84,7 @@ def test_gigatoken_agrees_where_it_knows_the_characters(scheme: str) -> None:
     table = ranks(scheme)
     lines = sorted(table.items(), key=itemgetter(1))
     text = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in lines)
-    make = partial(backends.from_ranks, rank_files.without_gaps(text, table), SCHEMES[scheme].gigatoken)
+    make = partial(backends.gigatoken_from_ranks, rank_files.without_gaps(text, table), SCHEMES[scheme].gigatoken)
     backend = backends.GigatokenBackend(make, max(table.values()) + 1)
     texts = [text for text in disorder("gigatoken", 3000) if not ODD.intersection(text)]
     data, offsets = rows(texts)

@@ -61,7 +61,7 @@ def test_how_texts_are_put_together_changes_nothing(
     gpt2: TextTokenizer, reference: Callable[[str], list[int]], texts: list[str], call: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batches_of_texts, "CALL", call)
+        patch.setattr(batches_of_texts, "CALL_BYTES", call)
         assert [ids.tolist() for ids in gpt2.encode_batch(iter(texts))] == [reference(text) for text in texts]
 
 
@@ -84,7 +84,7 @@ def test_an_arrow_column_is_a_batch_too(
     call: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(batches_of_texts, "CALL", call)
+    monkeypatch.setattr(batches_of_texts, "CALL_BYTES", call)
     assert [ids.tolist() for ids in gpt2.encode_batch(column(HARD))] == [reference(text) for text in HARD]
     assert [ids.tolist() for ids in gpt2.encode_batch(column(["", "a", ""] * 2))] == [[], [64], []] * 2
 
@@ -178,7 +178,7 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
 def test_an_engine_whose_caches_grow_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "core_knows", lambda scheme: False)
     monkeypatch.setattr(batches_of_texts, "_RENEWED_AFTER", 1000)
-    monkeypatch.setattr(batches_of_texts, "CALL", 500)
+    monkeypatch.setattr(batches_of_texts, "CALL_BYTES", 500)
     from shardmill.tokens.engines import Engine
 
     renewed, renew = [], Engine.renew

@@ -88,12 +88,12 @@ def test_many_calls_give_the_same_rows_as_one(monkeypatch: pytest.MonkeyPatch) -
     whole = lists(made.engine().encode(*rows(documents)))
     assert whole == [made.reference()(document) for document in documents]
     for size in (1, 50, 1_000):
-        monkeypatch.setattr(engines, "CALL", size)
+        monkeypatch.setattr(engines, "CALL_BYTES", size)
         assert lists(made.engine().encode(*rows(documents))) == whole
 
 
 def test_a_row_longer_than_a_call_is_encoded_in_parts_and_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "LONG", 10_000)
+    monkeypatch.setattr(engines, "LONG_ROW", 10_000)
     for name in ("gpt2", "llama3-json"):
         made = tokenizer(name)
         documents = ["x", run("words", 40_000), "y", run("unicode 17", 12_000), run("digit", 30_000)]
@@ -205,7 +205,7 @@ class Noted:
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts(alone: bool) -> None:
     made = tokenizer("llama3-json")
-    assert made.stitching and made.stitching.little and made.engine_name != "tokenizers"
+    assert made.stitching and made.stitching.small_steps and made.engine_name != "tokenizers"
     noted = Noted(made.backend("tokenizers"))
     if alone:
         made = changed(made, engine_name="tokenizers", backend=lambda name: noted)
@@ -256,7 +256,7 @@ class Poisoned:
         if POISON.encode() in data[offsets[0] : offsets[-1]].tobytes():
             if self._failure == "panic":
                 # Two tokens that are no merge of others: gigatoken gives a real panic on such a vocabulary.
-                backends.from_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {})
+                backends.gigatoken_from_ranks(b"IQ== 0\nImFhYWFhYQ== 1\n", "gpt2", {})
             if self._failure == "interrupt":
                 raise KeyboardInterrupt
             if self._failure == "memory":

@@ -69,7 +69,7 @@ def test_without_the_look_past_white_space_the_tokens_would_be_wrong(tmp_path: P
     for end in ("", "\n", "x", "\n x", "\t\n\n"):
         expected = made.reference()(text + end)
         assert in_pieces(made.engine(), text + end, 500) == expected
-        parts = stitch.encode_stream([(text + end).encode()], made.engine()._text, blind)
+        parts = stitch.encode_stream([(text + end).encode()], made.engine()._encode_piece, blind)
         assert ([token for part in parts for token in part.tolist()] == expected) == ("\n" not in end)
 
 
@@ -140,7 +140,7 @@ def whole(made: Tokenizer, text: str) -> list[int]:
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
-        return [int(token) for token in made.engine()._text(text.encode())]
+        return [int(token) for token in made.engine()._encode_piece(text.encode())]
 
 
 SIZE = 16_000_000

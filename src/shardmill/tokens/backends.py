@@ -161,7 +161,7 @@ class GigatokenBackend:
         ids = self._ids(text)
         marks = sparse_nonzero(ids >= self._mark_id)
         if len(marks) != expected:
-            raise ValueError("a row holds the mark that stands between rows")
+            raise ValueError("a row contains the mark that separates rows")
         ids[marks] = 0
         bounds = np.full(count + 1, len(ids) + 1, np.int64)
         bounds[0] = 0
@@ -190,7 +190,7 @@ def _joined(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bytes:
     return joined
 
 
-def from_ranks(ranks: bytes, scheme: str, special_tokens: dict[str, int]) -> Any:
+def gigatoken_from_ranks(ranks: bytes, scheme: str, special_tokens: dict[str, int]) -> Any:
     """Make a gigatoken tokenizer from a rank file's text, with the special tokens that it shall find in texts."""
     from gigatoken import Tokenizer
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from shardmill.tokens.tokenizers import Tokenizer
 
     _Part = tuple[NDArray[Any], NDArray[np.int64]]
-    """Tokens of some rows with a free place after each row, and how many places each row takes."""
+    """Tokens of some rows, with room for one token after each row; and the size of each row with that room."""
 
 
-CALL = 5 << 20
+CALL_BYTES = 5 << 20
 """Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
-LONG = 1 << 22
+LONG_ROW = 1 << 22
 """A longer row is encoded in parts."""
 
 
@@ -63,8 +63,10 @@ class Engine:
         self._mismatch = tokenizer.mismatch if self._falls_back else None
         self._library: Backend | None = None
         self._fell_back = False
-        self._whole = tokenizer.stitching.step if tokenizer.stitching and tokenizer.stitching.little else LONG
-        """A longer row goes in parts where the library may have to encode it."""
+        self._largest_whole = (
+            tokenizer.stitching.step if tokenizer.stitching and tokenizer.stitching.small_steps else LONG_ROW
+        )
+        """Bytes; a longer row is encoded in parts if the library may have to encode it."""
         self._primary = tokenizer.backend(tokenizer.engine_name)
 
     def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
@@ -76,11 +78,11 @@ class Engine:
         result = Encoded(np.empty(0, self._tokenizer.dtype), np.zeros(1, np.int64))
         parts: list[_Part] = []
         start = 0
-        for row in self._odd_rows(rows):
-            parts += self._plain_rows(rows, start, row, result)
-            parts.append(self._odd_row(rows, row, result))
+        for row in self._single_rows(rows):
+            parts += self._encode_range(rows, start, row, result)
+            parts.append(self._encode_single(rows, row, result))
             start = row + 1
-        parts += self._plain_rows(rows, start, len(offsets) - 1, result)
+        parts += self._encode_range(rows, start, len(offsets) - 1, result)
         if parts:
             result.tokens = parts[0][0] if len(parts) == 1 else np.concatenate([tokens for tokens, _ in parts])
             result.offsets = np.cumsum(np.concatenate([result.offsets, *(sizes for _, sizes in parts)]))
@@ -99,92 +101,94 @@ class Engine:
             raise UncuttableError(
                 "no places are known where this tokenizer's text may be cut", hint="a document must fit in the memory"
             )
-        return encode_stream(pieces, self._text, self._tokenizer.stitching)
+        return encode_stream(pieces, self._encode_piece, self._tokenizer.stitching)
 
-    def _odd_rows(self, rows: _Rows) -> list[int]:
-        """The rows that are encoded one by one, in order."""
+    def _single_rows(self, rows: _Rows) -> list[int]:
+        """The rows that must be encoded one by one: long ones, and those with special tokens or Unicode mismatches."""
         data, offsets, gap = rows
         first, last = int(offsets[0]), int(offsets[-1])
-        odd: list[NDArray[np.int64]] = []
+        single: list[NDArray[np.int64]] = []
         if self._mismatch:
-            odd.append(np.searchsorted(offsets, self._mismatch.places(data[first:last]) + first, side="right") - 1)
+            single.append(np.searchsorted(offsets, self._mismatch.places(data[first:last]) + first, side="right") - 1)
         if self._tokenizer.stitching:
-            odd.append(np.flatnonzero(np.diff(offsets) - gap > (LONG if self._falls_back else self._whole)))
+            single.append(
+                np.flatnonzero(np.diff(offsets) - gap > (LONG_ROW if self._falls_back else self._largest_whole))
+            )
         if forbidden := self._tokenizer.forbidden:
             begins = np.array([match.start() for match in forbidden.finditer(data.data, first, last)], np.int64)
             row = np.searchsorted(offsets, begins, side="right") - 1
-            odd.append(row[begins < offsets[row + 1] - gap])
-        if not any(map(len, odd)):
+            single.append(row[begins < offsets[row + 1] - gap])
+        if not any(map(len, single)):
             return []  # and `np.unique`, which imports masked arrays, is not called
-        numbers: list[int] = np.unique(np.concatenate(odd)).tolist()
+        numbers: list[int] = np.unique(np.concatenate(single)).tolist()
         return numbers
 
-    def _odd_row(self, rows: _Rows, row: int, result: Encoded) -> _Part:
+    def _encode_single(self, rows: _Rows, row: int, result: Encoded) -> _Part:
         text, parts = rows.text(row), list[Any]()
         self._fell_back = False
         try:
             self._refuse_special(text.data)
-            parts = self._in_parts(text) or [self._alone(text)]
+            parts = self._encode_in_parts(text) or [self._encode_text(text)]
         except EngineError as error:
             result.failed.append((row, error.message))
         result.fallbacks += self._fell_back
         tokens = np.concatenate([*parts, np.zeros(1, self._tokenizer.dtype)])
         return tokens, np.array([len(tokens)], np.int64)
 
-    def _in_parts(self, text: NDArray[np.uint8]) -> list[NDArray[Any]]:
-        """The tokens of a long row in parts; none if it has to be encoded whole."""
-        if self._tokenizer.stitching is None or len(text) <= self._whole:
+    def _encode_in_parts(self, text: NDArray[np.uint8]) -> list[NDArray[Any]]:
+        """The tokens of a long row, in parts; an empty list if it has to be encoded whole."""
+        if self._tokenizer.stitching is None or len(text) <= self._largest_whole:
             return []
         try:
             return list(self.encode_pieces([text.data]))
         except UncuttableError:
             return []
 
-    def _plain_rows(self, rows: _Rows, start: int, end: int, result: Encoded) -> Iterator[_Part]:
+    def _encode_range(self, rows: _Rows, start: int, end: int, result: Encoded) -> Iterator[_Part]:
         """Encode the rows from start to end, in calls of about CALL bytes."""
         while start < end:
-            fit = int(np.searchsorted(rows.offsets, rows.offsets[start] + CALL, side="right")) - 1
+            fit = int(np.searchsorted(rows.offsets, rows.offsets[start] + CALL_BYTES, side="right")) - 1
             stop = min(max(fit, start + 1), end)
-            yield from self._call(rows, start, stop, result)
+            yield from self._encode_rows(rows, start, stop, result)
             start = stop
 
-    def _call(self, rows: _Rows, start: int, stop: int, result: Encoded) -> Iterator[_Part]:
-        """Encode rows in one call, or after an error in halves, so that only the row that caused it is odd."""
+    def _encode_rows(self, rows: _Rows, start: int, stop: int, result: Encoded) -> Iterator[_Part]:
+        """Encode rows in one call, or after an error in halves, so that only the row that caused it is alone."""
         try:
-            tokens, bounds = self._attempt(self._primary, rows.some(start, stop))
+            tokens, bounds = self._run_backend(self._primary, rows.span(start, stop))
         except EngineError:
             if stop - start == 1:
-                yield self._odd_row(rows, start, result)
+                yield self._encode_single(rows, start, result)
             else:
                 middle = (start + stop) // 2
-                yield from self._call(rows, start, middle, result)
-                yield from self._call(rows, middle, stop, result)
+                yield from self._encode_rows(rows, start, middle, result)
+                yield from self._encode_rows(rows, middle, stop, result)
         else:
             yield tokens, np.diff(bounds)
 
-    def _text(self, text: bytes) -> NDArray[Any]:
+    def _encode_piece(self, text: bytes) -> NDArray[Any]:
         self._refuse_special(text)
-        return self._alone(np.frombuffer(text, np.uint8))
+        return self._encode_text(np.frombuffer(text, np.uint8))
 
     def _refuse_special(self, text: bytes | memoryview) -> None:
         found = self._tokenizer.forbidden and self._tokenizer.forbidden.search(text)
         if found:
             raise EngineError(f"the text contains the special token {found[1].decode(errors='replace')}")
 
-    def _alone(self, text: NDArray[np.uint8]) -> NDArray[Any]:
+    def _encode_text(self, text: NDArray[np.uint8]) -> NDArray[Any]:
         """Encode one text in one call, by the engine or else by the library. EngineError if neither can."""
         row = _Rows(text, np.array([0, len(text)], np.int64), 0)
         if self._mismatch is None or not len(self._mismatch.places(text)):
             try:
-                return self._attempt(self._primary, row)[0][:-1]
+                return self._run_backend(self._primary, row)[0][:-1]
             except EngineError:
                 if not self._falls_back:
                     raise
         self._fell_back = True
         self._library = self._library or self._tokenizer.backend(self._tokenizer.library_name)
-        return self._attempt(self._library, row)[0][:-1]
+        return self._run_backend(self._library, row)[0][:-1]
 
-    def _attempt(self, backend: Backend, rows: _Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _run_backend(self, backend: Backend, rows: _Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return tokens and bounds; EngineError with what the library said instead."""
         try:
             with library_errors():
@@ -213,5 +217,5 @@ class _Rows(NamedTuple):
     def text(self, row: int) -> NDArray[np.uint8]:
         return self.data[self.offsets[row] : self.offsets[row + 1] - self.gap]
 
-    def some(self, start: int, stop: int) -> _Rows:
+    def span(self, start: int, stop: int) -> _Rows:
         return self._replace(offsets=self.offsets[start : stop + 1])

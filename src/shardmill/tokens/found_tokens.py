@@ -47,7 +47,7 @@ class TokenNames:
         rows = np.searchsorted(offsets, begins, side="right") - 1
         sizes, ids = self._longest(data, begins, offsets[rows + 1] - gap)
         kept = np.flatnonzero(sizes)
-        kept = kept[_apart(begins[kept], sizes[kept])]
+        kept = kept[_without_overlaps(begins[kept], sizes[kept])]
         begins, sizes, ids, rows = begins[kept], sizes[kept], ids[kept], rows[kept]
         if not len(begins):
             return None
@@ -58,12 +58,12 @@ class TokenNames:
         # Text after a token has moved by the tokens that were removed before it.
         moved = first + np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes - gap)])
         bounds = np.empty(len(offsets) + len(begins), np.int64)
-        found = np.zeros(len(bounds) - 1, np.int64) - 1
+        ids_after = np.zeros(len(bounds) - 1, np.int64) - 1
         place = rows + np.arange(len(rows))
-        found[place] = ids
+        ids_after[place] = ids
         bounds[place + 1] = ends - moved[1:]
-        bounds[np.append(0, np.flatnonzero(found < 0) + 1)] = offsets - moved[np.searchsorted(begins, offsets)]
-        return SplitRows(np.frombuffer(joined, np.uint8), bounds, found)
+        bounds[np.append(0, np.flatnonzero(ids_after < 0) + 1)] = offsets - moved[np.searchsorted(begins, offsets)]
+        return SplitRows(np.frombuffer(joined, np.uint8), bounds, ids_after)
 
     def _candidates(self, data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int64]:
         """Return where a name may begin."""
@@ -80,25 +80,25 @@ class TokenNames:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return size and id of the longest name that begins at each place and ends in its row; size 0: none."""
         sizes, ids = np.zeros((2, len(begins)), np.int64)
-        left = np.arange(len(begins))
+        remaining = np.arange(len(begins))
         for name, id_ in self._names:
-            some = left[begins[left] + len(name) <= limits[left]]
+            matching = remaining[begins[remaining] + len(name) <= limits[remaining]]
             for place, byte in enumerate(name):
-                some = some[data[begins[some] + place] == byte]
-            sizes[some], ids[some] = len(name), id_
-            left = left[sizes[left] == 0]
+                matching = matching[data[begins[matching] + place] == byte]
+            sizes[matching], ids[matching] = len(name), id_
+            remaining = remaining[sizes[remaining] == 0]
         return sizes, ids
 
 
-def _apart(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _without_overlaps(begins: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return which names count where some overlap: from the left, and none inside another."""
     if np.all(begins[1:] >= begins[:-1] + sizes[:-1]):
         return np.arange(len(begins))
-    kept, behind = list[int](), 0
+    kept, previous_end = list[int](), 0
     for i, (begin, size) in enumerate(zip(begins.tolist(), sizes.tolist(), strict=True)):
-        if begin >= behind:
+        if begin >= previous_end:
             kept.append(i)
-            behind = begin + size
+            previous_end = begin + size
     return np.array(kept)
 
 

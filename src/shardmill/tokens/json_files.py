@@ -14,7 +14,7 @@ from shardmill.core import Model, merge_rows
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.tokens import backends, schemes, self_check
-from shardmill.tokens.sentencepiece_files import spelled
+from shardmill.tokens.sentencepiece_files import piece_bytes
 from shardmill.tokens.tokenizers import BytePairTokenizer, Reference
 
 END_NAMES = (
@@ -53,7 +53,7 @@ class JsonTokenizer(BytePairTokenizer):
         self.pattern = self.scheme.name if self.scheme else None
         self._byte_level = self.scheme is not None and model.get("type") == "BPE" and not model.get("dropout")
         found = [token for token in self._added if specials == "parse" or not token.get("special")]
-        self.found = {token["content"]: token["id"] for token in found}
+        self.searched_tokens = {token["content"]: token["id"] for token in found}
         if normal_form:
             self.normalize = self._library.normalizer.normalize_str
         self._choose_engine(
@@ -62,13 +62,18 @@ class JsonTokenizer(BytePairTokenizer):
             published=False,
             core=self._byte_level
             and (not normal_form or (normal_form == "NFC" and self_check.tested(self.library_name)))
-            and _are_plain(found, bool(normal_form))
+            and _match_anywhere(found, bool(normal_form))
             and backends.core_knows(self.scheme),
             gigatoken=self._byte_level,
         )
         parsed = [token for token in self._added if specials != "text" or not token.get("special")]
-        if self._byte_level and self.scheme and normal_form in ("", "NFC") and not any(map(_reaches_out, parsed)):
-            self._set_cuts(self.scheme, parsed=bool(parsed), normalizes=bool(normal_form), little=True)
+        if (
+            self._byte_level
+            and self.scheme
+            and normal_form in ("", "NFC")
+            and not any(map(_affects_neighbours, parsed))
+        ):
+            self._set_cuts(self.scheme, parsed=bool(parsed), normalizes=bool(normal_form), small_steps=True)
         elif self.engine_name == self.library_name:
             self.library_bytes = 110  # for English in one document: 100 to 106
 
@@ -86,7 +91,7 @@ class JsonTokenizer(BytePairTokenizer):
         if self._byte_level or "ByteLevel" in self._decoders:
             return self.vocabulary[id_]
         if self._decoders & {"Metaspace", "Replace", "ByteFallback"}:
-            return spelled(self._library.id_to_token(id_) or "")
+            return piece_bytes(self._library.id_to_token(id_) or "")
         return self.decode(np.array([id_]))
 
     def reference(self) -> Reference:
@@ -145,15 +150,15 @@ def _normal_form(rules: dict[str, Any]) -> str:
     return str(normalizer["type"]) if normalizer else ""
 
 
-def _are_plain(tokens: list[dict[str, Any]], normalizes: bool) -> bool:
+def _match_anywhere(tokens: list[dict[str, Any]], normalizes: bool) -> bool:
     """Return whether tokens are found wherever their names occur in a text, whatever is beside them, in one pass."""
     flagged = any(token.get(flag) for token in tokens for flag in ("single_word", "lstrip", "rstrip"))
     after_normalising = {bool(token.get("normalized")) for token in tokens}
     return not flagged and len(after_normalising) < 2 and not (normalizes and True in after_normalising)
 
 
-def _reaches_out(token: dict[str, Any]) -> bool:
-    """Return whether a token that is found in texts contains white space, or changes what follows it."""
+def _affects_neighbours(token: dict[str, Any]) -> bool:
+    """Return whether a token that is searched for contains white space, or changes how the text after it is split."""
     return bool(token.get("rstrip") or token.get("single_word") or any(map(str.isspace, token["content"])))
 
 

@@ -47,7 +47,7 @@ class RankTokenizer(BytePairTokenizer):
             self.pattern = self._regex = scheme
         self.special_tokens = special_tokens
         self.eot = special_tokens.get(END_OF_TEXT)
-        self.found = special_tokens if specials == "parse" else {}
+        self.searched_tokens = special_tokens if specials == "parse" else {}
         largest_rank = last_rank(text, place) if published else max(self._ranks.values())
         self.largest_id = max(largest_rank, *special_tokens.values(), 0)
         if not published:
@@ -58,7 +58,7 @@ class RankTokenizer(BytePairTokenizer):
             published,
             core=backends.core_knows(self.scheme),
             # It refuses to find a special token whose id lies among the ranks, as that of p50k_base does.
-            gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self.found.values()),
+            gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self.searched_tokens.values()),
         )
         if self.scheme:
             self._set_cuts(self.scheme, parsed=specials == "parse")
@@ -92,7 +92,7 @@ class RankTokenizer(BytePairTokenizer):
         # It takes an eighth of a second with the GIL held: not once for each thread.
         with self._building:
             encoding = self._tiktoken
-        if self.found:
+        if self.searched_tokens:
             return lambda document: list(encoding.encode(document, allowed_special="all"))
         encode: Reference = encoding.encode_ordinary
         return encode
@@ -107,7 +107,7 @@ class RankTokenizer(BytePairTokenizer):
 
     def _make_gigatoken(self, more: dict[str, int]) -> Any:
         assert self.scheme is not None
-        return backends.from_ranks(self._dense, self.scheme.gigatoken, {**self.found, **more})
+        return backends.gigatoken_from_ranks(self._dense, self.scheme.gigatoken, {**self.searched_tokens, **more})
 
 
 @functools.cache

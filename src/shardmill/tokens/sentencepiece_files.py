@@ -53,10 +53,10 @@ class SentencePieceTokenizer(Tokenizer):
         return str(self._processor.decode(ids.tolist())).encode()
 
     def token_bytes(self, id_: int) -> bytes:
-        return spelled(self._processor.id_to_piece(id_))
+        return piece_bytes(self._processor.id_to_piece(id_))
 
 
-def spelled(piece: str) -> bytes:
+def piece_bytes(piece: str) -> bytes:
     """Return the bytes of an entry of the vocabulary, where a space is written `▁`, and a single byte `<0xE4>`."""
     if re.fullmatch("<0x[0-9A-F]{2}>", piece):
         return bytes.fromhex(piece[3:5])

@@ -17,7 +17,7 @@ import unicodedata
 import zlib
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Stitching:
     """The text is brought into NFC first."""
     specials: bool
     """Special tokens are found in the text."""
-    little: bool
+    small_steps: bool
     """The library takes a hundred times the text in memory, so it gets little of it at once."""
     large_windows: bool
     """The engine merges a long run as fast as a short one, so large windows pay."""
@@ -73,7 +73,7 @@ class Stitching:
     @property
     def step(self) -> int:
         """Bytes that are encoded in one call where there are safe places."""
-        return STEP // 8 if self.little else STEP
+        return STEP // 8 if self.small_steps else STEP
 
     @property
     def margin(self) -> int:
@@ -82,16 +82,16 @@ class Stitching:
 
 
 def encode_stream(
-    pieces: Iterable[bytes | memoryview], encode: Callable[[bytes], NDArray[Any]], how: Stitching
+    pieces: Iterable[bytes | memoryview], encode: Callable[[bytes], NDArray[Any]], settings: Stitching
 ) -> Iterator[NDArray[Any]]:
     """Yield the tokens of one text that comes in pieces. `encode` returns the tokens of a text taken alone."""
     with closing(LookAhead(pieces)) as ahead:
-        while ahead.fill(how.step):
-            place = len(ahead.text) if ahead.ended else _late_cut(ahead.text, how.cut)
-            if 0 < place <= 2 * how.step:
+        while ahead.fill(settings.step):
+            place = len(ahead.text) if ahead.ended else _late_cut(ahead.text, settings.cut)
+            if 0 < place <= 2 * settings.step:
                 yield encode(ahead.take(place))
             else:
-                yield from _stitch(ahead, encode, how)
+                yield from _stitch(ahead, encode, settings)
 
 
 def _late_cut(text: bytes, cut: Callable[[bytes, int], int]) -> int:
@@ -116,40 +116,40 @@ class _Window:
 
     begin: int
     end: int
-    whole: bool
+    complete: bool
     """It ends at a safe place, or with the text."""
     tokens: NDArray[Any]
     bounds: NDArray[np.int64]
     """Where the tokens begin and the last one ends, in the buffered text."""
 
 
-def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], how: Stitching) -> Iterator[NDArray[Any]]:
+def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], settings: Stitching) -> Iterator[NDArray[Any]]:
     """Yield the tokens up to the first safe place after a run of text that has none, or up to the text's end."""
-    window = _encode_window(ahead, 0, min(how.window, len(ahead.text)), encode, how)
-    given = 0
-    while not window.whole:
-        follower, join, rejoin = _follow(ahead, window, encode, how)
-        yield window.tokens[given:join]
-        ahead.take(follower.begin)
-        size = follower.end - follower.begin
-        window = replace(follower, begin=0, end=size, bounds=follower.bounds - follower.begin)
-        given = rejoin
-    yield window.tokens[given:]
+    window = _encode_window(ahead, 0, min(settings.window, len(ahead.text)), encode, settings)
+    yielded = 0
+    while not window.complete:
+        following, join, rejoin = _next_window(ahead, window, encode, settings)
+        yield window.tokens[yielded:join]
+        ahead.take(following.begin)
+        size = following.end - following.begin
+        window = replace(following, begin=0, end=size, bounds=following.bounds - following.begin)
+        yielded = rejoin
+    yield window.tokens[yielded:]
     ahead.take(window.end)
 
 
-def _follow(
-    ahead: LookAhead, window: _Window, encode: Callable[[bytes], NDArray[Any]], how: Stitching
+def _next_window(
+    ahead: LookAhead, window: _Window, encode: Callable[[bytes], NDArray[Any]], settings: Stitching
 ) -> tuple[_Window, int, int]:
     """Return the next window, and a token that is the same in both, by its number in each."""
-    overlap = max(OVERLAP, 4 * how.margin)
+    overlap = max(OVERLAP, 4 * settings.margin)
     while overlap < window.end:
-        begin = _restart(ahead.text, window, window.end - overlap, how)
+        begin = _restart_position(ahead.text, window, window.end - overlap, settings)
         if begin > 0:
-            follower = _encode_window(ahead, begin, window.end, encode, how)
-            joined = _join(window.bounds, follower.bounds, begin + how.margin, window.end - how.margin)
+            following = _encode_window(ahead, begin, window.end, encode, settings)
+            joined = _join(window.bounds, following.bounds, begin + settings.margin, window.end - settings.margin)
             if joined:
-                return follower, *joined
+                return following, *joined
         overlap *= 2
     raise UncuttableError(
         f"the text has {window.end:,} bytes without a place where it may be cut or stitched",
@@ -158,49 +158,49 @@ def _follow(
 
 
 def _encode_window(
-    ahead: LookAhead, begin: int, known: int, encode: Callable[[bytes], NDArray[Any]], how: Stitching
+    ahead: LookAhead, begin: int, known: int, encode: Callable[[bytes], NDArray[Any]], settings: Stitching
 ) -> _Window:
-    """Encode the window from `begin` to behind `known`, up to which there is no safe place."""
-    limit = known + how.window
+    """Encode the window from `begin` to a place after `known`; up to `known` there is no safe place."""
+    limit = known + settings.window
     ahead.fill(limit + CUT_CONTEXT)
     text = ahead.text
-    end = _cut_after(text, max(1, known - CUT_CONTEXT), limit, how.cut)
-    whole = end > 0
-    if not whole:
-        whole = ahead.ended and limit >= len(text)
-        end = len(text) if whole else limit
-        while not whole and text[end] & 0xC0 == 0x80:
+    end = _cut_after(text, max(1, known - CUT_CONTEXT), limit, settings.cut)
+    complete = end > 0
+    if not complete:
+        complete = ahead.ended and limit >= len(text)
+        end = len(text) if complete else limit
+        while not complete and text[end] & 0xC0 == 0x80:
             end -= 1
-    if how.normalizes and not unicodedata.is_normalized("NFC", text[begin:end].decode()):
+    if settings.normalizes and not unicodedata.is_normalized("NFC", text[begin:end].decode()):
         raise UncuttableError("the text must be normalised, and has no place where it may be cut for too long")
-    future = b"" if whole or not how.scheme.looks_past_white else _future(ahead, begin, end, how)
-    tokens = encode(text[begin:end] + future)
+    stand_in = b"" if complete or not settings.scheme.looks_past_white else _stand_in(ahead, begin, end, settings)
+    tokens = encode(text[begin:end] + stand_in)
     bounds = np.zeros(len(tokens) + 1, np.int64)
-    np.cumsum(how.lengths()[tokens], out=bounds[1:])
-    if bounds[-1] != end - begin + len(future):
+    np.cumsum(settings.lengths()[tokens], out=bounds[1:])
+    if bounds[-1] != end - begin + len(stand_in):
         raise UncuttableError("the tokenizer changes the text, and it has no place where it may be cut for too long")
-    return _Window(begin, end, whole, tokens, bounds + begin)
+    return _Window(begin, end, complete, tokens, bounds + begin)
 
 
-def _future(ahead: LookAhead, begin: int, end: int, how: Stitching) -> bytes:
-    """Return what must follow the window so that the white space at its end is split as in the whole text."""
+def _stand_in(ahead: LookAhead, begin: int, end: int, settings: Stitching) -> bytes:
+    """Return a text to encode after the window, so that the white space at its end is split as in the whole text."""
     window = ahead.text[begin:end].decode()
     white = len(window) - len(window.rstrip(WHITE))
     if not white:
         return b""
-    if how.specials and white > how.margin // 4:
+    if settings.specials and white > settings.margin // 4:
         # What a special token after white space means for it differs between the patterns.
         raise UncuttableError("white space is too long where special tokens are looked for in the text")
     line_end, last = ahead.white_after(end)
     return b"\n" if line_end else b"" if last else b"x"
 
 
-def _restart(text: bytes, window: _Window, before: int, how: Stitching) -> int:
+def _restart_position(text: bytes, window: _Window, before: int, settings: Stitching) -> int:
     """Return a place at or before another where the next window may begin, or -1.
 
     A token and a character begin there, and a group of digits if it is a digit.
     """
-    group = how.scheme.digit_group
+    group = settings.scheme.digit_group
     last = int(np.searchsorted(window.bounds, before, side="right"))
     for place in window.bounds[max(1, last - 64) : last][::-1].tolist():
         if text[place] & 0xC0 != 0x80 and (not group or begins_group(text, place, group)):
@@ -221,6 +221,15 @@ def _join(bounds: NDArray[np.int64], others: NDArray[np.int64], first: int, last
     return int(at[middle]), int(other[middle])
 
 
+class _WhiteSpace(NamedTuple):
+    """White space in the text; offsets count from the text's beginning."""
+
+    last_line_end: int
+    end: int
+    text_ends: bool
+    """The text ends with it."""
+
+
 class LookAhead:
     """A buffer with the next part of the text, and what comes after it."""
 
@@ -228,10 +237,11 @@ class LookAhead:
         self.text = b""
         self.ended = False
         """Nothing comes after the buffered text."""
-        self._behind = 0
+        self._consumed = 0
+        """Bytes of the text before the buffered part."""
         self._pieces = _slices(pieces)
         self._ahead = _Spool()
-        self._white = (0, 0, False)
+        self._white = _WhiteSpace(0, 0, text_ends=False)
 
     def fill(self, size: int) -> bool:
         """Buffer at least this many bytes, or all that there are; return False if there are none."""
@@ -252,22 +262,21 @@ class LookAhead:
 
     def take(self, size: int) -> bytes:
         """Remove the first bytes from the buffer and return them."""
-        taken, self.text = self.text[:size], self.text[size:]
-        self._behind += size
-        return taken
+        head, self.text = self.text[:size], self.text[size:]
+        self._consumed += size
+        return head
 
     def white_after(self, place: int) -> tuple[bool, bool]:
         """Return whether a line end follows in the white space from here on, and whether the text ends with it."""
-        here = self._behind + place
-        if here >= self._white[1]:
-            self._white = self._look(place)
-        line_end, _, last = self._white
-        return line_end > here, last
+        here = self._consumed + place
+        if here >= self._white.end:
+            self._white = self._read_white(place)
+        return self._white.last_line_end > here, self._white.text_ends
 
-    def _look(self, place: int) -> tuple[int, int, bool]:
-        """Return the ends of the last line and of the white space from here on, and whether the text ends there."""
+    def _read_white(self, place: int) -> _WhiteSpace:
+        """Return the white space from here on, reading ahead to its end."""
         line_end = 0
-        at = self._behind + place
+        at = self._consumed + place
         block = self.text[place:]
         # What an earlier call has read ahead ends with the block in which its white space ended: it is buffered by now.
         while True:
@@ -276,10 +285,10 @@ class LookAhead:
             line_end = at + last + 1 if last >= 0 else line_end
             at += len(white)
             if len(white) < len(block):
-                return line_end, at, False
+                return _WhiteSpace(line_end, at, text_ends=False)
             block = next(self._pieces, b"")
             if not block:
-                return line_end, at, True
+                return _WhiteSpace(line_end, at, text_ends=True)
             self._ahead.put(block)
 
     def _next(self) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.errors import UsageError
-from shardmill.tokens.engines import CALL, EngineError
+from shardmill.tokens.engines import CALL_BYTES, EngineError
 from shardmill.tokens.loading import load_tokenizer
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class TextTokenizer:
     """Text to ids and back, exactly as the tokenizer's own library does it. Threads may share it."""
 
     def __init__(self, name: str, pattern: str | None, specials: str) -> None:
-        self._made_of = (name, pattern, specials)
+        self._arguments = (name, pattern, specials)
         self._tokenizer: Tokenizer = load_tokenizer(name, pattern=pattern, specials=specials)
         self._idle: list[tuple[Engine, int]] = []
         """Engines that are not in use, and how much text each has encoded."""
@@ -69,7 +69,7 @@ class TextTokenizer:
 
     def __reduce__(self) -> Any:
         """For other processes: each loads it again."""
-        return TextTokenizer, self._made_of
+        return TextTokenizer, self._arguments
 
     def __repr__(self) -> str:
         return f"<shardmill tokenizer {self.name}, {self.vocab_size:,} tokens>"
@@ -113,24 +113,24 @@ class TextTokenizer:
     def _encoded(self, texts: Iterable[str]) -> Iterator[Encoded]:
         """Encode a few megabytes of texts at a time, with an engine that no other thread uses."""
         try:
-            engine, done = self._idle.pop()
+            engine, encoded_bytes = self._idle.pop()
         except IndexError:
-            engine, done = self._tokenizer.engine(), 0
+            engine, encoded_bytes = self._tokenizer.engine(), 0
         first = 1
         for data, offsets in _rows(texts):
-            if self._tokenizer.engine_bytes is None and done > _RENEWED_AFTER:
+            if self._tokenizer.engine_bytes is None and encoded_bytes > _RENEWED_AFTER:
                 engine.renew()
-                done = 0
+                encoded_bytes = 0
             encoded = engine.encode(data, offsets)
             if encoded.failed:
                 row, reason = encoded.failed[0]
                 raise EngineError(reason, place=f"text {first + row:,}")
             yield encoded
-            done += int(offsets[-1] - offsets[0])
+            encoded_bytes += int(offsets[-1] - offsets[0])
             first += len(offsets) - 1
-        # Not after an error: the state of the engine is then unknown.
+        # Not after an error: then the state of the engine is unknown.
         if len(self._idle) < _IDLE:
-            self._idle.append((engine, done))
+            self._idle.append((engine, encoded_bytes))
 
 
 def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:
@@ -142,7 +142,7 @@ def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
         what = "one text" if isinstance(texts, (str, bytes)) else f"a {type(texts).__name__}"
         raise UsageError(f"a batch is a list of texts, not {what}", hint="give a list, or call `encode`")
     # One buffer is reused for all: with new memory for each, page faults took a tenth of the time.
-    buffer = np.empty(CALL, np.uint8)
+    buffer = np.empty(CALL_BYTES, np.uint8)
     view, ends, first = buffer.data, [0], 1
     for text in texts:
         try:
@@ -151,11 +151,11 @@ def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.
             what = "holds a lone surrogate" if isinstance(text, str) else f"is a {type(text).__name__}, not a str"
             raise UsageError(f"a text {what}", place=f"text {first + len(ends) - 1:,}") from error
         end = ends[-1] + len(raw)
-        if end > CALL:
+        if end > CALL_BYTES:
             if len(ends) > 1:
                 yield buffer, np.array(ends, np.int64)
             first, ends, end = first + len(ends) - 1, [0], len(raw)
-            if end > CALL:
+            if end > CALL_BYTES:
                 yield np.frombuffer(raw, np.uint8), np.array([0, end], np.int64)
                 first += 1
                 continue
@@ -182,7 +182,7 @@ def _arrow_rows(column: Any) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int
         data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
         first = 0
         while first < len(array):
-            fit = int(np.searchsorted(offsets, offsets[first] + CALL, side="right")) - 1
+            fit = int(np.searchsorted(offsets, offsets[first] + CALL_BYTES, side="right")) - 1
             last = min(max(fit, first + 1), len(array))
             yield data, offsets[first : last + 1]
             first = last

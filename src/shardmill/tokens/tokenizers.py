@@ -75,7 +75,7 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def token_bytes(self, id_: int) -> bytes:
-        """Return the bytes that one token stands for in a text."""
+        """Return the bytes of one token in a text."""
 
     @property
     def vocab_size(self) -> int:
@@ -144,7 +144,7 @@ class BytePairTokenizer(Tokenizer):
     """A tokenizer whose library may be replaced by a faster engine, if it splits text by a known scheme."""
 
     scheme: Scheme | None = None
-    found: Mapping[str, int] = MappingProxyType({})
+    searched_tokens: Mapping[str, int] = MappingProxyType({})
     """Tokens that are searched for in texts, with their ids."""
     normalize: Callable[[str], str] | None = None
     """Brings a text into the normal form that its library encodes; None: the text as it is."""
@@ -172,7 +172,7 @@ class BytePairTokenizer(Tokenizer):
         if name == "core":
             with self._building:
                 model = self._model
-            return backends.CoreBackend(model, self.dtype, self._found_names, self.normalize)
+            return backends.CoreBackend(model, self.dtype, self._token_names, self.normalize)
         if name == "gigatoken":
             return backends.GigatokenBackend(self._make_gigatoken, self.largest_id + 1)
         return super().backend(name)
@@ -182,8 +182,8 @@ class BytePairTokenizer(Tokenizer):
         return self._make_model()
 
     @cached_property
-    def _found_names(self) -> TokenNames | None:
-        return TokenNames(self.found) if self.found else None
+    def _token_names(self) -> TokenNames | None:
+        return TokenNames(self.searched_tokens) if self.searched_tokens else None
 
     @cached_property
     def _lengths(self) -> NDArray[np.int64]:
@@ -206,7 +206,7 @@ class BytePairTokenizer(Tokenizer):
                 return
         self.engine_name = self.library_name
 
-    def _set_cuts(self, scheme: Scheme, *, parsed: bool, normalizes: bool = False, little: bool = False) -> None:
+    def _set_cuts(self, scheme: Scheme, *, parsed: bool, normalizes: bool = False, small_steps: bool = False) -> None:
         """Set where texts may be cut. `parsed`: special tokens are found in texts."""
         # Where special tokens are an error they must be found, so no cut may hide one.
         self.cut = Cut(scheme.family, specials=parsed or self.specials == "error")
@@ -216,6 +216,6 @@ class BytePairTokenizer(Tokenizer):
             scheme,
             normalizes=normalizes,
             specials=parsed,
-            little=little,
+            small_steps=small_steps,
             large_windows=self.engine_name == "core",
         )
