@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.shards.format import Recognised, whole
+from shardmill.shards.format import Recognised, recognised
 from shardmill.shards.streams import StreamFormat
 from shardmill.shards.token_files import TokenFile
 
@@ -42,7 +42,7 @@ class Toy(StreamFormat):
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         if path.suffix != ".toy":
             return None
-        return whole(raw, TokenFile(path, int.from_bytes(path.read_bytes()[4:12], "little"), 12))
+        return recognised(raw, TokenFile(path, int.from_bytes(path.read_bytes()[4:12], "little"), 12))
 
 
 FORMAT = Toy()

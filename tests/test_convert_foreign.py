@@ -15,7 +15,7 @@ from shardmill.dataset.stored import Marked
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.shards import TokenFile, TokenFiles, format_named
-from shardmill.shards.token_files import Ends
+from shardmill.shards.token_files import EndsIndex
 from tests.corpus import write_jsonl
 from tests.datasets import EOT, make_dataset, with_eot
 from tests.foreign import (
@@ -184,7 +184,7 @@ def test_what_is_damaged_or_unknown_is_said(tmp_path: Path) -> None:
 def test_a_document_of_an_index_that_is_only_eot_keeps_its_end(tmp_path: Path) -> None:
     np.array([11, EOT, EOT, 12, EOT], np.uint16).tofile(tmp_path / "a.bin")
     tokens = TokenFiles([TokenFile(tmp_path / "a.bin", 5)], np.dtype(np.uint16))
-    index = Ends(tokens, [3], lambda file: np.array([2, 3, 5]))
+    index = EndsIndex(tokens, [3], lambda file: np.array([2, 3, 5]))
     rows, found = Marked(tokens, "after", EOT, index).stream("train", 0, tokens.read(0, 5), "before")
     assert found["train"].tolist() == [EOT, 11, EOT, EOT, 12]
     assert rows.length.tolist() == [2, 1, 2] and rows.closes.all()

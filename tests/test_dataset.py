@@ -102,7 +102,7 @@ def test_documents_are_found_with_few_counts_held(tmp_path: Path, monkeypatch: p
         for i in (0, 2999, 1234, 63, 64, 65, 17):
             assert np.array_equal(documents[i], made["train"][i])
         assert len(documents) == 3000
-        assert isinstance(documents._index, token_files.EndOfText) and len(documents._index._before) <= 10
+        assert isinstance(documents._index, token_files.EotIndex) and len(documents._index._before) <= 10
 
 
 def test_text_comes_back_from_a_document(tmp_path: Path) -> None:

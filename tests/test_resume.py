@@ -290,7 +290,7 @@ def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_d
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     options: dict[str, Any] = {"format": ["nanogpt", "shards"], "val": 0.2, "shard_tokens": 9_000}
     shardmill.prepare(source, tmp_path / "whole", **options)
-    for method in ("append", "settling", "position", "finish"):
+    for method in ("append", "prepare_sync", "position", "finish"):
         for call in (1, 2, 7):
             whole, calls = getattr(StreamOutput, method), itertools.count(1)
 

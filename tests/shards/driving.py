@@ -28,7 +28,7 @@ class Driven:
 
     def checkpoint(self, *, record: bool = True) -> None:
         position = self.output.position()
-        self.unrecorded += self.output.settling()()
+        self.unrecorded += self.output.prepare_sync()()
         if record:
             self.files += self.unrecorded
             self.unrecorded = []

@@ -13,7 +13,7 @@ import pytest
 import shardmill
 from shardmill.errors import OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.shards import SPLITS, foreseen, open_output
+from shardmill.shards import SPLITS, early_warnings, open_output
 from tests.shards.driving import SHARD, Driven
 
 
@@ -46,7 +46,7 @@ def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(
 def test_one_batch_may_fill_more_shards_than_a_process_may_open_files(format: str, tail: str, tmp_path: Path) -> None:
     run, ends = Driven(format, tmp_path / "out", tail=tail), np.arange(1, 21) * SHARD
     run.output.append("val", np.zeros(7, np.uint16), np.array([7]))
-    slow = run.output.settling()  # the thread that settles is still at its work when the batch comes
+    slow = run.output.prepare_sync()  # the syncing thread is still at work when the batch comes
     allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 60, allowed[1]))
     try:
@@ -99,13 +99,13 @@ def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path: Path) ->
 
 
 def test_what_follows_from_the_choice_of_formats_is_said_before_a_run_and_after_it(tmp_path: Path) -> None:
-    assert foreseen(["nanogpt", "llmc"]) == []
-    assert [sentence.split()[0] for sentence in foreseen(["npy"])] == ["OLMo-core"]
-    assert [sentence.split()[0] for sentence in foreseen(["npy", "llmc"])] == ["build-nanogpt", "OLMo-core"]
+    assert early_warnings(["nanogpt", "llmc"]) == []
+    assert [sentence.split()[0] for sentence in early_warnings(["npy"])] == ["OLMo-core"]
+    assert [sentence.split()[0] for sentence in early_warnings(["npy", "llmc"])] == ["build-nanogpt", "OLMo-core"]
     (tmp_path / "a.txt").write_text("Some words.")
     before = shardmill.inspect(tmp_path / "a.txt", format=["npy", "llmc"]).troubles
     made = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", format=["npy", "llmc"])
-    for sentence in foreseen(["npy", "llmc"]):
+    for sentence in early_warnings(["npy", "llmc"]):
         assert sentence in made.warnings
         assert sentence in [trouble.message for trouble in before]
 
@@ -119,10 +119,10 @@ def test_an_output_claims_files_of_its_own_name_only(format: str, name: str, tmp
         made.output.append(split, np.arange(3 * SHARD, dtype=np.uint16) % 9, np.array([3 * SHARD]))
     made.finish()
     files = [written.name for _, written in made.files]
-    assert made.output.foreign(files) == sorted(files)
+    assert made.output.matching_files(files) == sorted(files)
     without_name = format in ("nanogpt", "shards", "mds", "litdata", "olmo")
     for other in ("run222221", "run111112", "axb", "x", "web", "x_val", "00000", "000001", name + "0", name + "_train"):
-        claimed = open_output(format, tmp_path / "out", name=other, **order).foreign(files)
+        claimed = open_output(format, tmp_path / "out", name=other, **order).matching_files(files)
         assert claimed == (sorted(files) if without_name else [])
 
 

@@ -116,7 +116,7 @@ def test_files_of_others_are_left_alone_and_names_of_ours_are_seen(format: str, 
     run = whole_run(format, tmp_path / "out", documents(4))
     (run.folder / "notes.txt").write_text("mine")
     again = open_output(format, run.folder, name="web", dtype=np.dtype("uint16"), shard_tokens=SHARD)
-    assert again.foreign() == sorted(written.name for _, written in run.files)
+    assert again.matching_files() == sorted(written.name for _, written in run.files)
     again.restore(again.position(), set())
     assert list(contents(run.folder)) == ["notes.txt"]
 
@@ -255,5 +255,5 @@ def test_the_head_of_an_npy_shard_is_numpys_own(tokens: int, dtype: str) -> None
         expected, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (tokens,)}
     )
     npy = format_named("npy")
-    assert isinstance(npy, StreamFormat) and npy.head(tokens, np.dtype(dtype)) == expected.getvalue()
+    assert isinstance(npy, StreamFormat) and npy.header(tokens, np.dtype(dtype)) == expected.getvalue()
     assert len(expected.getvalue()) == 128

@@ -84,21 +84,21 @@ class RowsOutput(Output):
     def finish(self, wanted: tuple[str, ...]) -> None:
         self._finished = True
 
-    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
+    def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
         files, finished = dict(self._files), self._finished
         if finished:  # they get their names once
             self._files, self._finishing = {}, list(files.values())
 
-        def settle() -> list[tuple[str, Written]]:
+        def sync() -> list[tuple[str, Written]]:
             if finished:
                 return [
                     (_split_of(name), file.finish("index" if name == _ROWS else "")) for name, file in files.items()
                 ]
             for file in files.values():
-                file.settle()
+                file.sync()
             return []
 
-        return settle
+        return sync
 
     def close(self) -> None:
         for file in (*self._files.values(), *self._finishing):
@@ -138,9 +138,9 @@ class _CheckedFile:
                 self._crc = self._held = 0
             view = view[len(block) :]
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Sync all to the disk."""
-        self._file.settle(self._file.length)
+        self._file.sync(self._file.length)
 
     def finish(self, role: str = "") -> Written:
         """Append the checksums, sync, and give the file its name."""

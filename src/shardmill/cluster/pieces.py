@@ -114,16 +114,16 @@ def _write(
                 val += len(share.tokens) if share.split == "val" else 0
                 copied += share.tokens.nbytes
             if output.full >= _FULL:
-                files += _settled(output)
+                files += _synced(output)
             progress.update(Done(bytes=copied))
             if output.position()[piece.split][0] >= piece.stop:
                 break
         output.finish((piece.split,))
-        return files + _settled(output)
+        return files + _synced(output)
 
 
-def _settled(output: Output) -> list[Written]:
-    files = [written for _, written in output.settling()()]
+def _synced(output: Output) -> list[Written]:
+    files = [written for _, written in output.prepare_sync()()]
     output.recorded()
     return files
 

@@ -136,7 +136,7 @@ def plan_parts(
             return before
         place.create(_SOURCES, listed)
         if keep:  # otherwise the merge checks
-            destination.check_foreign(open_outputs(plan, destination.folder))
+            destination.check_conflicts(open_outputs(plan, destination.folder))
         written = Path(folder) / PLAN
         data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
         written.write_text(json.dumps(data))

@@ -16,7 +16,7 @@ from shardmill import arguments
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.run import MANIFEST, dataset_folder, each_output, read_manifest, splits_html
-from shardmill.shards import DocumentIndex, EndOfText, TokenFile, format_named
+from shardmill.shards import DocumentIndex, EotIndex, TokenFile, format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -257,7 +257,7 @@ def document_index(split: Split) -> DocumentIndex:
             place=str(data.folder),
             hint="prepare it without `--eot none`",
         )
-    return EndOfText(tokens, data.eot_id, data.eot)
+    return EotIndex(tokens, data.eot_id, data.eot)
 
 
 def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:

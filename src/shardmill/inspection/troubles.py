@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.errors import BudgetError
 from shardmill.sampling import NO_TEXT
-from shardmill.shards import FORMATS, foreseen, format_named
+from shardmill.shards import FORMATS, early_warnings, format_named
 from shardmill.storage import LARGEST_OBJECT
 from shardmill.units import show_bytes
 
@@ -70,7 +70,7 @@ def find_troubles(
         *_empty(report, sources),
         *_invalid(kinds),
         *_separator(report, kinds, options),
-        *[Trouble("reader", sentence) for sentence in foreseen(options.format)],
+        *[Trouble("reader", sentence) for sentence in early_warnings(options.format)],
         *_vocabulary(report),
     ]
     return sorted(found, key=lambda trouble: not trouble.stops)

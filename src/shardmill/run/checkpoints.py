@@ -47,7 +47,7 @@ class Checkpoints:
         """
         saved = saved_run.state if saved_run else None
         if saved_run is None:
-            self._destination.check_foreign(self._outputs)
+            self._destination.check_conflicts(self._outputs)
         elif saved:
             self.files = [(i, split, Written(**entry)) for i, split, entry in saved_run.files]
         self._destination.begin(facts, [written for _, _, written in self.files], self._outputs)
@@ -90,8 +90,8 @@ class Checkpoints:
         beside = [(file, file.length) for file in self.beside]
         # From here on the outputs assume that their full files get their names: record nothing if this fails.
         with self.step(final=sound):
-            settling = [output.settling() for output in self._outputs]
-            self._running = self._thread.submit(self._settle, settling, beside, saved, now)
+            syncs = [output.prepare_sync() for output in self._outputs]
+            self._running = self._thread.submit(self._sync, syncs, beside, saved, now)
         if now:
             self._wait()
 
@@ -114,16 +114,16 @@ class Checkpoints:
         if isinstance(why, (ShardmillError, Interrupted)) and why.kept is None:
             why.kept = kept
 
-    def _settle(
-        self, settling: list[Any], beside: list[tuple[PartialFile, int]], saved: dict[str, Any] | None, now: bool
+    def _sync(
+        self, syncs: list[Any], beside: list[tuple[PartialFile, int]], saved: dict[str, Any] | None, now: bool
     ) -> None:
-        done = [(i, split, written) for i, work in enumerate(settling) for split, written in work()]
+        done = [(i, split, written) for i, work in enumerate(syncs) for split, written in work()]
         self._destination.deliver([written for _, _, written in done])
         self.files += done
         if saved is None:
             return
         for file, length in beside:
-            file.settle(length)
+            file.sync(length)
         self._destination.record(self._entries, saved, now=now)
         for output in self._outputs:
             output.recorded()

@@ -102,10 +102,10 @@ class Destination:
         """The files that are there; None: look into the folder."""
         return None
 
-    def check_foreign(self, outputs: Sequence[Output]) -> None:
+    def check_conflicts(self, outputs: Sequence[Output]) -> None:
         """Raise OutputError when files that shardmill did not make have names that the outputs will use."""
         there = self.names()
-        if foreign := [name for output in outputs for name in output.foreign(there)]:
+        if foreign := [name for output in outputs for name in output.matching_files(there)]:
             raise OutputError(
                 f"files of another making are in the way: {', '.join(foreign[:3])}",
                 place=str(self.shown),
@@ -119,7 +119,7 @@ class Destination:
         """
         there = self.names()
         names = [*dataset_files(self.folder), REJECTS + PARTIAL]
-        names += [name for output in outputs for name in output.foreign(there)]
+        names += [name for output in outputs for name in output.matching_files(there)]
         # A manifest may come from an untrusted place.
         names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
         self._clear(facts, names)

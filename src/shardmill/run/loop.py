@@ -19,7 +19,7 @@ from shardmill.run.progress import Done, Progress
 from shardmill.run.record import RunRecord
 from shardmill.run.summary import Result
 from shardmill.run.writer import Writer
-from shardmill.shards import FORMATS, SPLITS, Output, foreseen
+from shardmill.shards import FORMATS, SPLITS, Output, early_warnings
 from shardmill.storage import Sources, refuse_second_reading, waiting_words, write_whole
 
 if TYPE_CHECKING:
@@ -190,4 +190,7 @@ def _warnings(outputs: list[Output], manifest: dict[str, Any]) -> tuple[str, ...
     """Problems that readers of the formats may have."""
     described = zip(outputs, each_output(manifest), strict=True)
     known = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
-    return (*foreseen(known), *(warning for output, one in described for warning in output.warnings(one["splits"])))
+    return (
+        *early_warnings(known),
+        *(warning for output, one in described for warning in output.warnings(one["splits"])),
+    )

@@ -187,7 +187,7 @@ class StoreDestination(Destination):
                     hint="the store was changed by something else; start anew with `--overwrite`",
                 )
         done = {written.name for written in complete}
-        mine = {name for output in outputs for name in output.foreign(there)}
+        mine = {name for output in outputs for name in output.matching_files(there)}
         self._store.delete(mine - done)
         self._outputs = outputs
         self._store.abort_uploads(self._owns)
@@ -268,7 +268,7 @@ class StoreDestination(Destination):
 
     def _owns(self, name: str) -> bool:
         """Whether an object of that name belongs to the dataset or to its working files."""
-        return name.startswith(f"{FOLDER}/") or any(output.foreign([name]) for output in self._outputs)
+        return name.startswith(f"{FOLDER}/") or any(output.matching_files([name]) for output in self._outputs)
 
     def _fresh(self, facts: Facts) -> dict[str, Any]:
         return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "parts": {}}

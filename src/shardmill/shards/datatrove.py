@@ -14,9 +14,9 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.format import Format, Recognised, whole
+from shardmill.shards.format import Format, Recognised, recognised
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
+from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
 from shardmill.storage import Written
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class DatatroveOutput(DocumentOutput):
         """Both files are as they should be; the metadata are added."""
         width, tokens = self.dtype.itemsize, shard.token_count
         with closing(self.create(shard.stem + ".ds.metadata")) as metadata:
-            metadata.append(f"{self._order.tokenizer}|{width}\n{tokens}\n{_for_people(tokens)}".encode())
+            metadata.append(f"{self._settings.tokenizer}|{width}\n{tokens}\n{_abbreviated(tokens)}".encode())
             return [
                 shard.tokens.finish(tokens),
                 shard.lengths.finish(0, role="index"),
@@ -42,7 +42,7 @@ class Datatrove(Format):
     name, eot, indexed, writer = "datatrove", "after", True, DatatroveOutput
     stem, endings = "{split}/{name}_{index:06}", (".ds", ".ds.index", ".ds.metadata")
 
-    def index(self, tokens: TokenFiles) -> Ends:
+    def index(self, tokens: TokenFiles) -> EndsIndex:
         paths = [_beside(file.path, ".index") for file in tokens.files]
         counts = [path.stat().st_size // 8 for path in paths]
 
@@ -50,16 +50,16 @@ class Datatrove(Format):
         def ends(i: int) -> NDArray[Any]:
             return np.memmap(paths[i], "<u8", "r", shape=(counts[i],)) if counts[i] else np.empty(0, "<u8")
 
-        return Ends(tokens, counts, ends)
+        return EndsIndex(tokens, counts, ends)
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         if path.suffix != ".ds":
             return None
-        said = _beside(path, ".metadata")
-        lines = said.read_bytes()[:4096].split(b"\n") if said.exists() else []
+        metadata = _beside(path, ".metadata")
+        lines = metadata.read_bytes()[:4096].split(b"\n") if metadata.exists() else []
         if len(lines) < 2 or lines[0][-2:] not in (b"|2", b"|4") or not lines[1].isdigit():
-            raise DamageError("the file's metadata are missing or damaged", place=str(said))
-        return whole(np.dtype(f"<u{lines[0][-1:].decode()}"), TokenFile(path, int(lines[1])))
+            raise DamageError("the file's metadata are missing or damaged", place=str(metadata))
+        return recognised(np.dtype(f"<u{lines[0][-1:].decode()}"), TokenFile(path, int(lines[1])))
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * width + 8 * documents + 30 * (tokens // shard_tokens + 2)
@@ -69,7 +69,7 @@ def _beside(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def _for_people(tokens: int) -> str:
+def _abbreviated(tokens: int) -> str:
     """1234567 → `1.23 MT`, as datatrove's own writer has it."""
     power = len(str(tokens)) - 1
     unit = ("", "k", "M", "G", "T", "P", "E")[power // 3]

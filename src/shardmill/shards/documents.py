@@ -12,7 +12,7 @@ import numpy as np
 
 from shardmill.errors import OutputError
 from shardmill.output_formats import SPLITS
-from shardmill.shards.format import Format, Order
+from shardmill.shards.format import Format, OutputSettings
 from shardmill.shards.output import FileOutput, Shard
 from shardmill.storage import PartialFile, Written
 
@@ -37,8 +37,8 @@ class DocumentOutput(FileOutput):
     cumulative: bool = False
     """The second file says where documents end in the first, instead of their lengths."""
 
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        super().__init__(kind, settings)
         self._closed = dict.fromkeys(SPLITS, 0)
         """1 for a split to which nothing will be appended."""
 
@@ -142,8 +142,8 @@ class RepackedOutput(DocumentOutput):
 
     length_dtype = np.dtype("<u4")
 
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        super().__init__(kind, settings)
         self._files: list[Written] = []
 
     @abstractmethod

@@ -17,7 +17,7 @@ from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
 
 
 @dataclass(frozen=True)
-class Order:
+class OutputSettings:
     """The settings of an output."""
 
     folder: Path
@@ -61,14 +61,14 @@ class Format:
     """Endings of the file of tokens, and of the files that are made beside it or from it."""
     train_from: int = 0
     """The number of the first train file."""
-    claims: tuple[str, ...] = ()
-    """Other names of its files, which another format may use too."""
+    shared_names: tuple[str, ...] = ()
+    """File names that another format may use too; two such formats cannot share a folder."""
     contiguous: bool = True
     """The tokens of a file are side by side, after a header."""
 
-    def output(self, order: Order) -> FileOutput:
-        """Return what writes the files. UsageError if the format's readers could not take them."""
-        return self.writer(self, order)
+    def output(self, settings: OutputSettings) -> FileOutput:
+        """Return the output that writes the files. UsageError if the format's readers could not read them."""
+        return self.writer(self, settings)
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> TokenFiles:
         """Return the tokens of some files, by their position."""
@@ -89,24 +89,24 @@ class Format:
         """Estimate the bytes of all files for so many tokens of `width` bytes."""
         return tokens * width
 
-    def foreseen(self, *, alone: bool) -> list[str]:
-        """Return sentences about problems that are known before the run; `alone`: in a folder of its own."""
+    def early_warnings(self, *, alone: bool) -> list[str]:
+        """Return warnings that are known before the run. `alone`: the format has a folder of its own."""
         return []
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-        """Return sentences about problems that its readers will have; `splits` as in the manifest."""
+        """Return warnings about what its readers cannot handle; `splits` as in the manifest."""
         return []
 
 
-def whole(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
+def recognised(dtype: np.dtype[Any], file: TokenFile) -> Recognised:
     """Describe a file that holds a header and tokens and nothing else; DamageError if its size is another."""
-    size, expected = file.path.stat().st_size, file.head + file.tokens * dtype.itemsize
+    size, expected = file.path.stat().st_size, file.header_bytes + file.tokens * dtype.itemsize
     if size != expected:
         raise DamageError(f"the file has {size:,} bytes where its head says {expected:,}", place=str(file.path))
     return Recognised(dtype, file)
 
 
-def headless(dtype: np.dtype[Any], path: Path) -> Recognised:
+def recognised_raw(dtype: np.dtype[Any], path: Path) -> Recognised:
     """Describe a file that holds nothing but tokens; DamageError if the last of them is not whole."""
     size = path.stat().st_size
     if size % dtype.itemsize:
@@ -120,19 +120,19 @@ def format_named(name: str) -> Format:
     return found
 
 
-def open_output(format: str, folder: Path, **order: Any) -> Output:
+def open_output(format: str, folder: Path, **settings: Any) -> Output:
     """Return the output of a format; nothing is written yet. `order`: the other fields of `Order`.
 
-    Raise UsageError if the format's readers could not take such files.
+    Raise UsageError if the format's readers could not read such files.
     """
-    return format_named(format).output(Order(folder, **order))
+    return format_named(format).output(OutputSettings(folder, **settings))
 
 
 def check_together(formats: Sequence[str]) -> None:
     """Raise UsageError if two formats would write files of one name into one folder."""
     claimed: dict[str, str] = {}
     for name in formats:
-        for file in format_named(name).claims:
+        for file in format_named(name).shared_names:
             if file in claimed:
                 raise UsageError(
                     f"`{claimed[file]}` and `{name}` both write a file `{file}`", hint="give each a folder of its own"
@@ -140,6 +140,6 @@ def check_together(formats: Sequence[str]) -> None:
             claimed[file] = name
 
 
-def foreseen(formats: Sequence[str]) -> list[str]:
-    """Return sentences about problems that follow from the choice of formats, if they are made in one folder."""
-    return [sentence for name in formats for sentence in format_named(name).foreseen(alone=len(formats) == 1)]
+def early_warnings(formats: Sequence[str]) -> list[str]:
+    """Return warnings that follow from the choice of formats, if they are made in one folder."""
+    return [sentence for name in formats for sentence in format_named(name).early_warnings(alone=len(formats) == 1)]

@@ -11,9 +11,9 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.shards.documents import RepackedOutput
-from shardmill.shards.format import Format, Order, Recognised, whole
+from shardmill.shards.format import Format, OutputSettings, Recognised, recognised
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
+from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ _CHUNKS = 2  # whose offsets are kept in memory
 
 
 class LitdataOutput(RepackedOutput):
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        self.dtype = np.dtype("<u2" if order.dtype.itemsize == 2 else "<i4")
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        super().__init__(kind, settings)
+        self.dtype = np.dtype("<u2" if settings.dtype.itemsize == 2 else "<i4")
         self._code = next(code for code, dtype in _CODES.items() if dtype == self.dtype)
-        self.file_tokens = min(order.shard_tokens, _LARGEST // self.dtype.itemsize)
+        self.file_tokens = min(settings.shard_tokens, _LARGEST // self.dtype.itemsize)
         self.longest = (_LARGEST - (1 << 29)) // self.dtype.itemsize
         self.per_document = -(-4 // self.dtype.itemsize)
 
@@ -67,14 +67,14 @@ class LitdataOutput(RepackedOutput):
 class Litdata(Format):
     name, eot, indexed, writer = "litdata", "after", True, LitdataOutput
     stem, endings = "{split}/chunk-0-{index}", (".tokens", ".tokens.lengths", ".bin")
-    claims = ("train/index.json", "val/index.json")
+    shared_names = ("train/index.json", "val/index.json")
 
-    def index(self, tokens: TokenFiles) -> Ends:
+    def index(self, tokens: TokenFiles) -> EndsIndex:
         counts = [int(tokens.read_bytes(i, 0, 4).view("<u4")[0]) for i in range(len(tokens.files))]
         for file, count in zip(tokens.files, counts, strict=True):
-            if file.head != 4 * (count + 2):
+            if file.header_bytes != 4 * (count + 2):
                 raise DamageError("the chunk's offsets do not fit its size", place=str(file.path))
-        return Ends(tokens, counts, lru_cache(_CHUNKS)(lambda i: _ends(tokens, i)))
+        return EndsIndex(tokens, counts, lru_cache(_CHUNKS)(lambda i: _ends(tokens, i)))
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         listed = path.with_name("index.json")
@@ -87,7 +87,7 @@ class Litdata(Format):
             tokens, items, dtype = int(entry["dim"]), int(entry["chunk_size"]), _CODES[int(code)]
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, StopIteration):
             raise DamageError(f"litData's index says nothing of tokens in `{path.name}`", place=str(listed)) from None
-        return whole(dtype, TokenFile(path, tokens, 4 * (items + 2)))
+        return recognised(dtype, TokenFile(path, tokens, 4 * (items + 2)))
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * width + 4 * documents + 200 * (tokens // shard_tokens + 3)
@@ -96,7 +96,7 @@ class Litdata(Format):
 def _ends(tokens: TokenFiles, i: int) -> NDArray[np.int64]:
     """Return where the documents of a chunk end, in tokens; DamageError if its offsets do not fit."""
     file, width = tokens.files[i], tokens.dtype.itemsize
-    offsets = tokens.read_bytes(i, 4, file.head - 4).view("<u4").astype(np.int64) - file.head
+    offsets = tokens.read_bytes(i, 4, file.header_bytes - 4).view("<u4").astype(np.int64) - file.header_bytes
     lengths = np.diff(offsets)
     if offsets[0] or offsets[-1] != file.tokens * width or (lengths < 0).any() or (lengths % width).any():
         raise DamageError("the chunk's offsets do not fit its tokens", place=str(file.path))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.format import Order, Recognised, whole
+from shardmill.shards.format import OutputSettings, Recognised, recognised
 from shardmill.shards.output import FileOutput
 from shardmill.shards.streams import StreamFormat, short_tails
 from shardmill.shards.token_files import TokenFile
@@ -27,43 +27,43 @@ class Llmc(StreamFormat):
     name, eot = "llmc", "before"
     stem, endings, train_from = "{name}_{split}_{index:06}", (".bin",), 1
 
-    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+    def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
 
-    def output(self, order: Order) -> FileOutput:
-        most = 2 * order.shard_tokens - 1 if order.tail == "merge" else order.shard_tokens
-        size = _HEAD + most * order.dtype.itemsize
+    def output(self, settings: OutputSettings) -> FileOutput:
+        most = 2 * settings.shard_tokens - 1 if settings.tail == "merge" else settings.shard_tokens
+        size = _HEAD + most * settings.dtype.itemsize
         if size > _LARGEST:
             raise UsageError(
                 f"a shard of {most:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
-                hint=f"set `--shard-tokens` to {1000 // order.dtype.itemsize}M or less",
+                hint=f"set `--shard-tokens` to {1000 // settings.dtype.itemsize}M or less",
             )
-        return super().output(order)
+        return super().output(settings)
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         with open(path, "rb") as file:
-            head = file.read(_HEAD)
+            header = file.read(_HEAD)
         for width, kind in _KINDS.items():
-            if path.suffix == ".bin" and len(head) == _HEAD and struct.unpack_from("<2i", head) == kind:
-                (tokens,) = struct.unpack_from("<I", head, 8)
-                return whole(np.dtype(f"<u{width}"), TokenFile(path, tokens, _HEAD))
+            if path.suffix == ".bin" and len(header) == _HEAD and struct.unpack_from("<2i", header) == kind:
+                (tokens,) = struct.unpack_from("<I", header, 8)
+                return recognised(np.dtype(f"<u{width}"), TokenFile(path, tokens, _HEAD))
         return None
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-        said = short_tails(splits, "llm.c's loader")
+        warnings = short_tails(splits, "llm.c's loader")
         if len(splits["train"]["files"]) < 2:
-            said.append("modded-nanogpt needs at least two train shards, and there is one: see `--shard-tokens`")
+            warnings.append("modded-nanogpt needs at least two train shards, and there is one: see `--shard-tokens`")
         val = next((file["tokens"] for file in splits.get("val", {"files": []})["files"]), 0)
         if val < _VAL_TOKENS:
-            said.append(
+            warnings.append(
                 f"modded-nanogpt needs {_VAL_TOKENS:,} tokens in the first val file, and there are {val:,}: see "
                 "`--val` and `--shard-tokens`"
             )
         if eot != "before":
-            said.append("llm.c and modded-nanogpt expect the end-of-text token before each document: see `--eot`")
+            warnings.append("llm.c and modded-nanogpt expect the end-of-text token before each document: see `--eot`")
         if dtype.itemsize != 2:
-            said.append("modded-nanogpt reads 16-bit tokens only; these are 32-bit")
-        return said
+            warnings.append("modded-nanogpt reads 16-bit tokens only; these are 32-bit")
+        return warnings
 
 
 FORMAT = Llmc()

@@ -11,9 +11,9 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.shards.documents import RepackedOutput
-from shardmill.shards.format import Format, Order
+from shardmill.shards.format import Format, OutputSettings
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import Ends, OpenFile, TokenFile, TokenFiles, frozen
+from shardmill.shards.token_files import EndsIndex, OpenFile, TokenFile, TokenFiles, read_only
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ _HEADER = 4 + 1 + 4  # bytes before a sample's tokens at most: its size, the kin
 
 
 class MdsOutput(RepackedOutput):
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        width = order.dtype.itemsize
-        self.file_tokens = min(order.shard_tokens, _SIZE_LIMIT // width)
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        super().__init__(kind, settings)
+        width = settings.dtype.itemsize
+        self.file_tokens = min(settings.shard_tokens, _SIZE_LIMIT // width)
         self.per_document = -(-(_HEADER + 4) // width)
         self.longest = ((1 << 32) - 2 * _SIZE_LIMIT) // width
         self._config = {
-            "column_encodings": [f"ndarray:{order.dtype.name}"],
+            "column_encodings": [f"ndarray:{settings.dtype.name}"],
             "column_names": ["tokens"],
             "column_sizes": [None],
             "compression": None,
@@ -87,15 +87,15 @@ class MdsOutput(RepackedOutput):
 class Mds(Format):
     name, eot, indexed, contiguous, writer = "mds", "after", True, False, MdsOutput
     stem, endings = "{split}/shard.{index:05}", (".tokens", ".tokens.lengths", ".mds")
-    claims = ("train/index.json", "val/index.json")
+    shared_names = ("train/index.json", "val/index.json")
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> MdsFiles:
         return MdsFiles(files, dtype)
 
-    def index(self, tokens: TokenFiles) -> Ends:
+    def index(self, tokens: TokenFiles) -> EndsIndex:
         assert isinstance(tokens, MdsFiles)
         counts = [int(np.frombuffer(tokens.read_bytes(i, 0, 4), "<u4")[0]) for i in range(len(tokens.files))]
-        return Ends(tokens, counts, tokens.ends)
+        return EndsIndex(tokens, counts, tokens.ends)
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * width + 11 * documents + 700 * (tokens * width // _SIZE_LIMIT + 2)
@@ -144,7 +144,7 @@ class MdsFiles(TokenFiles):
 
     def view(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy: the tokens do not lie side by side."""
-        return frozen(self.read(start, stop))
+        return read_only(self.read(start, stop))
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
         ends, offsets, width = self.ends(i), self._offsets(i), self.dtype.itemsize

@@ -12,16 +12,19 @@ import struct
 from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.errors import DamageError, UsageError
 from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.format import Format, Order, Recognised, whole
+from shardmill.shards.format import Format, OutputSettings, Recognised, recognised
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
+from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 HEAD = struct.Struct("<9sQBQQ")
 MAGIC = b"MMIDIDX\0\0"
@@ -34,10 +37,10 @@ class MegatronOutput(DocumentOutput):
     longest = (1 << 31) - 1
     length_dtype = np.dtype("<i4")
 
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        self.dtype = _dtype(order.vocab_size, order.dtype.itemsize)
-        if len(order.splits) == 1:
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        super().__init__(kind, settings)
+        self.dtype = _dtype(settings.vocab_size, settings.dtype.itemsize)
+        if len(settings.splits) == 1:
             self._stem = "{name}_text_document"
 
     def complete(self, shard: Shard) -> list[Written]:
@@ -66,10 +69,10 @@ class Megatron(Format):
     name, eot, sharded, indexed, writer = "megatron", "after", False, True, MegatronOutput
     stem, endings = "{name}-{split}_text_document", (".bin", ".bin.lengths", ".idx")
 
-    def index(self, tokens: TokenFiles) -> Ends:
+    def index(self, tokens: TokenFiles) -> EndsIndex:
         paths = [file.path.with_suffix(".idx") for file in tokens.files]
         counts = [_read_head(path)[2] for path in paths]
-        return Ends(tokens, counts, lru_cache(_OPEN)(lambda i: _DocumentEnds(paths[i], tokens.dtype.itemsize)))
+        return EndsIndex(tokens, counts, lru_cache(_OPEN)(lambda i: _DocumentEnds(paths[i], tokens.dtype.itemsize)))
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         index = path.with_suffix(".idx")
@@ -79,7 +82,7 @@ class Megatron(Format):
         if code not in CODES:
             raise UsageError(f"Megatron's type {code} is not one for tokens here", hint=str(index))
         ends = _DocumentEnds(index, CODES[code].itemsize)
-        return whole(CODES[code], TokenFile(path, int(ends[len(ends) - 1]) if len(ends) else 0))
+        return recognised(CODES[code], TokenFile(path, int(ends[len(ends) - 1]) if len(ends) else 0))
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * _dtype(vocab_size, width).itemsize + 20 * documents + 2 * 42
@@ -99,20 +102,25 @@ class _DocumentEnds:
         data, at = np.asarray(np.memmap(path, np.uint8, "r")), HEAD.size
         self._lengths = data[at : at + 4 * sequences].view("<i4")
         self._offsets = data[at + 4 * sequences : at + 12 * sequences].view("<i8")
-        self._behind = data[at + 12 * sequences :][8 : 8 * (documents + 1)].view("<i8")
+        self._next_sequence = data[at + 12 * sequences :][8 : 8 * (documents + 1)].view("<i8")
         """The number of the sequence after each document."""
 
     def __len__(self) -> int:
-        return len(self._behind)
+        return len(self._next_sequence)
 
     def __getitem__(self, which: int | slice) -> Any:
-        """One end; or those of a slice of documents without repetition, all of which must be beyond 0."""
-        behind, most, many = self._behind[which], len(self._lengths), isinstance(which, slice)
-        if (len(behind) and not 0 < behind.min() <= behind.max() <= most) if many else not 0 <= behind <= most:
+        """One end; or those of a slice of documents without repetition, none of which may be 0."""
+        if isinstance(which, slice):
+            following = self._next_sequence[which]
+            self._check(following, least=1)
+            return np.unique(self._end(following - 1))
+        following = self._next_sequence[which]
+        self._check(np.array([following]), least=0)
+        return self._end(following - 1) if following else 0
+
+    def _check(self, following: NDArray[np.int64], least: int) -> None:
+        if len(following) and not least <= following.min() <= following.max() <= len(self._lengths):
             raise DamageError("Megatron's index is damaged", place=str(self._path))
-        if many:
-            return np.unique(self._end(behind - 1))
-        return self._end(behind - 1) if behind else 0
 
     def _end(self, sequences: Any) -> Any:
         return self._offsets[sequences] // self._width + self._lengths[sequences]

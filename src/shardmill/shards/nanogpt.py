@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.shards.format import Recognised, headless
+from shardmill.shards.format import Recognised, recognised_raw
 from shardmill.shards.streams import StreamFormat
 
 _BLOCK = 1_024
@@ -18,21 +18,21 @@ class Nanogpt(StreamFormat):
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         """Any `.bin` that no other format knows: it has no header."""
-        return headless(raw, path) if path.suffix == ".bin" else None
+        return recognised_raw(raw, path) if path.suffix == ".bin" else None
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
         """nanoGPT reads all files as 16 bits, and draws windows of a block."""
-        said = []
+        warnings = []
         if dtype.itemsize != 2:
-            said.append(
+            warnings.append(
                 f"the tokens are {dtype.name}, since the vocabulary is large; nanoGPT reads uint16 unless you change it"
             )
         for split, described in splits.items():
             if 0 < described["tokens"] <= _BLOCK:
-                said.append(
+                warnings.append(
                     f"{split} has {described['tokens']:,} tokens; nanoGPT needs more than its block size ({_BLOCK:,})"
                 )
-        return said
+        return warnings
 
 
 FORMAT = Nanogpt()

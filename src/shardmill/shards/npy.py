@@ -10,7 +10,7 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.output_formats import SPLITS
-from shardmill.shards.format import Recognised, whole
+from shardmill.shards.format import Recognised, recognised
 from shardmill.shards.streams import StreamFormat, short_tails
 from shardmill.shards.token_files import TokenFile
 
@@ -24,7 +24,7 @@ class Npy(StreamFormat):
     name, eot = "npy", "before"
     stem, endings, train_from = "{name}_{split}_{index:06}", (".npy",), 1
 
-    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+    def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         shape = f"{{'descr': '<u{dtype.itemsize}', 'fortran_order': False, 'shape': ({tokens},), }}"
         return _MAGIC + b"\x01\x00\x76\x00" + shape.ljust(117).encode() + b"\n"
 
@@ -40,26 +40,26 @@ class Npy(StreamFormat):
             array = _ARRAY.fullmatch(file.read(min(length, 1 << 16)))
         if start[6:8] not in (b"\x01\x00", b"\x02\x00") or array is None:
             raise DamageError("the file is not an array of tokens as NumPy writes it", place=str(path))
-        return whole(np.dtype(array[1].decode()), TokenFile(path, int(array[2]), 8 + wide + length))
+        return recognised(np.dtype(array[1].decode()), TokenFile(path, int(array[2]), 8 + wide + length))
 
-    def foreseen(self, *, alone: bool) -> list[str]:
+    def early_warnings(self, *, alone: bool) -> list[str]:
         crowded = (
             "build-nanogpt takes every file with `train` or `val` in its name, those of the other formats too: give "
             "npy a folder of its own"
         )
-        said = "OLMo-core reads `.npy` files without a head: use `-f olmo` for it"
-        return [said] if alone else [crowded, said]
+        olmo = "OLMo-core reads `.npy` files without a head: use `-f olmo` for it"
+        return [olmo] if alone else [crowded, olmo]
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
-        said = short_tails(splits, "build-nanogpt's loader")
+        warnings = short_tails(splits, "build-nanogpt's loader")
         for split, described in splits.items():
             for file in described["files"][:1]:
-                said += [
+                warnings += [
                     f"build-nanogpt will take {file['name']} for {other}, since that word is in its name: see `--name`"
                     for other in SPLITS
                     if other != split and other in file["name"]
                 ]
-        return said
+        return warnings
 
 
 FORMAT = Npy()

@@ -18,9 +18,9 @@ import pyarrow.csv as pa_csv
 
 from shardmill.errors import DamageError
 from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.format import Format, Recognised, headless
+from shardmill.shards.format import Format, Recognised, recognised_raw
 from shardmill.shards.output import Shard
-from shardmill.shards.token_files import Ends, TokenFile, TokenFiles
+from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
@@ -63,20 +63,20 @@ class Olmo(Format):
     name, eot, indexed, writer = "olmo", "after", True, OlmoOutput
     stem, endings = "{split}/part-0-{index:05}", (".npy", ".npy.lengths", ".csv.gz")
 
-    def index(self, tokens: TokenFiles) -> Ends | None:
+    def index(self, tokens: TokenFiles) -> EndsIndex | None:
         # A file without a list was made by another tool: then the end-of-text tokens tell.
         if not all(_list_of(file.path).exists() for file in tokens.files):
             return None
         files = tokens.files
         counts = [sum(block.count(b"\n") for block in _read_blocks(file.path)) for file in files]
-        return Ends(tokens, counts, lru_cache(_FILES)(lambda i: _ends(files[i])))
+        return EndsIndex(tokens, counts, lru_cache(_FILES)(lambda i: _ends(files[i])))
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         """A `.npy` that is not one of NumPy's."""
         with open(path, "rb") as file:
             if path.suffix != ".npy" or file.read(6) == b"\x93NUMPY":
                 return None
-        return headless(raw, path)
+        return recognised_raw(raw, path)
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         within = max(1, min(tokens, shard_tokens))  # positions are counted in a file; most have as many digits as it
@@ -97,8 +97,8 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
     try:
         with gzip.open(_list_of(path)) as file:
             yield from iter(lambda: file.read(1 << 20), b"")
-    except (OSError, EOFError, zlib.error) as why:
-        raise DamageError(f"the list of documents cannot be read: {why}", place=str(_list_of(path))) from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise DamageError(f"the list of documents cannot be read: {error}", place=str(_list_of(path))) from None
 
 
 def _ends(file: TokenFile) -> NDArray[np.int64]:
@@ -111,8 +111,8 @@ def _ends(file: TokenFile) -> NDArray[np.int64]:
         wanted = pa_csv.ConvertOptions(column_types={"f1": pa.int64()}, include_columns=["f1"])
         columns = pa_csv.ReadOptions(autogenerate_column_names=True)
         ends: NDArray[Any] = pa_csv.read_csv(pa.BufferReader(text), columns, convert_options=wanted)["f1"].to_numpy()
-    except (pa.ArrowInvalid, ValueError) as why:
-        raise DamageError(f"the list of documents cannot be read: {why}", place=place) from None
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise DamageError(f"the list of documents cannot be read: {error}", place=place) from None
     if np.isnan(ends).any() or (np.diff(ends) < 0).any() or ends[-1] != file.tokens:
         raise DamageError("the list of documents does not fit the tokens", place=place)
     return np.asarray(ends, np.int64)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shardmill.shards.format import Format, Order
+    from shardmill.shards.format import Format, OutputSettings
 
 
 _OPEN = 8  # full shards; more of them are closed until they get their names
@@ -27,12 +27,12 @@ _OPEN = 8  # full shards; more of them are closed until they get their names
 class Output(ABC):
     """All files of one format, for all splits.
 
-    One thread appends and takes positions. Another runs the functions that `settling` returns, at the same time.
+    One thread appends and asks for positions. Another runs the functions that `prepare_sync` returns, at the same time.
     """
 
     format: str
     eot: str
-    """Where the end-of-text token stands: after, before or none."""
+    """Position of the end-of-text token: after, before or none."""
     dtype: np.dtype[Any]
     file_tokens: int = 0
     """Tokens after which a file ends; 0: there is one file per split."""
@@ -47,7 +47,7 @@ class Output(ABC):
 
     @abstractmethod
     def finish(self, wanted: tuple[str, ...]) -> None:
-        """End every open file. Each split in `wanted` gets a file even if it has no tokens. `settling` follows."""
+        """End every open file. Each split in `wanted` gets a file even if it has no tokens. `prepare_sync` follows."""
 
     @property
     def full(self) -> int:
@@ -59,8 +59,8 @@ class Output(ABC):
         """Tokens at the end of each split that `--tail drop` left out of the files."""
         return {}
 
-    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
-        """Return those of the given names, or of the files in the folder, that this output would use."""
+    def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
+        """Return those of `names`, or of the files in the folder, that are file names of this output."""
         return []
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
@@ -79,18 +79,18 @@ class Output(ABC):
     def adopt(self, files: Collection[Written]) -> None:
         """Take over complete files of this output that another process has written."""
 
-    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
+    def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
         """Return a function that syncs what was written so far, and returns the completed files with their splits."""
         return list
 
     def recorded(self) -> None:
         """Remove what only an earlier position needed.
 
-        Called by the thread that settles, after the journal's line for the settled position is on disk.
+        Called by the syncing thread, after the journal's line for the synced position is on disk.
         """
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        """Return sentences about problems that the format's readers will have; `splits` as in the manifest."""
+        """Return warnings about what the format's readers cannot handle; `splits` as in the manifest."""
         return []
 
     def close(self) -> None:
@@ -123,18 +123,18 @@ class Shard:
 class FileOutput(Output):
     """An output that writes shards into a folder."""
 
-    def __init__(self, kind: Format, order: Order) -> None:
-        self._kind, self._order, self.folder, self._stem = kind, order, order.folder, kind.stem
-        self.dtype = order.dtype.newbyteorder("<")
-        self.format, self.eot = kind.name, order.eot or kind.eot
-        self.file_tokens = order.shard_tokens if kind.sharded else 0
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        self._kind, self._settings, self.folder, self._stem = kind, settings, settings.folder, kind.stem
+        self.dtype = settings.dtype.newbyteorder("<")
+        self.format, self.eot = kind.name, settings.eot or kind.eot
+        self.file_tokens = settings.shard_tokens if kind.sharded else 0
         self._index = dict.fromkeys(SPLITS, 0)
         self._open: dict[str, Shard] = {}
         self._full: list[Shard] = []
-        self._settling: list[Shard] = []
-        self._followed: list[Shard] = []
-        """Shards that the thread that settles may be reading, because they were growing when it was given its work."""
-        self._left: list[Shard] = []
+        self._syncing: list[Shard] = []
+        self._growing_at_sync: list[Shard] = []
+        """Shards that the syncing thread may be reading, because they were growing when `prepare_sync` was called."""
+        self._unneeded: list[Shard] = []
         """Shards that are not needed any more."""
         self._ended_splits: list[str] = []
         self._obsolete: list[PartialFile] = []
@@ -149,7 +149,7 @@ class FileOutput(Output):
         return []
 
     def discard(self, file: PartialFile) -> None:
-        """Delete a file as soon as the present position is recorded. Called by the thread that settles."""
+        """Delete a file as soon as the present position is recorded. Called by the syncing thread."""
         file.close()
         self._obsolete.append(file)
 
@@ -163,8 +163,8 @@ class FileOutput(Output):
 
     def open_shard(self, split: str, index: int, *keep: int) -> Shard:
         """Create the files of a shard, or reopen each with so many of its first bytes. Not in `only`: count them."""
-        number = index + self._order.first + (self._kind.train_from if split == "train" else 0)
-        stem = self._stem.format(name=self._order.name, split=split, index=number)
+        number = index + self._settings.first + (self._kind.train_from if split == "train" else 0)
+        stem = self._stem.format(name=self._settings.name, split=split, index=number)
         files: list[PartialFile] = []
         for name, size in zip((stem + ending for ending in self._kind.endings), keep, strict=False):
             written = self.only is None or index in self.only.get(split, ())
@@ -175,39 +175,39 @@ class FileOutput(Output):
     def full(self) -> int:
         return len(self._full)
 
-    def foreign(self, names: Iterable[str] | None = None) -> list[str]:
+    def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
         if self.only is not None:  # files with its names were written by other processes
             return []
         owned = self._owned()
         names = self._names_in_folder() if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
-    def settling(self) -> Callable[[], list[tuple[str, Written]]]:
+    def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
         full, self._full = self._full, []
-        self._settling = full
-        left, self._left = self._left, []
+        self._syncing = full
+        unneeded, self._unneeded = self._unneeded, []
         ended, self._ended_splits = self._ended_splits, []
-        self._followed = self._growing()
-        lengths = [(file, file.length) for shard in self._followed for file in shard.files]
+        self._growing_at_sync = self._growing()
+        lengths = [(file, file.length) for shard in self._growing_at_sync for file in shard.files]
 
-        def settle() -> list[tuple[str, Written]]:
+        def sync() -> list[tuple[str, Written]]:
             mine = [shard for shard in full if shard.tokens.written]
             done = [(shard.split, written) for shard in mine for written in self.complete(shard)]
             if self.only is None:
                 done += [(split, written) for split in ended for written in self.complete_split(split)]
             for file, length in lengths:
-                file.settle(length)
-            for file in (file for shard in left for file in shard.files):
+                file.sync(length)
+            for file in (file for shard in unneeded for file in shard.files):
                 self.discard(file)  # not earlier: an earlier function of this kind may have been using it
             return done
 
-        return settle
+        return sync
 
     def end_shard(self, shard: Shard) -> None:
         """Nothing will be appended to a shard: it waits for its name."""
         self._full.append(shard)
         # One batch may fill thousands of tiny shards, and a process may have only some hundred files open.
-        if len(self._full) > _OPEN and all(shard is not followed for followed in self._followed):
+        if len(self._full) > _OPEN and all(shard is not growing for growing in self._growing_at_sync):
             for file in shard.files:
                 file.close()
 
@@ -219,7 +219,7 @@ class FileOutput(Output):
         return [] if self.only is not None else self._kind.warnings(splits, self.dtype, self.eot)
 
     def close(self) -> None:
-        for shard in (*self._growing(), *self._full, *self._settling, *self._left):
+        for shard in (*self._growing(), *self._full, *self._syncing, *self._unneeded):
             for file in shard.files:
                 file.close()
 
@@ -230,16 +230,16 @@ class FileOutput(Output):
     def _remove_others(self, complete: Collection[Written]) -> None:
         """Delete files with this output's names that came after the position from which it continues."""
         growing = {file.name + PARTIAL for shard in self._growing() for file in shard.files}
-        for name in set(self.foreign()) - growing - {written.name for written in complete}:
+        for name in set(self.matching_files()) - growing - {written.name for written in complete}:
             with writing_to(self.folder / name):
                 os.unlink(self.folder / name)
 
     def _owned(self) -> re.Pattern[str]:
         """A pattern that matches every file name that this output can make."""
-        fields = {"{name}": re.escape(self._order.name), "{split}": f"(?:{'|'.join(SPLITS)})"}
+        fields = {"{name}": re.escape(self._settings.name), "{split}": f"(?:{'|'.join(SPLITS)})"}
         fields |= {"{index}": r"\d+", "{index:05}": r"\d{5,}", "{index:06}": r"\d{6,}"}
         stem = "".join(fields.get(part, re.escape(part)) for part in re.split(r"({.*?})", self._stem))
-        names = [*(stem + re.escape(ending) for ending in self._kind.endings), *map(re.escape, self._kind.claims)]
+        names = [*(stem + re.escape(ending) for ending in self._kind.endings), *map(re.escape, self._kind.shared_names)]
         return re.compile("|".join(names))
 
     def _names_in_folder(self) -> Iterator[str]:

@@ -30,7 +30,7 @@ class Foreign:
     paths: list[Path]
 
     def find_eot(self, eot: int) -> str:
-        """Guess where the end-of-text token is in files that do not say it: after, before or none."""
+        """Detect where the end-of-text token is: after, before or none. The files themselves do not say it."""
         firsts, lasts, inside = [], [], False
         for split, tokens in self.splits.items():
             index = self.indices.get(split)
@@ -70,8 +70,8 @@ def find_foreign(path: Path, raw: np.dtype[Any]) -> Foreign:
         )
     kinds = {(name, one.dtype) for name, one in found.values()}
     if len(kinds) > 1:
-        said = ", ".join(sorted(f"{name} of {dtype.name}" for name, dtype in kinds))
-        raise UsageError(f"`{path}` holds token files of several kinds: {said}", hint="give each kind a folder")
+        listed = ", ".join(sorted(f"{name} of {dtype.name}" for name, dtype in kinds))
+        raise UsageError(f"`{path}` holds token files of several kinds: {listed}", hint="give each kind a folder")
     ((name, dtype),) = kinds
     kind = format_named(name)
     splits: dict[str, list[Any]] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.output_formats import SPLITS
-from shardmill.shards.format import Format, Order
+from shardmill.shards.format import Format, OutputSettings
 from shardmill.shards.output import FileOutput, Shard
 from shardmill.storage import Written
 
@@ -28,10 +28,10 @@ class StreamOutput(FileOutput):
 
     _kind: StreamFormat
 
-    def __init__(self, kind: Format, order: Order) -> None:
-        super().__init__(kind, order)
-        self._tail = order.tail if kind.sharded else "keep"
-        self._head = len(self._kind.head(1, order.dtype))
+    def __init__(self, kind: Format, settings: OutputSettings) -> None:
+        super().__init__(kind, settings)
+        self._tail = settings.tail if kind.sharded else "keep"
+        self._header_size = len(self._kind.header(1, settings.dtype))
         self._dropped = dict.fromkeys(SPLITS, 0)
         self._waiting: dict[str, Shard] = {}
         """The last full shard of each split, if a short one may be appended to it."""
@@ -72,8 +72,8 @@ class StreamOutput(FileOutput):
         return {split: count for split, count in self._dropped.items() if count}
 
     def complete(self, shard: Shard) -> list[Written]:
-        head = self._kind.head(shard.token_count, self.dtype) if self._head else b""
-        return [shard.tokens.finish(shard.token_count, head)]
+        header = self._kind.header(shard.token_count, self.dtype) if self._header_size else b""
+        return [shard.tokens.finish(shard.token_count, header)]
 
     def finish(self, wanted: tuple[str, ...]) -> None:
         for split in SPLITS:
@@ -83,10 +83,10 @@ class StreamOutput(FileOutput):
             shard = self._open.get(split)
             if shard and not first and self._tail == "drop":
                 self._dropped[split] += shard.token_count
-                self._left.append(self._open.pop(split))
+                self._unneeded.append(self._open.pop(split))
             elif shard and not first and self._tail == "merge" and shard.tokens.written:
                 self._merge(shard, self._waiting[split])
-                self._left.append(self._open.pop(split))
+                self._unneeded.append(self._open.pop(split))
             elif shard:
                 self._end(split)
             if split in self._waiting:
@@ -97,15 +97,15 @@ class StreamOutput(FileOutput):
 
     def _shard(self, split: str, index: int, tokens: int = 0) -> Shard:
         """A shard with so many tokens already written."""
-        shard = self.open_shard(split, index, self._head + tokens * self.dtype.itemsize if tokens else 0)
+        shard = self.open_shard(split, index, self._header_size + tokens * self.dtype.itemsize if tokens else 0)
         shard.token_count = tokens
         return shard
 
     def _begin(self, split: str) -> Shard:
         shard = self._open[split] = self._shard(split, self._index[split])
-        if self._head:
+        if self._header_size:
             # Right for every shard but the last, so that the hash need not be computed twice.
-            shard.tokens.append(self._kind.head(self.file_tokens or 1, self.dtype))
+            shard.tokens.append(self._kind.header(self.file_tokens or 1, self.dtype))
         return shard
 
     def _end(self, split: str) -> None:
@@ -119,7 +119,7 @@ class StreamOutput(FileOutput):
             self.end_shard(shard)
 
     def _merge(self, tail: Shard, to: Shard) -> None:
-        at = self._head
+        at = self._header_size
         while at < tail.tokens.length:
             block = tail.tokens.read(at, min(_COPY, tail.tokens.length - at))
             to.tokens.append(block)
@@ -132,29 +132,29 @@ class StreamFormat(Format):
 
     writer = StreamOutput
 
-    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+    def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         """Return the header of a file with so many tokens; its size does not depend on the number."""
         return b""
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         shards = -(-tokens // shard_tokens) + 1  # and one of val
-        return tokens * width + shards * len(self.head(1, np.dtype(f"<u{width}")))
+        return tokens * width + shards * len(self.header(1, np.dtype(f"<u{width}")))
 
 
 def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
     """Warn about shards with less than one step of a common training run: the last of a split, or of a part."""
-    said = []
+    warnings = []
     for split, described in splits.items():
         files = [file for file in described["files"] if not file.get("role")]
         short = min(reversed(files), key=lambda file: file["tokens"], default=None)
         if short is not None and short["tokens"] < _STEP:
             which = f"the last {split} shard" if short is files[-1] else f"a {split} shard"
-            way = ""
+            hint = ""
             if len(files) > 1:
                 shorter = short["tokens"] < files[0]["tokens"]
-                way = ": see `--tail merge` and `--tail drop`" if shorter else ": see `--shard-tokens`"
-            said.append(
+                hint = ": see `--tail merge` and `--tail drop`" if shorter else ": see `--shard-tokens`"
+            warnings.append(
                 f"{which}, {short['name']}, has {short['tokens']:,} tokens; {reader} needs more than batch × block × "
-                f"processes in each{way}"
+                f"processes in each{hint}"
             )
-    return said
+    return warnings

@@ -31,7 +31,7 @@ class TokenFile:
 
     path: Path
     tokens: int
-    head: int = 0
+    header_bytes: int = 0
 
 
 class OpenFile:
@@ -98,13 +98,13 @@ class TokenFiles:
         """Return some tokens, read-only: a view of the memory map if they are in one file, else a copy."""
         i = bisect_right(self.starts, start) - 1
         if start >= stop or stop > self.starts[i + 1]:
-            return frozen(self.read(start, stop))
+            return read_only(self.read(start, stop))
         return self._map(i)[start - self.starts[i] : stop - self.starts[i]]
 
     def fill(self, i: int, within: int, out: NDArray[Any]) -> None:
         """Fill an array with tokens of one file."""
         stored = out if out.dtype == self.dtype else np.empty(len(out), self.dtype)
-        self.opened(i).fill(self.files[i].head + within * self.dtype.itemsize, stored.view(np.uint8))
+        self.opened(i).fill(self.files[i].header_bytes + within * self.dtype.itemsize, stored.view(np.uint8))
         if stored is not out:
             out[:] = stored
 
@@ -118,10 +118,10 @@ class TokenFiles:
 def _map(file: TokenFile, dtype: np.dtype[Any]) -> NDArray[Any]:
     with open(file.path, "rb") as handle:
         mapped = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, dtype, file.tokens, file.head)
+    return np.frombuffer(mapped, dtype, file.tokens, file.header_bytes)
 
 
-def frozen(array: NDArray[Any]) -> NDArray[Any]:
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
     """Make an array read-only and return it."""
     array.flags.writeable = False
     return array
@@ -140,7 +140,7 @@ class DocumentIndex(Protocol):
         """Return where documents end from `start` to `stop`; `tokens` are those between them."""
 
 
-class EndOfText:
+class EotIndex:
     """Documents between end-of-text tokens. Text before the first or after the last counts if it is not empty.
 
     The number of end-of-text tokens is kept for each block of tokens, and a block is searched again when it is needed.
@@ -155,7 +155,7 @@ class EndOfText:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        return EndOfText, (self._tokens, self._eot, self._where)
+        return EotIndex, (self._tokens, self._eot, self._where)
 
     def __len__(self) -> int:
         with self._lock:
@@ -199,7 +199,7 @@ class EndOfText:
         return np.flatnonzero(self._tokens.read(start, stop) == self._eot) + start
 
 
-class Ends:
+class EndsIndex:
     """Documents by where they end in each file."""
 
     def __init__(self, tokens: TokenFiles, counts: list[int], ends: Callable[[int], Any]) -> None:

@@ -56,7 +56,7 @@ class StoredBytes(ABC):
 class PartialFile:
     """A file that grows as `NAME.partial`.
 
-    One thread appends; another may `settle` what has been appended: it reads the file behind the writer, so that
+    One thread appends; another may `sync` what has been appended: it reads the file after the writer, so that
     hashing costs the writer nothing and a resumed run hashes what was there before in the same way.
     """
 
@@ -114,7 +114,7 @@ class PartialFile:
             file.seek(start)
             return file.read(size)
 
-    def settle(self, length: int) -> None:
+    def sync(self, length: int) -> None:
         """Hash the first `length` bytes, as far as they are not hashed yet, and sync them to the disk."""
         with writing_to(self._partial):
             self._follow(length)
@@ -173,7 +173,7 @@ class UnwrittenFile(PartialFile):
     def append(self, data: NDArray[Any] | bytes | StoredBytes) -> None:
         self.length += len(data) if isinstance(data, bytes) else data.nbytes
 
-    def settle(self, length: int) -> None:
+    def sync(self, length: int) -> None:
         pass
 
     def close(self) -> None:
