@@ -18,7 +18,7 @@ from shardmill.errors import DamageError
 from shardmill.run.manifest import SourceLines, json_line, manifest_json, parse_manifest
 from shardmill.run.plan import SourceFacts, differences, facts_json, fingerprint, read_facts
 from shardmill.storage import Source, Sources
-from shardmill.storage.source import in_order
+from shardmill.storage.source import sorted_rows
 from tests.meter import metered
 
 NASTY = ['], "tokenizer": {"name": 1', '"', "\\", "\udcff", "a\nb", "é", "💡", "], [", "\x7f", '"sources": [', " ]"]
@@ -58,7 +58,7 @@ def test_a_packed_list_of_sources_is_that_list(count: int) -> None:
 def test_rows_are_sorted_in_batches_as_they_are_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr("shardmill.storage.source._BATCH", 10)
     rows = [(f"{random.Random(i).random()}", i) for i in range(count)]
-    assert list(in_order(rows)) == sorted(rows)
+    assert list(sorted_rows(rows)) == sorted(rows)
 
 
 @pytest.mark.parametrize("count", [0, 1, 1024, 3000])

@@ -51,9 +51,9 @@ def _read(store: ObjectStore) -> Any:
 
 def _exchanged(store: ObjectStore) -> Any:
     """Made, replaced, and refused to one who knows only an older state."""
-    first = store.exchange("turn", b"one", None)
-    second = store.exchange("turn", b"two", first)
-    refused = store.exchange("turn", b"three", first)
+    first = store.compare_and_swap("turn", b"one", None)
+    second = store.compare_and_swap("turn", b"two", first)
+    refused = store.compare_and_swap("turn", b"three", first)
     found = store.read("turn")
     store.delete(["turn"])
     return first is not None and found and (found[0], found[1] == second, refused)
@@ -88,8 +88,8 @@ OPERATIONS: dict[str, tuple[Callable[[ObjectStore], Any], Any]] = {
     "exchange": (_exchanged, (b"two", True, None)),
     "upload": (_sent, len(LARGE)),
     "download": (lambda store: _data(store, "large") == LARGE, True),
-    "beside": (lambda store: store.beside(["", "f"])["f/1"], 1),
-    "below": (lambda store: len(store.below("f")), 3),
+    "list_folders": (lambda store: store.list_folders(["", "f"])["f/1"], 1),
+    "list_tree": (lambda store: len(store.list_tree("f")), 3),
     "delete": (_deleted, None),
     "abort": (lambda store: store.abort_uploads(lambda name: True), None),
 }

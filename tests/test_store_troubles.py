@@ -10,7 +10,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import OutputError, UsageError
-from shardmill.storage.objects import failure
+from shardmill.storage.objects import error_for
 from shardmill.storage.retrying import Transient
 from tests.corpus import contents
 from tests.meter import SHARDMILL
@@ -221,7 +221,7 @@ def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status: str,
         f"- Server returned non-2xx status code: {status}: <Error><Code>{code}</Code><Message>no</Message>"
         f"<AWSAccessKeyId>{KEY}</AWSAccessKeyId><StringToSign>AWS4</StringToSign></Error>"
     )
-    error = failure(said, "s3://b/x", OutputError, 20)
+    error = error_for(said, "s3://b/x", OutputError, 20)
     assert words in str(error)
     assert isinstance(error, Transient) == (status[:3] == "503")
     everything = f"{error} {vars(error)}"
@@ -239,7 +239,7 @@ def test_the_words_of_the_store_are_not_repeated_but_for_their_code(status: str,
 )
 def test_the_code_for_one_object_of_several_that_are_deleted_is_told(code: str, words: str) -> None:
     said = f"Generic S3 error: DeleteObjects request failed for key out/x: Denied (code: {code})"
-    error = failure(said, "s3://b/x", OutputError, 20)
+    error = error_for(said, "s3://b/x", OutputError, 20)
     assert words in str(error)
     assert isinstance(error, Transient) == (code == "InternalError")
 

@@ -19,7 +19,7 @@ from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import ShardmillError, SourceError
 from shardmill.run import Result
 from shardmill.sources.finding import find_sources
-from shardmill.storage.opening import FOREIGN
+from shardmill.storage.opening import UNSUPPORTED
 from tests.corpus import HARD, contents, documents, write_jsonl
 from tests.crashing import crash_everywhere
 from tests.datasets import TOGETHER
@@ -192,7 +192,7 @@ def failure(
 
 
 NO_TEXT = {
-    **{what: mark + b" and the rest" for mark, what, _ in FOREIGN},
+    **{what: mark + b" and the rest" for mark, what, _ in UNSUPPORTED},
     "parquet cut off": b"PAR1\x15\x04",
     "Arrow cut off": b"ARROW1\0\0",
     "tar": b"name".ljust(257, b"\0") + b"ustar",

@@ -102,9 +102,9 @@ def paths(name: str, value: Any) -> list[str]:
 
 def sources(name: str, value: Any) -> list[Any]:
     """One source, or several in order: each a path, or text from Python as a NamedSource."""
-    from shardmill.storage import NamedSource, given_sources
+    from shardmill.storage import NamedSource, as_sources
 
-    found = given_sources(value)
+    found = as_sources(value)
     for one in found:
         if not isinstance(one, (str, os.PathLike, NamedSource)):
             raise _wrong(name, one, "a path, text from Python, or a list of these")

@@ -22,7 +22,7 @@ class InputFormat(NamedTuple):
     """Endings of file names, separated by spaces."""
     text: bool = False
     """Its bytes are text, so they may be in another encoding than UTF-8."""
-    light: bool = False
+    arrow_free: bool = False
     """With the core it is read without Arrow."""
     sectioned: bool = False
     """Its uncompressed files can be entered in the middle."""
@@ -42,16 +42,16 @@ _TEXT_ENDINGS = (
 )
 
 INPUT_FORMATS: dict[str, InputFormat] = {
-    "text": InputFormat("text", "TextReader", "byte", _TEXT_ENDINGS, text=True, light=True, sectioned=True),
+    "text": InputFormat("text", "TextReader", "byte", _TEXT_ENDINGS, text=True, arrow_free=True, sectioned=True),
     "jsonl": InputFormat(
-        "jsonl", "JsonLinesReader", "line", "jsonl ndjson jsonlines json", text=True, light=True, sectioned=True
+        "jsonl", "JsonLinesReader", "line", "jsonl ndjson jsonlines json", text=True, arrow_free=True, sectioned=True
     ),
     "parquet": InputFormat(
         "parquet",
         "ParquetReader",
         "row",
         "parquet pq",
-        light=True,
+        arrow_free=True,
         sectioned=True,
         begins=lambda head: head[:4] == PARQUET_MARK,
     ),

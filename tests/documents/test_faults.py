@@ -18,7 +18,7 @@ import shardmill
 from shardmill.errors import SourceError
 from shardmill.run.progress import Lines
 from shardmill.sources import find_sources
-from shardmill.storage.retrying import Patience, Retries, Transient, patiently
+from shardmill.storage.retrying import Retries, RetryPolicy, Transient, retry
 from tests.corpus import documents
 from tests.documents.away import QUICK, REPO, lines, parquet, prepared
 from tests.hub import Fault, Hub
@@ -114,14 +114,14 @@ def test_tries_and_time_are_bounded() -> None:
         calls.append(deadline)
         raise Transient("no luck")
 
-    patience = Patience(tries=5, pause=0.001, longest_pause=0.002)
+    policy = RetryPolicy(tries=5, pause=0.001, longest_pause=0.002)
     with pytest.raises(SourceError, match=r"no luck \(5 attempts\)"):
-        patiently(fails, "here", patience, Retries(), threading.Event())
+        retry(fails, "here", policy, Retries(), threading.Event())
     assert len(calls) == 5
-    patience = Patience(tries=10**6, retry_seconds=0.2, pause=0.05)
+    policy = RetryPolicy(tries=10**6, retry_seconds=0.2, pause=0.05)
     started = time.monotonic()
     with pytest.raises(SourceError):
-        patiently(fails, "here", patience, Retries(), threading.Event())
+        retry(fails, "here", policy, Retries(), threading.Event())
     assert time.monotonic() - started < 100  # all tries would take half a day
 
 
@@ -273,7 +273,7 @@ def test_no_server_at_all_is_an_error_in_bounded_time(hub: Hub, monkeypatch: pyt
 def test_patience_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
-    assert Patience.from_environment() == Patience(4, 30.0, 0.02, 0.1, 2.5)
+    assert RetryPolicy.from_environment() == RetryPolicy(4, 30.0, 0.02, 0.1, 2.5)
 
 
 def test_the_summary_counts_what_was_tried_again(hub: Hub, tmp_path: Path) -> None:

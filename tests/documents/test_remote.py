@@ -288,6 +288,6 @@ def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(
 def test_a_source_that_is_read_a_second_time_does_not_end_what_is_opened_ahead() -> None:
     first, second, third = sources = [Source(name, f"https://a.org/{name}", 1, "") for name in "abc"]
     fetcher = Fetcher(sources)
-    assert list(fetcher.following(second, 2)) == [third]
-    assert list(fetcher.following(first, 2)) == []
-    assert list(fetcher.following(second, 2)) == [third]
+    assert list(fetcher.next_sources(second, 2)) == [third]
+    assert list(fetcher.next_sources(first, 2)) == []
+    assert list(fetcher.next_sources(second, 2)) == [third]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardmill.documents import Position, Reading
 from shardmill.documents.from_python import PythonReader
-from shardmill.storage.given import NamedSource
+from shardmill.storage.python_sources import NamedSource
 
 texts = st.text(st.sampled_from("ab é漢😀\ud800"), max_size=12)
 bad = st.sampled_from([None, 3, b"bytes", {"other": "a"}, {"text": None}, {"text": 1}])
@@ -63,7 +63,7 @@ WAYS = [lambda made: made, lambda made: lambda: iter(made), Stateful]
 
 def read(source: Any, size: int, start: Any) -> Any:
     """The documents from a position on, and every position between two chunks."""
-    reader = PythonReader(3, source.found(3), Reading(), source)
+    reader = PythonReader(3, source.as_source(3), Reading(), source)
     found, positions, position = [], [], start
     for chunk in reader.chunks(start, size):
         assert (chunk.source, chunk.start) == (3, position.offset)

@@ -232,7 +232,7 @@ class StorePlace(Place):
             for file, size in files.items():
                 self._store.upload(names[file], partial(_blocks, folder / file), size)
             data = b"".join(manifest_json({**manifest, "made": own}))
-            first = self._store.exchange(f"{FOLDER}/{name}/{MANIFEST}", data, None) is not None
+            first = self._store.compare_and_swap(f"{FOLDER}/{name}/{MANIFEST}", data, None) is not None
             if not first:
                 self._store.delete([names[file] for file in files if file not in staying])
         shutil.rmtree(folder, ignore_errors=True)
@@ -240,23 +240,25 @@ class StorePlace(Place):
 
     def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
         """Check the final files, which have their names already."""
-        there = self._store.beside({file["name"].rpartition("/")[0] for listed in files.values() for file in listed})
+        there = self._store.list_folders(
+            {file["name"].rpartition("/")[0] for listed in files.values() for file in listed}
+        )
         for name, file in ((name, file) for name, listed in files.items() for file in listed):
             if there.get(file["name"]) != file["bytes"]:
                 raise _not_as_made(name, file, self.out)
 
     def published(self) -> set[str]:
-        names = [name.split("/") for name, _ in self._store.below(FOLDER)]
+        names = [name.split("/") for name, _ in self._store.list_tree(FOLDER)]
         return {name[-2] for name in names if name[-1] == MANIFEST}
 
     def remove(self, name: str) -> None:
-        names = [found for found, _ in self._store.below(f"{FOLDER}/{name}")]
+        names = [found for found, _ in self._store.list_tree(f"{FOLDER}/{name}")]
         self._store.delete([found for found in names if not found.endswith(f"/{MANIFEST}")])
 
     def clear(self) -> None:
         shutil.rmtree(self._own, ignore_errors=True)
         # The plan goes first: without it, a late copy knows that all is done.
-        names = sorted((name for name, _ in self._store.below(FOLDER)), key=lambda name: not name.endswith(PLAN))
+        names = sorted((name for name, _ in self._store.list_tree(FOLDER)), key=lambda name: not name.endswith(PLAN))
         self._store.delete(names[:1])
         self._store.delete(names[1:])
 

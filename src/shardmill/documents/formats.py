@@ -59,11 +59,11 @@ def chunks_of(
 
 def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader | PythonReader:
     source = sources[index]
-    if source.path not in sources.given:
+    if source.path not in sources.from_python:
         return SourceReader(index, source, reading)
     from shardmill.documents.from_python import PythonReader
 
-    return PythonReader(index, source, reading, sources.given[source.path])
+    return PythonReader(index, source, reading, sources.from_python[source.path])
 
 
 def check_tails(sources: Sources) -> None:
@@ -74,8 +74,8 @@ def check_tails(sources: Sources) -> None:
     for source in sources:
         told = source.input_format
         format = (format_of(source.path) or "text") if told == "auto" else told
-        if source.path in sources.given or format != "text":
-            raise no_tail("text from Python" if source.path in sources.given else format, source.name)
+        if source.path in sources.from_python or format != "text":
+            raise no_tail("text from Python" if source.path in sources.from_python else format, source.name)
         if source.size is None or compression_of(source.path):
             raise no_tail("a stream" if source.size is None else "what is compressed", source.name)
         nameless = told == "auto" and not format_of(source.path)
@@ -98,7 +98,7 @@ def _first_bytes(source: Source) -> bytes:
 
 def load_libraries(sources: Sources) -> None:
     """Import the libraries that these sources need, so that the budget counts their memory."""
-    if not sources.light:
+    if not sources.arrow_free:
         import_module("shardmill.documents.arrow_ipc")
     elif not core.available():
         import_module("pyarrow")

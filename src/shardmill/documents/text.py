@@ -27,7 +27,7 @@ from shardmill.storage import (
     Source,
     is_valid,
     read_range,
-    replaced,
+    replace_invalid,
 )
 
 
@@ -264,7 +264,7 @@ def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np
             return Documents(data, offsets, gap=separator), offsets[:-1]
         if REPLACEMENT not in separator:
             # A separator of whole characters is found in the replaced text exactly where it stood before.
-            fixed = np.frombuffer(replaced(raw)[0], np.uint8)
+            fixed = np.frombuffer(replace_invalid(raw)[0], np.uint8)
             ends = _offsets(fixed, separator)
             repairs = _replacements(fixed, ends) - _replacements(data, offsets)
             return Documents(fixed, ends, repairs=repairs, gap=separator), offsets[:-1]
@@ -296,7 +296,7 @@ def rows_between(raw: bytes, bounds: NDArray[np.int64]) -> Documents:
 
 
 def _fixed(pieces: Iterable[bytes]) -> Documents:
-    rows = [replaced(piece) for piece in pieces]
+    rows = [replace_invalid(piece) for piece in pieces]
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row, _ in rows], out=offsets[1:])
     data = np.frombuffer(b"".join(row for row, _ in rows), np.uint8)

@@ -22,7 +22,7 @@ from shardmill.storage import (
     SMALL,
     Source,
     Sources,
-    is_as_found,
+    is_unchanged,
     may_be_other_than_text,
 )
 
@@ -91,6 +91,6 @@ def _content(source: Source, size: int) -> bytes | None:
             os.close(descriptor)
     except OSError:
         return None
-    if len(content) != size or not is_as_found(source, status) or may_be_other_than_text(content):
+    if len(content) != size or not is_unchanged(source, status) or may_be_other_than_text(content):
         return None
     return content.removeprefix(BOM)

@@ -81,7 +81,7 @@ class EncodedText(Producer):
             engines=len(self.engines),
             library_bytes=tokenizer.library_bytes,
             remote=plan.sources.remote,
-            beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
+            beside=room + (0 if plan.sources.arrow_free else _KEPT_BY_ARROW),
         )
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
@@ -111,7 +111,7 @@ class EncodedText(Producer):
         return self._fetcher.retries.count
 
     def trouble(self) -> str:
-        return self._fetcher.retries.words()
+        return self._fetcher.retries.status()
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """OutputError when a sample of the text says that the output would clearly not fit."""

@@ -20,7 +20,7 @@ from shardmill.run.record import RunRecord
 from shardmill.run.summary import Result
 from shardmill.run.writer import Writer
 from shardmill.shards import FORMATS, SPLITS, Output, early_warnings
-from shardmill.storage import Sources, refuse_second_reading, waiting_words, write_whole
+from shardmill.storage import Sources, disk_wait_message, refuse_second_reading, write_whole
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch
@@ -149,7 +149,7 @@ class Run:
             history.update(done)
 
         try:
-            progress.trouble = lambda: producer.trouble() or destination.trouble() or waiting_words()
+            progress.trouble = lambda: producer.trouble() or destination.trouble() or disk_wait_message()
             progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
             yield tell
             complete = True

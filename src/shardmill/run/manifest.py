@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
-from shardmill.storage import PACKED, InBlocks
+from shardmill.storage import BLOCK_ROWS, BlockSequence
 
 if TYPE_CHECKING:
     from shardmill.shards import Output
@@ -26,7 +26,7 @@ REJECTS = "rejects.jsonl"
 _BEGIN, _END = b' "sources": [\n', b" ]"
 
 
-class SourceLines(InBlocks[dict[str, Any]]):
+class SourceLines(BlockSequence[dict[str, Any]]):
     """What a manifest says of each source, held as compressed text, 20 bytes a source, and parsed when asked for.
 
     `list(...)` makes an ordinary list of it.
@@ -37,7 +37,7 @@ class SourceLines(InBlocks[dict[str, Any]]):
         self._blocks: list[bytes] = []
         self._count = 0
         lines = iter(lines)
-        while block := list(islice(lines, PACKED)):
+        while block := list(islice(lines, BLOCK_ROWS)):
             self._blocks.append(zlib.compress(b"".join(block), 1))
             self._count += len(block)
 
@@ -63,7 +63,9 @@ class SourceLines(InBlocks[dict[str, Any]]):
         try:
             parsed: list[dict[str, Any]] = json.loads(b"[" + lines + b"]")
         except ValueError as why:
-            raise DamageError(f"{NAME} cannot be read: {why}", place=f"its sources after {number * PACKED:,}") from None
+            raise DamageError(
+                f"{NAME} cannot be read: {why}", place=f"its sources after {number * BLOCK_ROWS:,}"
+            ) from None
         return parsed
 
 

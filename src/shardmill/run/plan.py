@@ -59,7 +59,9 @@ class Plan:
     @property
     def commits(self) -> dict[str, str]:
         """Repository and revision as asked for → commit."""
-        return {asked: name.partition("@")[2].partition("/")[0] for asked, name in self.sources.asked.items()}
+        return {
+            requested: name.partition("@")[2].partition("/")[0] for requested, name in self.sources.requested.items()
+        }
 
 
 class SourceFacts:

@@ -82,14 +82,14 @@ class StoreDestination(Destination):
 
     @property
     def answered(self) -> float:  # type: ignore[override]
-        return self._store.progressed
+        return self._store.last_progress
 
     @property
     def retries(self) -> int:  # type: ignore[override]
         return self._store.retries.count
 
     def trouble(self) -> str:
-        return self._store.retries.words()
+        return self._store.retries.status()
 
     def recorded_commits(self) -> dict[str, str]:
         found = self._store.read(_JOURNAL)
@@ -157,7 +157,7 @@ class StoreDestination(Destination):
 
     def names(self) -> dict[str, int]:
         """The files of the dataset in the store, with their sizes."""
-        return self._store.beside(("", *SPLITS))
+        return self._store.list_folders(("", *SPLITS))
 
     def _clear(self, facts: Facts, names: Iterable[str]) -> None:
         """Start anew: delete the manifest first, then write a journal that says that nothing is done."""
@@ -304,7 +304,7 @@ class StoreDestination(Destination):
         self._serial += 1
         self._record = {**record, "run": self._run, "serial": self._serial}
         data = json.dumps(self._record, separators=(",", ":")).encode()
-        version = self._store.exchange(_JOURNAL, data, self._version)
+        version = self._store.compare_and_swap(_JOURNAL, data, self._version)
         if version is None:
             raise self._taken_over()
         self._version = version
@@ -422,13 +422,13 @@ class Parts:
         """Delete the parts of files that the journal no longer lists."""
         for name, chain in gone.items():
             for run, _ in chain:
-                self._store.delete(part for part, _ in self._store.below(_folder(run, name)))
+                self._store.delete(part for part, _ in self._store.list_tree(_folder(run, name)))
 
     def sweep(self, keep: tuple[str, ...]) -> None:
         """Delete the working files of all runs, except for the parts in the table and the names in `keep`."""
         needed = {(run, name): end for name, chain in self.table.items() for run, end in chain}
         stray = []
-        for path, _ in self._store.below(FOLDER):
+        for path, _ in self._store.list_tree(FOLDER):
             run, _, rest = path.removeprefix(f"{FOLDER}/").partition("/")
             name = rest.rpartition("/")[0]
             if path not in keep and not (name and _start(path) < needed.get((run, name), 0)):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from shardmill.storage import CONNECTIONS, Fetcher, Patience
+from shardmill.storage import CONNECTIONS, Fetcher, RetryPolicy
 
 if TYPE_CHECKING:
     from shardmill.storage import Source
@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 def looking_fetcher() -> Fetcher:
     """Return a fetcher that gives up within seconds, not minutes."""
-    given = Patience.from_environment()
-    return Fetcher((), _WINDOW, Patience(min(3, given.tries), 20.0, given.pause, 5.0, min(10.0, given.timeout)))
+    given = RetryPolicy.from_environment()
+    return Fetcher((), _WINDOW, RetryPolicy(min(3, given.tries), 20.0, given.pause, 5.0, min(10.0, given.timeout)))
 
 
 def at_once(call: Callable[[S], T], items: Iterable[S], several: bool) -> Iterator[T]:

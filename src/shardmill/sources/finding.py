@@ -21,8 +21,8 @@ from shardmill.storage import (
     Source,
     Sources,
     endings,
-    in_order,
     scheme_of,
+    sorted_rows,
 )
 
 _FOLDER, _STREAM = -1, -2  # in place of a size
@@ -56,8 +56,8 @@ def find_sources(
     for spec in specs:
         named += 1
         if isinstance(spec, NamedSource):
-            found.append(spec.found(len(found)))
-            found.given[found[-1].path] = spec
+            found.append(spec.as_source(len(found)))
+            found.from_python[found[-1].path] = spec
         elif spec == STDIN:
             streams += 1
             if sys.stdin is None:  # the descriptor may stand for another file by now
@@ -121,7 +121,7 @@ class _LocalFiles:
         self._others = found = 0
         out = os.path.join(root, os.path.relpath(self._out, os.path.realpath(root))) if self._out else None
         # Folders may be nested a thousand deep, so this is not recursive.
-        open_folders = [(os.path.join(root, ""), in_order(self._entries(root)))]
+        open_folders = [(os.path.join(root, ""), sorted_rows(self._entries(root)))]
         while open_folders:
             prefix, entries = open_folders[-1]
             entry = next(entries, None)
@@ -131,7 +131,7 @@ class _LocalFiles:
                 found += 1
                 yield prefix + entry[0], entry[1], entry[2]
             elif (folder := prefix + entry[0]) != out:
-                open_folders.append((os.path.join(folder, ""), in_order(self._entries(folder))))
+                open_folders.append((os.path.join(folder, ""), sorted_rows(self._entries(folder))))
         if not found:
             raise nothing_in(root, self._others)
 
@@ -176,7 +176,7 @@ class _LocalFiles:
     def _matching(self, pattern: str) -> Iterator[Entry]:
         # glob itself skips hidden names unless the pattern spells the dot, as a shell does.
         last = ""
-        for path, size, changed in in_order(self._matches(pattern)):
+        for path, size, changed in sorted_rows(self._matches(pattern)):
             if path != last:  # `**` may give one twice
                 last = path
                 yield path, size, changed

@@ -29,8 +29,8 @@ from shardmill.storage import (
     host_of,
     path_in,
     path_in_bucket,
+    public_url,
     scheme_of,
-    shown,
     write_whole,
     writing_to,
 )
@@ -63,22 +63,22 @@ def find_remote(
 class _LoggedRetries(Retries):
     """Logs retries, because there is no progress line yet when sources are listed."""
 
-    def begin(self, words: str, wait: float) -> None:
-        super().begin(words, wait)
-        _log.warning("retrying: %s", words)
+    def begin(self, reason: str, delay: float) -> None:
+        super().begin(reason, delay)
+        _log.warning("retrying: %s", reason)
 
 
 def _at_hub(
     spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher
 ) -> Iterator[Source]:
     address = HubAddress.parse(spec)
-    commit: str | None = address.revision if address.is_commit else pinned.get(address.asked)
-    key = hashlib.sha256(f"{address.asked}\n{address.path}".encode()).hexdigest()[:24]
+    commit: str | None = address.revision if address.is_commit else pinned.get(address.requested)
+    key = hashlib.sha256(f"{address.requested}\n{address.path}".encode()).hexdigest()[:24]
     listing = Path(cache) / "listings" / f"{key}.json" if cache else None
     listed, found = _read_listing(listing)
     if commit is None or commit != listed:
         if listed:  # there is an earlier listing, so there is no need to wait long
-            fetcher.patience = replace(fetcher.patience, tries=min(fetcher.patience.tries, 3))
+            fetcher.policy = replace(fetcher.policy, tries=min(fetcher.policy.tries, 3))
         try:
             commit, found = _hub_files(spec, address, commit, fetcher)
             if listing is not None:
@@ -89,7 +89,9 @@ def _at_hub(
             if commit is not None or not listed:
                 raise
             commit = listed
-            _log.warning("%s: %s; the commit %s is taken, as it was listed before", address.asked, why.message, commit)
+            _log.warning(
+                "%s: %s; the commit %s is taken, as it was listed before", address.requested, why.message, commit
+            )
     if [one.path for one in found] != [address.path]:
         # The card at the root of a dataset is about the text, not part of it.
         keep_card = _WILDCARD.search(address.path)
@@ -97,7 +99,7 @@ def _at_hub(
         found = _chosen(found, address.path, spec, input_format)
     for one in found:
         name = f"hf://datasets/{address.repo}@{commit}/{one.path}"
-        yield Source(name, name, one.size, one.version, input_format, address.asked)
+        yield Source(name, name, one.size, one.version, input_format, address.requested)
 
 
 def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
@@ -121,7 +123,7 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
     except (KeyError, TypeError, ValueError):
         message = "the hub's answer has not the form that such answers have"
         hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
-        raise SourceError(message, place=shown(spec), hint=hint) from None
+        raise SourceError(message, place=public_url(spec), hint=hint) from None
 
 
 def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
@@ -129,7 +131,7 @@ def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
     repo = f"datasets/{quote(address.repo)}"
 
     def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
-        return fetcher.ask(lambda: fetcher.web.ask_hub(spec, path, form), shown(spec))
+        return fetcher.request(lambda: fetcher.web.ask_hub_api(spec, path, form), public_url(spec))
 
     if commit is None:
         commit = _words(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
@@ -143,7 +145,7 @@ def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
         asked: set[str] = set()
         while page:
             if page in asked:
-                raise SourceError("the hub's list leads back to one of its own pages", place=shown(spec))
+                raise SourceError("the hub's list leads back to one of its own pages", place=public_url(spec))
             asked.add(page)
             some, page = ask(page)
             found += _hub_entries(some)
@@ -178,7 +180,7 @@ def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
     # A `?` begins a query, so it is no wildcard: a pattern on the web has `*` or `[…]` in its path.
     if re.search(r"[*[]", path) or path.endswith("/"):
         if "?" in spec:
-            raise UsageError("a folder or pattern on the web cannot have a query", place=shown(spec))
+            raise UsageError("a folder or pattern on the web cannot have a query", place=public_url(spec))
         host = spec[: spec.index("/", spec.index("://") + 3)]
         root, pattern = _parted(spec[len(host) :])
         found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(fetcher, f"{host}{root}/", pattern)]
@@ -187,8 +189,8 @@ def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
     else:
         urls = [spec]
     for url in urls:
-        size, version = fetcher.ask(partial(fetcher.web.find, url), shown(url))
-        yield Source(shown(url), url, size, version, input_format)
+        size, version = fetcher.request(partial(fetcher.web.find, url), public_url(url))
+        yield Source(public_url(url), url, size, version, input_format)
 
 
 def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
@@ -204,8 +206,8 @@ def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
     while waiting:
         folder = waiting.pop()
         if folder.count("/") > _DEEPEST:
-            raise SourceError(f"folders lie more than {_DEEPEST} deep in each other", place=shown(root + folder))
-        for link in fetcher.ask(partial(fetcher.web.links, root + folder), shown(root + folder)):
+            raise SourceError(f"folders lie more than {_DEEPEST} deep in each other", place=public_url(root + folder))
+        for link in fetcher.request(partial(fetcher.web.links, root + folder), public_url(root + folder)):
             if not link.endswith("/"):
                 yield folder + link
             elif all(link.rstrip("/").split("/")) and is_entered((folder + link).rstrip("/").split("/")):
@@ -220,7 +222,7 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iter
     root, pattern = _parted(path)
     single = None
     if path and not pattern and not spec.endswith("/"):
-        single = fetcher.ask(lambda: fetcher.bucket(spec).find(path), spec)
+        single = fetcher.request(lambda: fetcher.bucket(spec).find(path), spec)
     if single is not None:
         found = [single]
     else:
@@ -230,7 +232,7 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iter
         def wanted(name: str) -> bool:
             return not pattern or _matches(name.split("/"), path.split("/"))
 
-        found = fetcher.ask(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
+        found = fetcher.request(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
         same = (scheme_of(out), host_of(out)) == (scheme, bucket)
         inside = path_in_bucket(out) + "/"
         if same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root:
@@ -246,16 +248,16 @@ def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) 
     if _WILDCARD.search(path):
         chosen = sorted(one for one in found if _matches(one.path.split("/"), path.split("/")))
         if not chosen:
-            raise UsageError("nothing matches the pattern", place=shown(spec))
+            raise UsageError("nothing matches the pattern", place=public_url(spec))
         return chosen
     below = f"{path}/" if path else ""
     inside = [one for one in found if one.path.startswith(below)]
     visible = [one for one in inside if not any(s[:1] in "._" for s in one.path[len(below) :].split("/"))]
     chosen = [one for one in visible if input_format != "auto" or is_readable_name(one.path)]
     if not inside:
-        raise UsageError("the source is not there", place=shown(spec))
+        raise UsageError("the source is not there", place=public_url(spec))
     if not chosen:
-        raise nothing_in(shown(spec), len(visible))
+        raise nothing_in(public_url(spec), len(visible))
     return sorted(chosen, key=lambda one: one.path.split("/"))
 
 

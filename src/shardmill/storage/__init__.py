@@ -11,7 +11,7 @@ from shardmill.storage.feeds import (
     RandomAccess,
     StreamFeed,
     check_unchanged,
-    is_as_found,
+    is_unchanged,
     read_range,
 )
 from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher
@@ -22,13 +22,12 @@ from shardmill.storage.files import (
     UnwrittenFile,
     Written,
     as_file,
+    disk_wait_message,
     sync_folder,
-    waiting_words,
     write_whole,
     writing_temporary_files,
     writing_to,
 )
-from shardmill.storage.given import NamedSource, given_sources, is_arrow, refuse_second_reading
 from shardmill.storage.names import (
     BUCKETS,
     COMPRESSION_ENDINGS,
@@ -40,12 +39,13 @@ from shardmill.storage.names import (
     format_of,
     host_of,
     path_in,
+    public_url,
     scheme_of,
-    shown,
 )
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
 from shardmill.storage.opening import Opened, may_be_other_than_text, open_source
-from shardmill.storage.retrying import Patience, Retries, Unreachable
-from shardmill.storage.source import PACKED, SMALL, STDIN, InBlocks, Source, Sources, in_order
-from shardmill.storage.unicode import BOM, REPLACEMENT, is_valid, replaced
+from shardmill.storage.python_sources import NamedSource, as_sources, is_arrow, refuse_second_reading
+from shardmill.storage.retrying import Retries, RetryPolicy, Unreachable
+from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, Source, Sources, sorted_rows
+from shardmill.storage.unicode import BOM, REPLACEMENT, is_valid, replace_invalid

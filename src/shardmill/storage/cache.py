@@ -27,22 +27,22 @@ class Cache:
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
-        self._begun: dict[str, Fetch[Source]] = {}
+        self._fetches: dict[str, Fetch[Source]] = {}
 
     def local(self, source: Source, fetcher: Fetcher) -> Source:
         """Return the source as a local file, fetched if necessary, and begin to fetch the next. For one thread."""
-        fetch = self._begin(source, fetcher)
-        for following in fetcher.following(source, 1):
+        fetch = self._start(source, fetcher)
+        for following in fetcher.next_sources(source, 1):
             if following.remote:
-                self._begin(following, fetcher)
+                self._start(following, fetcher)
         found = fetcher.wait(fetch, source.name)
-        del self._begun[source.path]
+        del self._fetches[source.path]
         return found
 
-    def _begin(self, source: Source, fetcher: Fetcher) -> Fetch[Source]:
-        if source.path not in self._begun:
-            self._begun[source.path] = fetcher.begin(lambda: self._fetch(source, fetcher))
-        return self._begun[source.path]
+    def _start(self, source: Source, fetcher: Fetcher) -> Fetch[Source]:
+        if source.path not in self._fetches:
+            self._fetches[source.path] = fetcher.submit(lambda: self._fetch(source, fetcher))
+        return self._fetches[source.path]
 
     def _fetch(self, source: Source, fetcher: Fetcher) -> Source:
         key = hashlib.sha256(f"{source.name}\n{source.size}\n{source.version}".encode()).hexdigest()[:24]
@@ -113,6 +113,6 @@ def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
             file.truncate()
             fetcher.web.stream(source, file.write, deadline)
 
-        fetcher.patiently(whole, source.name)
+        fetcher.retry(whole, source.name)
     finally:
         feed.close()

@@ -23,14 +23,14 @@ _FIRST = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh",
 MARKS = tuple(_FIRST.values())
 
 
-def compression_from(head: bytes, promised: str = "") -> str:
+def compression_from(head: bytes, expected: str = "") -> str:
     """Return the compression that the first bytes show, or an empty text.
 
     A zstd file may begin with a skippable frame, whose first bytes could also be text. It counts if the name says zstd.
     """
     if head.startswith(_FIRST["gzip"]):
         return "gzip"
-    if head.startswith(_FIRST["zstd"]) or (promised == "zstd" and _is_skippable(head)):
+    if head.startswith(_FIRST["zstd"]) or (expected == "zstd" and _is_skippable(head)):
         return "zstd"
     blocks = b"1AY&SY", b"\x17\x72\x45\x38\x50\x90"
     if head.startswith(_FIRST["bzip2"]) and head[3:4].isdigit() and head[4:10] in blocks:
@@ -66,24 +66,24 @@ def _zstd_window(head: bytes) -> int:
 def _xz_dictionary(head: bytes) -> int:
     """The size of LZMA2's dictionary, from the header of the first block, where it follows sizes and other filters."""
     flags, at = head[13], 14
-
-    def number() -> int:
-        nonlocal at
-        value = shift = 0
-        while head[at] & 128:
-            value, shift, at = value | (head[at] & 127) << shift, shift + 7, at + 1
-        at += 1
-        return value | head[at - 1] << shift
-
     for size in (0x40, 0x80):
         if flags & size:
-            number()
+            _, at = _xz_integer(head, at)
     for _ in range((flags & 3) + 1):
-        filter, width = number(), number()
+        filter, at = _xz_integer(head, at)
+        width, at = _xz_integer(head, at)
         if filter == _LZMA2:
             return (2 | head[at] & 1) << head[at] // 2 + 11
         at += width
     return 0
+
+
+def _xz_integer(head: bytes, at: int) -> tuple[int, int]:
+    """The integer of variable length at an offset, and the offset after it."""
+    value = shift = 0
+    while head[at] & 128:
+        value, shift, at = value | (head[at] & 127) << shift, shift + 7, at + 1
+    return value | head[at] << shift, at + 1
 
 
 def decompressor(compression: str) -> Any:
@@ -112,7 +112,7 @@ def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
     anything after the first bzip2 or xz member for the end of the data, so that a damaged second header would lose the
     rest silently.
     """
-    pending = _head(raw, b"", compression, name, first=True)
+    pending = _next_member(raw, b"", compression, name, first=True)
     while pending:
         member = decompressor(compression)
         while not member.eof:
@@ -125,13 +125,13 @@ def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
             except MemoryError:
                 raise
             except Exception as error:  # the libraries' own errors derive from Exception alone
-                raise _failure(str(error), compression, name, raw.at) from error
+                raise _error_for(str(error), compression, name, raw.at) from error
             if out:
                 yield out
-        pending = _head(raw, member.unused_data, compression, name, first=False)
+        pending = _next_member(raw, member.unused_data, compression, name, first=False)
 
 
-def _head(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
+def _next_member(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
     """The beginning of the next member; empty if there is none. `head`: bytes of it that were read before."""
     head = head or raw.read_on(INPUT_BLOCK)
     padded = False
@@ -150,15 +150,15 @@ def _head(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -
     return head
 
 
-def _failure(said: str, compression: str, name: str, offset: int) -> Exception:
+def _error_for(message: str, compression: str, name: str, offset: int) -> Exception:
     """The error for a decompressor's message."""
-    if "not enough memory" in said:
-        return MemoryError(said)
-    if "too much memory" in said:
+    if "not enough memory" in message:
+        return MemoryError(message)
+    if "too much memory" in message:
         hint = "decompress it first: `zstd -d --long=31`"
         return _error("the zstd stream needs a window above 128 MB", name, offset, hint)
-    said = said.removeprefix("Unable to decompress Zstandard data: ")
-    return _error(f"the {compression} stream is damaged: {said}", name, offset)
+    message = message.removeprefix("Unable to decompress Zstandard data: ")
+    return _error(f"the {compression} stream is damaged: {message}", name, offset)
 
 
 def _error(message: str, name: str, offset: int, hint: str | None = None) -> SourceError:

@@ -15,7 +15,7 @@ from collections.abc import Generator, Sequence
 
 from shardmill.errors import SourceError
 from shardmill.storage.retrying import STOP_CHECK, check_running
-from shardmill.storage.source import SMALL, STDIN, Source, changed
+from shardmill.storage.source import SMALL, STDIN, Source, changed_error
 
 FLAGS = os.O_RDONLY | os.O_CLOEXEC
 STREAM_BLOCK = 1 << 18
@@ -46,9 +46,9 @@ class Feed(ABC):
 
     def take(self, start: int, end: int) -> bytes | None:
         """Return the bytes for a chunk, and forget those before end; None if a worker can read them itself."""
-        taken = self.peek(start, end - start)
+        data = self.peek(start, end - start)
         self.drop(end)
-        return taken
+        return data
 
     def read_on(self, n: int) -> bytes:
         """Return the next bytes, at most n; empty at the end."""
@@ -94,14 +94,14 @@ def _open(source: Source, flags: int = FLAGS) -> int:
         raise _os_error(source, error) from error
 
 
-def is_as_found(source: Source, status: os.stat_result) -> bool:
+def is_unchanged(source: Source, status: os.stat_result) -> bool:
     """Whether a local file has the size and modification time that it had when it was found."""
     return status.st_size == source.size and str(status.st_mtime_ns) == source.version
 
 
 def _check(source: Source, status: os.stat_result) -> None:
-    if not is_as_found(source, status):
-        raise changed(source)
+    if not is_unchanged(source, status):
+        raise changed_error(source)
 
 
 def read_range(source: Source, start: int, end: int) -> bytes:
@@ -143,7 +143,7 @@ def _read_at(source: Source, descriptor: int, offset: int, n: int) -> bytes:
         except OSError as error:
             raise _os_error(source, error, offset) from error
         if not part:
-            raise changed(source)
+            raise changed_error(source)
         parts.append(part)
         offset += len(part)
         n -= len(part)
@@ -188,7 +188,7 @@ class FileFeed(RandomAccess):
 
     def drop(self, offset: int) -> None:
         if offset > self.size:
-            raise changed(self._source)
+            raise changed_error(self._source)
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -201,13 +201,13 @@ class StreamFeed(Feed):
 
     def __init__(self, name: str, blocks: Generator[bytes], raw: Feed | None = None, begin: int = 0) -> None:
         """`raw`: the feed from which the blocks are decoded, if any. `begin`: the offset of the first block."""
-        self._name, self._coming, self._raw = name, blocks, raw
+        self._name, self._new_blocks, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
         self._base = self._end = begin  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
         self._read = 0  # bytes of the raw feed
-        self._used_up = 0, 0  # an offset, and the bytes of the raw feed that were read to get there
+        self._last_ratio = 0, 0  # an offset, and the bytes of the raw feed that were read to get there
         self.limit = 1 << 62
         """May be reduced, to read only the beginning: the stream then ends at the next block after it."""
 
@@ -245,23 +245,23 @@ class StreamFeed(Feed):
         if self._raw is None:
             return offset
         # Much more text may come out of the last raw block than was read so far.
-        text, stored = self._used_up
+        text, stored = self._last_ratio
         return min(stored * offset // text, self._read) if text else self._read
 
     def close(self) -> None:
-        (self._raw or self._coming).close()
+        (self._raw or self._new_blocks).close()
 
     def _fill(self, end: int) -> None:
         while not self._ended and self._end < end:
             if self._failed is not None:  # a generator that has raised would look like one that has ended
                 raise self._failed
             try:
-                block = next(self._coming, b"") if self._end < self.limit else b""
+                block = next(self._new_blocks, b"") if self._end < self.limit else b""
             except BaseException as error:
                 self._failed = error
                 raise
             if self._raw is not None and (stored := self._raw.stored(self._raw.at)) > self._read:
-                self._used_up, self._read = (self._end, self._read), stored
+                self._last_ratio, self._read = (self._end, self._read), stored
             if block:
                 self._blocks.append(block)
                 self._end += len(block)

@@ -21,7 +21,7 @@ from shardmill.errors import SourceError
 from shardmill.storage.feeds import CONTEXT, STREAM_BLOCK, RandomAccess, StreamFeed
 from shardmill.storage.names import BUCKETS, format_of, host_of, scheme_of
 from shardmill.storage.objects import Objects
-from shardmill.storage.retrying import STOP_CHECK, Patience, Retries, Unreachable, check_running, patiently
+from shardmill.storage.retrying import STOP_CHECK, Retries, RetryPolicy, Unreachable, check_running, retry
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.web import WebStore
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # The whole window is requested at once if the reader is fast: with a latency of 200 ms and a window of 16 MB, 16 pieces
 # on 16 connections gave 80 MB/s; 8 connections with pieces of half the size gave 30.
 CONNECTIONS = 16
-LITTLE_WINDOW = 8 << 20
+SMALL_WINDOW = 8 << 20
 # Files up to this size are fetched whole when they are opened.
 WHOLE = 1 << 20
 FOOTER = 1 << 16
@@ -59,14 +59,14 @@ class Fetcher:
     def __init__(
         self,
         sources: Sequence[Source] = (),
-        window: int = LITTLE_WINDOW,
-        patience: Patience | None = None,
+        window: int = SMALL_WINDOW,
+        policy: RetryPolicy | None = None,
         cache: Cache | None = None,
         retries: Retries | None = None,
     ) -> None:
         """`sources`: in the order in which they will be opened. `window`: bytes that may be held or requested ahead."""
         self.cache = cache
-        self.patience = patience or Patience.from_environment()
+        self.policy = policy or RetryPolicy.from_environment()
         self.retries = retries or Retries()
         self.stopped = threading.Event()
         self.changed = threading.Condition()
@@ -99,39 +99,39 @@ class Fetcher:
     @cached_property
     def web(self) -> WebStore:
         """The client for web servers and the hub; raises UsageError where the library is missing."""
-        return WebStore(self.patience)
+        return WebStore(self.policy)
 
     def bucket(self, url: str) -> Objects:
         """Return the client for a URL in an object store; raise UsageError where the library is missing."""
         bucket = f"{scheme_of(url)}://{host_of(url)}"
         with self._connecting:
             if bucket not in self._buckets:
-                self._buckets[bucket] = Objects(bucket, self.patience)
+                self._buckets[bucket] = Objects(bucket, self.policy)
             return self._buckets[bucket]
 
-    def patiently(self, call: Callable[[float], T], place: str) -> T:
+    def retry(self, call: Callable[[float], T], place: str) -> T:
         """Return what `call(deadline)` returns, retried."""
         try:
-            return patiently(call, place, self.patience, self.retries, self.stopped)
+            return retry(call, place, self.policy, self.retries, self.stopped)
         except FileNotFoundError:
             raise SourceError("the source is not there", place=place, hint="check its name") from None
 
-    def ask(self, call: Callable[[], T], place: str) -> T:
+    def request(self, call: Callable[[], T], place: str) -> T:
         """Return what a call returns, retried, within the time for all attempts: libraries may wait for ever."""
-        return self.wait(self.begin(lambda: self.patiently(lambda _: call(), place), urgent=True, requests=1), place)
+        return self.wait(self.submit(lambda: self.retry(lambda _: call(), place), urgent=True, requests=1), place)
 
     def read(self, source: Source, start: int, end: int) -> Bytes:
         """Return the bytes of a range; the request is made before those that wait."""
-        return self.wait(self.begin_range(source, start, end, urgent=True), source.name)
+        return self.wait(self.submit_range(source, start, end, urgent=True), source.name)
 
-    def begin_range(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch[Bytes]:
+    def submit_range(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch[Bytes]:
         """Begin to fetch a range."""
-        return self.begin(lambda: self._range(source, start, end), urgent, requests=1)
+        return self.submit(lambda: self._range(source, start, end), urgent, requests=1)
 
-    def begin(self, call: Callable[[], T], urgent: bool = False, requests: float = math.inf) -> Fetch[T]:
+    def submit(self, call: Callable[[], T], urgent: bool = False, requests: float = math.inf) -> Fetch[T]:
         """Let a thread make a call of so many requests, one after the other; `urgent`: before calls that wait."""
         # A request ends by itself in that time, unless the head of its answer comes byte by byte.
-        fetch: Fetch[T] = Fetch(requests * (self.patience.retry_seconds + self.patience.timeout))
+        fetch: Fetch[T] = Fetch(requests * (self.policy.retry_seconds + self.policy.timeout))
         with self.changed:
             self._waiting.insert(0 if urgent else len(self._waiting), (fetch, call))
             if not self._idle and len(self._threads) < CONNECTIONS:
@@ -156,16 +156,16 @@ class Fetcher:
         with self.changed:
             feed = self._opened.pop(source.path, None) or RemoteFeed(self, source)
             room = self._for_heads - _head_size(source)
-            for number, following in enumerate(self.following(source, _OPEN_AHEAD if self.cache is None else 0)):
+            for number, later in enumerate(self.next_sources(source, _OPEN_AHEAD if self.cache is None else 0)):
                 # The footers of large parquet files are megabytes, so fewer of these.
-                if room <= 0 or (_is_parquet(following) and number >= _FOOTERS_AHEAD):
+                if room <= 0 or (_is_parquet(later) and number >= _FOOTERS_AHEAD):
                     break
-                room -= _head_size(following)
-                if following.remote and following.size is not None and following.path not in self._opened:
-                    self._opened[following.path] = RemoteFeed(self, following)
+                room -= _head_size(later)
+                if later.remote and later.size is not None and later.path not in self._opened:
+                    self._opened[later.path] = RemoteFeed(self, later)
         return feed
 
-    def following(self, source: Source, count: int) -> Sequence[Source]:
+    def next_sources(self, source: Source, count: int) -> Sequence[Source]:
         """Return the sources that will be opened after this one."""
         with self.changed:
             index = next((i for i in range(self._next, len(self._sources)) if self._sources[i] == source), None)
@@ -174,7 +174,7 @@ class Fetcher:
             self._next = index
             return self._sources[index + 1 : index + 1 + count]
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Return bytes to the window, and let feeds request more."""
         with self.changed:
             self.free += size
@@ -194,8 +194,8 @@ class Fetcher:
                 fetch.until = time.monotonic() + fetch.seconds
             try:
                 fetch.set_result(call())
-            except BaseException as why:  # noqa: BLE001 - raised where it is waited for
-                fetch.set_exception(why)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                fetch.set_exception(error)
             del fetch, call  # or this thread would keep its bytes in memory
 
     def _range(self, source: Source, start: int, end: int) -> Bytes:
@@ -207,7 +207,7 @@ class Fetcher:
             store = self.bucket(source.path) if scheme_of(source.path) in BUCKETS else self.web
             return store.fetch(source, start, end, deadline)
 
-        return self.patiently(fetch, place)
+        return self.retry(fetch, place)
 
     def footer(self, source: Source) -> Bytes:
         """Return the last bytes of a parquet file, with its whole footer. Its length is eight bytes before the end."""
@@ -247,10 +247,10 @@ class RemoteFeed(RandomAccess):
         """The pieces that are held or requested, each with its start and end."""
         self._released = 0
         end = _head_size(source)
-        self._first = fetcher.begin_range(source, 0, end)
+        self._first = fetcher.submit_range(source, 0, end)
         self._last = None
         if end < size and _is_parquet(source):
-            self._last = fetcher.begin(lambda: fetcher.footer(source), requests=2)
+            self._last = fetcher.submit(lambda: fetcher.footer(source), requests=2)
 
     @cached_property
     def _head(self) -> Bytes:
@@ -259,7 +259,7 @@ class RemoteFeed(RandomAccess):
     @cached_property
     def _tail(self) -> Bytes:
         fetcher = self._fetcher
-        last = self._last or fetcher.begin(lambda: fetcher.footer(self._source), urgent=True, requests=2)
+        last = self._last or fetcher.submit(lambda: fetcher.footer(self._source), urgent=True, requests=2)
         return fetcher.wait(last, self._source.name)
 
     def peek(self, offset: int, n: int) -> bytes:
@@ -302,13 +302,15 @@ class RemoteFeed(RandomAccess):
             with self._fetcher.changed:
                 first, stop, fetch = next((piece for piece in self._pieces if piece[1] > start), (end, end, None))
             if fetch is None or start < first:
-                upto = min(end, first)
-                parts.append(self._fetcher.read(self._source, start, upto))
+                stop_at = min(end, first)
+                parts.append(self._fetcher.read(self._source, start, stop_at))
             else:
-                upto = min(end, stop)
+                stop_at = min(end, stop)
                 data = self._fetcher.wait(fetch, self._source.name)
-                parts.append(data if upto - start == len(data) else memoryview(data)[start - first : upto - first])
-            start = upto
+                parts.append(
+                    data if stop_at - start == len(data) else memoryview(data)[start - first : stop_at - first]
+                )
+            start = stop_at
         return parts[0] if len(parts) == 1 and isinstance(parts[0], (bytes, bytearray)) else b"".join(parts)
 
     def release(self, end: int) -> None:
@@ -318,7 +320,7 @@ class RemoteFeed(RandomAccess):
             while self._pieces and self._pieces[0][1] <= end:
                 start, stop, _ = self._pieces.popleft()
                 freed += stop - start
-            self._fetcher.give_back(freed)
+            self._fetcher.release(freed)
 
     def advance(self) -> None:
         """Request the next pieces while there is room, and one at least. The lock is held."""
@@ -327,7 +329,7 @@ class RemoteFeed(RandomAccess):
             if end > self._released:
                 if end - start > self._fetcher.free and self._pieces:
                     return
-                self._pieces.append((start, end, self._fetcher.begin_range(self._source, start, end)))
+                self._pieces.append((start, end, self._fetcher.submit_range(self._source, start, end)))
                 self._fetcher.free -= end - start
             self._next = next(self._coming, None)
         self._fetcher.expecting.discard(self)

@@ -71,17 +71,17 @@ class PartialFile:
         of its own. `hash_now`: hash what is appended while it is in the CPU's cache, which costs the writer time and
         saves reading the file again.
         """
-        self.path, self.name, self._hashes, self._hash_now = path, name or path.name, hashed, hash_now
+        self.path, self.name, self._is_hashed, self._hash_now = path, name or path.name, hashed, hash_now
         self._partial = path.with_name(path.name + PARTIAL)
         self._hash = hashlib.sha256()
         self._hashed = 0
         with writing_to(self._partial):
             if keep:
-                take_back(path)
-                there = self._partial.stat().st_size if self._partial.exists() else 0
-                if there < keep:
+                undo_rename(path)
+                size = self._partial.stat().st_size if self._partial.exists() else 0
+                if size < keep:
                     raise OutputError(
-                        f"`{self._partial.name}` has {there:,} bytes where the journal says {keep:,}",
+                        f"`{self._partial.name}` has {size:,} bytes where the journal says {keep:,}",
                         place=str(self._partial),
                         hint="the folder was changed by something else; start anew with `--overwrite`",
                     )
@@ -92,7 +92,7 @@ class PartialFile:
 
     def _open(self, mode: str) -> None:
         self._file = open(self._partial, mode, buffering=0)  # noqa: SIM115 - closed in close()
-        self._behind = open(self._partial, "rb", buffering=0)  # noqa: SIM115 - closed in close()
+        self._reader = open(self._partial, "rb", buffering=0)  # noqa: SIM115 - closed in close()
 
     def append(self, data: NDArray[Any] | bytes | StoredBytes) -> None:
         for block in data.blocks() if isinstance(data, StoredBytes) else (data,):
@@ -117,11 +117,11 @@ class PartialFile:
     def sync(self, length: int) -> None:
         """Hash the first `length` bytes, as far as they are not hashed yet, and sync them to the disk."""
         with writing_to(self._partial):
-            self._follow(length)
+            self._hash_up_to(length)
             _sync_data(self._file.fileno())
 
-    def finish(self, tokens: int, head: bytes = b"", role: str = "") -> Written:
-        """Write `head` at the start, where there is room for it, sync the file, and give it its name.
+    def finish(self, tokens: int, header: bytes = b"", role: str = "") -> Written:
+        """Write `header` at the start, where there is room for it, sync the file, and give it its name.
 
         The file may have been closed since the last byte was appended.
         """
@@ -129,31 +129,31 @@ class PartialFile:
             if self._file.closed:
                 self.close()  # an interrupt may have come between its two handles
                 self._open("r+b")
-            self._behind.seek(0)
-            if head and self._behind.read(len(head)) != head:
+            self._reader.seek(0)
+            if header and self._reader.read(len(header)) != header:
                 self._file.seek(0)
-                self._file.write(head)
+                self._file.write(header)
                 self._hash, self._hashed = hashlib.sha256(), 0
-            self._follow(self.length)
+            self._hash_up_to(self.length)
             os.fsync(self._file.fileno())
             self.close()
             os.replace(self._partial, self.path)
             sync_folder(self.path.parent)
-        return Written(self.name, tokens, self.length, self._hash.hexdigest() if self._hashes else "", role)
+        return Written(self.name, tokens, self.length, self._hash.hexdigest() if self._is_hashed else "", role)
 
     def close(self) -> None:
         self._file.close()
-        self._behind.close()
+        self._reader.close()
 
     def remove(self) -> None:
         """Delete what was written; close it before."""
         self._partial.unlink(missing_ok=True)
 
-    def _follow(self, length: int) -> None:
-        self._behind.seek(self._hashed)
+    def _hash_up_to(self, length: int) -> None:
+        self._reader.seek(self._hashed)
         block = bytearray(_BLOCK)
-        while self._hashes and self._hashed < length:
-            got = self._behind.readinto(memoryview(block)[: min(_BLOCK, length - self._hashed)])
+        while self._is_hashed and self._hashed < length:
+            got = self._reader.readinto(memoryview(block)[: min(_BLOCK, length - self._hashed)])
             if not got:
                 raise OutputError(
                     f"`{self._partial.name}` became shorter while it was written", place=str(self._partial)
@@ -186,17 +186,17 @@ class UnwrittenFile(PartialFile):
 class writing_to:
     """Turns an error of the file system into an OutputError that names the path."""
 
-    begun: ClassVar[dict[int, float]] = {}
+    started: ClassVar[dict[int, float]] = {}
     """When each operation that has not ended yet began."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def __enter__(self) -> None:
-        self.begun[id(self)] = time.monotonic()
+        self.started[id(self)] = time.monotonic()
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.begun.pop(id(self), None)
+        self.started.pop(id(self), None)
         if not isinstance(error, OSError):
             return
         hints = {
@@ -232,13 +232,13 @@ def as_file(data: bytes) -> Iterator[str]:
             yield str(Path(folder) / "data")
 
 
-def waiting_words() -> str:
+def disk_wait_message() -> str:
     """Return what the progress line says if the disk has not answered for some time; empty if it has."""
-    seconds = time.monotonic() - min(list(writing_to.begun.values()), default=time.monotonic())
+    seconds = time.monotonic() - min(list(writing_to.started.values()), default=time.monotonic())
     return f"the disk has not answered for {seconds:.0f} s" if seconds > _SLOW else ""
 
 
-def take_back(path: Path) -> None:
+def undo_rename(path: Path) -> None:
     """Undo the renaming of a finished file that the journal does not know of."""
     partial = path.with_name(path.name + PARTIAL)
     if path.exists() and not partial.exists():

@@ -30,8 +30,8 @@ def host_of(url: str) -> str:
     return url.partition("://")[2].partition("/")[0]
 
 
-def shown(url: str) -> str:
-    """Return a URL without what may be a secret: user name and password, and on the web the query and the fragment."""
+def public_url(url: str) -> str:
+    """Return a URL without possible secrets: user name and password, and on the web the query and the fragment."""
     scheme, host = scheme_of(url), host_of(url)
     if scheme in WEB:
         parts = urlsplit(url)
@@ -57,7 +57,7 @@ class HubAddress(NamedTuple):
     """A file, a folder or a pattern in the repository."""
 
     @property
-    def asked(self) -> str:
+    def requested(self) -> str:
         """The repository and the revision as the user gave them, as a key."""
         return f"hf://datasets/{self.repo}@{self.revision or 'main'}"
 
@@ -72,14 +72,14 @@ class HubAddress(NamedTuple):
         kind, _, rest = rest.partition("/")
         hint = "write `hf://datasets/OWNER/NAME/PATH`, with `@REVISION` after the name if it is not `main`"
         if kind != "datasets":
-            raise UsageError("only datasets are read from the hub", place=shown(url), hint=hint)
+            raise UsageError("only datasets are read from the hub", place=public_url(url), hint=hint)
         owner, _, rest = rest.partition("/")
         name, slash, path = rest.partition("/")
         name, at, revision = name.partition("@")
         if at and slash and (special := re.match(r"refs/(?:convert|pr)/[^/]+", f"{revision}/{path}")):
             revision, path = special[0], f"{revision}/{path}"[special.end() :].lstrip("/")
         if not owner or not name or "@" in owner or (at and not revision):
-            raise UsageError("the address names no dataset", place=shown(url), hint=hint)
+            raise UsageError("the address names no dataset", place=public_url(url), hint=hint)
         return cls(f"{owner}/{name}", unquote(revision), path.strip("/"))
 
 
@@ -105,13 +105,13 @@ def compression_of(path: str) -> str:
     return COMPRESSION_ENDINGS.get(endings(path)[1], "")
 
 
-def is_light(path: str) -> bool:
+def is_arrow_free(path: str) -> bool:
     """Whether the name shows a format that is read without Arrow."""
-    return path[path.rfind(".") + 1 :] in _light() or endings(path)[0] in _light()
+    return path[path.rfind(".") + 1 :] in _arrow_free_endings() or endings(path)[0] in _arrow_free_endings()
 
 
 @cache
-def _light() -> frozenset[str]:
+def _arrow_free_endings() -> frozenset[str]:
     """The endings of such formats; without the core, what is not text still needs Arrow."""
-    kinds = {name for name, about in INPUT_FORMATS.items() if about.light and (about.text or core.available())}
+    kinds = {name for name, about in INPUT_FORMATS.items() if about.arrow_free and (about.text or core.available())}
     return frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in kinds)

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from shardmill.errors import OutputError, UsageError
-from shardmill.storage.names import scheme_of, shown
+from shardmill.storage.names import public_url, scheme_of
 from shardmill.storage.objects import Conflict, Objects, check_address
-from shardmill.storage.retrying import Patience, Retries, Transient, patiently
+from shardmill.storage.retrying import Retries, RetryPolicy, Transient, retry
 
 T = TypeVar("T")
 
@@ -49,14 +49,14 @@ class ObjectStore(Objects):
         check_address(url)
         scheme, _, path = url.partition("://")
         if re.search(r"[?#]|//", path):
-            raise UsageError(f"`{shown(url)}` is not the URL of a folder", hint=f"write {scheme}://BUCKET/FOLDER")
+            raise UsageError(f"`{public_url(url)}` is not the URL of a folder", hint=f"write {scheme}://BUCKET/FOLDER")
         bucket, _, prefix = path.rstrip("/").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        self.progressed = time.monotonic()
+        self.last_progress = time.monotonic()
         """When the store last answered, or took a block of an upload."""
         self.retries = Retries()
         whole = f"{scheme.lower()}://{bucket}/{prefix}".rstrip("/")
-        super().__init__(whole, Patience.from_environment(**_PATIENCE), OutputError)
+        super().__init__(whole, RetryPolicy.from_environment(**_PATIENCE), OutputError)
 
     def read(self, name: str) -> tuple[bytes, Version] | None:
         """Return a small object and its version, or None when there is none."""
@@ -65,25 +65,25 @@ class ObjectStore(Objects):
             got = self.client().get(name)
             return bytes(got.bytes()), _version(got.meta)
 
-        return self._found(name, get)
+        return self._request_or_none(name, get)
 
     def section(self, name: str, start: int, end: int) -> bytes:
         """Return some bytes of an object; raise FileNotFoundError when there is none."""
-        return self._ask(name, lambda: bytes(self.client().get_range(name, start=start, end=end)))
+        return self._request(name, lambda: bytes(self.client().get_range(name, start=start, end=end)))
 
     def version(self, name: str) -> Version | None:
         """Return the version of an object, or None when there is none."""
-        return self._found(name, lambda: _version(self.client().head(name)))
+        return self._request_or_none(name, lambda: _version(self.client().head(name)))
 
     def size(self, name: str) -> int:
         """Return the size of an object in bytes; raise FileNotFoundError when there is none."""
-        return self._ask(name, lambda: int(self.client().head(name)["size"]))
+        return self._request(name, lambda: int(self.client().head(name)["size"]))
 
     def put(self, name: str, data: bytes) -> None:
         """Write a small object, in place of any other."""
-        self._ask(name, lambda: self.client(sending=True).put(name, data, use_multipart=False))
+        self._request(name, lambda: self.client(sending=True).put(name, data, use_multipart=False))
 
-    def exchange(self, name: str, data: bytes, before: Version | None) -> Version | None:
+    def compare_and_swap(self, name: str, data: bytes, before: Version | None) -> Version | None:
         """Replace version `before` (None: nothing) of a small object; return None when there is another version.
 
         `data` must differ from everything that others may write: if it is there, this call wrote it, and only the
@@ -93,10 +93,10 @@ class ObjectStore(Objects):
         def put() -> Version | None:
             failed: Exception
             try:
-                with self.asking(name):
+                with self.translated_errors(name):
                     return _version(self.client().put(name, data, mode=before or "create"))
-            except Transient as why:
-                failed = why
+            except Transient as error:
+                failed = error
             except (Conflict, FileNotFoundError):
                 # A store that is busy with another request for the same object answers so too.
                 message = "the store does not replace an object by its version"
@@ -109,7 +109,7 @@ class ObjectStore(Objects):
                 return None
             raise failed
 
-        return self._ask(name, put)
+        return self._request(name, put)
 
     def upload(self, name: str, blocks: Callable[[], Iterable[bytes]], size: int) -> None:
         """Write an object of any size. It appears when it is whole; a failed upload leaves nothing."""
@@ -124,50 +124,28 @@ class ObjectStore(Objects):
         def send() -> None:
             try:
                 store.put(name, self._counted(blocks()), **several)
-            except FileNotFoundError as why:
+            except FileNotFoundError as error:
                 # The response to its completion was lost, and it was completed twice; or somebody aborted it.
-                if "NoSuchUpload" not in str(why):
+                if "NoSuchUpload" not in str(error):
                     raise
                 raise Transient("the store does not know the upload") from None
 
-        self._ask(name, send)
+        self._request(name, send)
 
     def download(self, name: str) -> Iterator[bytes]:
         """Yield an object in blocks of about a megabyte; raise OutputError when it is replaced meanwhile."""
-        at, size = 0, None
-        version: Version = {}
-        stream: Iterator[Any] | None = None
-
-        def block() -> bytes:
-            nonlocal stream, size, version
-            try:
-                if stream is None:
-                    options: dict[str, Any] = {"range": {"offset": at}} if at else {}
-                    if at and "e_tag" in version:
-                        options["if_match"] = version["e_tag"]
-                    got = self.client().get(name, options=options)
-                    if at == 0:
-                        size, version = int(got.meta["size"]), _version(got.meta)
-                    elif _version(got.meta) != version:
-                        raise Conflict
-                    stream = iter(got.stream(min_chunk_size=1 << 20))
-                return bytes(next(stream, b""))
-            except BaseException:
-                stream = None
-                raise
-
-        while size is None or at < size:
-            got = self._ask(name, block)
-            if not got and size:
+        download = _Download(self.client(), name)
+        while download.size is None or download.offset < download.size:
+            block = self._request(name, download.next_block)
+            if not block and download.size:
                 raise OutputError("the object is shorter than it should be", place=f"{self.url}/{name}")
-            at += len(got)
-            yield got
+            yield block
 
-    def beside(self, folders: Iterable[str]) -> dict[str, int]:
+    def list_folders(self, folders: Iterable[str]) -> dict[str, int]:
         """Return the objects directly in these folders (the URL's own is ``""``), with their sizes."""
         return {name: size for folder in folders for name, size in self._list(folder, deep=False)}
 
-    def below(self, folder: str) -> list[tuple[str, int]]:
+    def list_tree(self, folder: str) -> list[tuple[str, int]]:
         """Return the objects anywhere below a folder, with their sizes."""
         return self._list(f"{folder}/", deep=True)
 
@@ -175,7 +153,7 @@ class ObjectStore(Objects):
         def listed() -> list[tuple[str, int]]:
             return [(entry["path"], entry["size"]) for entry in self.entries(folder, deep=deep)]
 
-        return self._ask(folder.rstrip("/"), listed)
+        return self._request(folder.rstrip("/"), listed)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete objects; one that is not there is no error."""
@@ -183,44 +161,78 @@ class ObjectStore(Objects):
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
             try:
-                self._ask(some[0], partial(self.client().delete, some))
+                self._request(some[0], partial(self.client().delete, some))
             except FileNotFoundError:
                 # Some stores answer so if one of them does not exist, and do not delete the others.
                 for name in some:
-                    self._found(name, partial(self.client().delete, name))
+                    self._request_or_none(name, partial(self.client().delete, name))
 
     def abort_uploads(self, ours: Callable[[str], bool]) -> None:
         """Abort uploads that a killed run has left open. Only S3 can list them; other stores delete them in time."""
         account = self._account
         if account is not None:
-            self._ask("", lambda: account.abort_uploads(self._prefix, ours, self._patience.timeout))
+            self._request("", lambda: account.abort_uploads(self._prefix, ours, self._policy.timeout))
 
     def _counted(self, blocks: Iterable[bytes]) -> Iterator[bytes]:
         for block in blocks:
-            self.progressed = time.monotonic()
+            self.last_progress = time.monotonic()
             yield block
 
-    def _found(self, name: str, call: Callable[[], T]) -> T | None:
+    def _request_or_none(self, name: str, call: Callable[[], T]) -> T | None:
         """Return what a call gives, or None when the object is not there."""
         try:
-            return self._ask(name, call)
+            return self._request(name, call)
         except FileNotFoundError:
             return None
 
-    def _ask(self, name: str, call: Callable[[], T]) -> T:
+    def _request(self, name: str, call: Callable[[], T]) -> T:
         """Return what a call gives, retried; raise FileNotFoundError or an OutputError that names the object."""
         place = f"{self.url}/{name}".rstrip("/")
 
         def ask(_: float) -> T:
-            with self.asking(name):
+            with self.translated_errors(name):
                 return call()
 
         try:
-            answer = patiently(ask, place, self._patience, self.retries, threading.Event(), _not_done)
+            answer = retry(ask, place, self._policy, self.retries, threading.Event(), _request_failed)
         except Conflict:
             raise OutputError("the object was replaced while it was read", place=place) from None
-        self.progressed = time.monotonic()
+        self.last_progress = time.monotonic()
         return answer
+
+
+class _Download:
+    """An object that is read block by block; after an error the next call continues at the same offset."""
+
+    def __init__(self, client: Any, name: str) -> None:
+        self._client, self._name = client, name
+        self.offset = 0
+        self.size: int | None = None
+        self._version: Version = {}
+        self._stream: Iterator[Any] | None = None
+
+    def next_block(self) -> bytes:
+        """Raise Conflict when the object was replaced since the first block."""
+        try:
+            if self._stream is None:
+                self._stream = self._open()
+            block = bytes(next(self._stream, b""))
+        except BaseException:
+            self._stream = None
+            raise
+        self.offset += len(block)
+        return block
+
+    def _open(self) -> Iterator[Any]:
+        options: dict[str, Any] = {"range": {"offset": self.offset}} if self.offset else {}
+        if self.offset and "e_tag" in self._version:
+            options["if_match"] = self._version["e_tag"]
+        got = self._client.get(self._name, options=options)
+        if self.offset == 0:
+            self.size, self._version = int(got.meta["size"]), _version(got.meta)
+        elif _version(got.meta) != self._version:
+            raise Conflict
+        return iter(got.stream(min_chunk_size=1 << 20))
 
 
 def check_size(name: str, size: int, url: str) -> None:
@@ -233,9 +245,9 @@ def check_size(name: str, size: int, url: str) -> None:
         )
 
 
-def _not_done(trouble: Transient, tries: int, place: str) -> OutputError:
+def _request_failed(error: Transient, tries: int, place: str) -> OutputError:
     return OutputError(
-        f"the request to the store failed: {trouble.reason} ({tries} attempt{'s' if tries != 1 else ''})",
+        f"the request to the store failed: {error.reason} ({tries} attempt{'s' if tries != 1 else ''})",
         place=place,
         hint="run the same command again when the store can be reached",
     )

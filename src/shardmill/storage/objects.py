@@ -1,6 +1,6 @@
 """Object stores: the client for sources and outputs, its errors, and sources read by ranges. One call is one attempt.
 
-Calls within `Objects.asking` raise:
+Calls within `Objects.translated_errors` raise:
 
 Transient                  the call may succeed later
 FileNotFoundError          there is no such object
@@ -21,10 +21,10 @@ from typing import Any, NamedTuple
 
 from shardmill.errors import OutputError, SourceError, UsageError
 from shardmill.extras import needs
-from shardmill.storage.names import BUCKETS, host_of, scheme_of, shown
-from shardmill.storage.retrying import Patience, Transient
+from shardmill.storage.names import BUCKETS, host_of, public_url, scheme_of
+from shardmill.storage.retrying import RetryPolicy, Transient
 from shardmill.storage.s3 import S3Account
-from shardmill.storage.source import Source, changed
+from shardmill.storage.source import Source, changed_error
 
 # Retries by the library itself, within operations of many requests: a listing of many pages, an upload of many parts.
 # If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
@@ -43,7 +43,7 @@ _SETTINGS = {
     "azure": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) and container",
 }
 
-_Refusal = type[SourceError] | type[OutputError]
+_ErrorType = type[SourceError] | type[OutputError]
 
 
 class Conflict(Exception):
@@ -62,18 +62,18 @@ class ListedObject(NamedTuple):
 class Objects:
     """The objects below one URL of a bucket, by their names from there on. Any thread may use it."""
 
-    def __init__(self, url: str, patience: Patience, error: _Refusal = SourceError) -> None:
+    def __init__(self, url: str, policy: RetryPolicy, error: _ErrorType = SourceError) -> None:
         """`url`: a bucket, or a folder in one, checked by `check_address`. `error`: raised if the store refuses a call.
 
         Raise UsageError when a library is missing, `error` when there are no credentials.
         """
-        self.url, self._patience, self._error = url, patience, error
+        self.url, self._policy, self._error = url, policy, error
         scheme = scheme_of(url)
         self._kind = BUCKETS[scheme]
-        who = f"writing to {scheme}://" if error is OutputError else f"{scheme}:// sources"
-        self._stores = needs("obstore.store", self._kind, who)
-        self._errors = needs("obstore.exceptions", self._kind, who)
-        self._account = S3Account(url, error, who) if self._kind == "s3" else None
+        purpose = f"writing to {scheme}://" if error is OutputError else f"{scheme}:// sources"
+        self._stores = needs("obstore.store", self._kind, purpose)
+        self._errors = needs("obstore.exceptions", self._kind, purpose)
+        self._account = S3Account(url, error, purpose) if self._kind == "s3" else None
         self._settings = self._account.settings() if self._account else {}
         self._clients: dict[tuple[bool, bool], Any] = {}
         self.client()
@@ -82,21 +82,21 @@ class Objects:
         """The library's client. `many`: for calls of many requests. `sending`: for calls with a large body."""
         key = many, sending
         if key not in self._clients:
-            patience = self._patience
+            policy = self._policy
             options = {
-                "timeout": timedelta(seconds=patience.retry_seconds),
-                "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, patience.timeout)),
+                "timeout": timedelta(seconds=policy.retry_seconds),
+                "connect_timeout": timedelta(seconds=min(_CONNECT_SECONDS, policy.timeout)),
                 # An endpoint of http:// is used only when somebody has set one.
                 "allow_http": True,
             }
             if not sending:  # nothing is read while a body is sent, so it would limit the time to send all of it
-                options["read_timeout"] = timedelta(seconds=patience.timeout)
+                options["read_timeout"] = timedelta(seconds=policy.timeout)
             retry = {
-                "max_retries": min(_LIBRARY_RETRIES, patience.tries - 1) if many else 0,
-                "retry_timeout": timedelta(seconds=min(_LIBRARY_SECONDS, patience.retry_seconds)),
+                "max_retries": min(_LIBRARY_RETRIES, policy.tries - 1) if many else 0,
+                "retry_timeout": timedelta(seconds=min(_LIBRARY_SECONDS, policy.retry_seconds)),
                 "backoff": {
-                    "init_backoff": timedelta(seconds=patience.pause),
-                    "max_backoff": timedelta(seconds=patience.longest_pause),
+                    "init_backoff": timedelta(seconds=policy.pause),
+                    "max_backoff": timedelta(seconds=policy.longest_pause),
                 },
             }
             try:
@@ -118,31 +118,31 @@ class Objects:
             yield from page
 
     @contextmanager
-    def asking(self, name: str) -> Iterator[None]:
+    def translated_errors(self, name: str) -> Iterator[None]:
         """Turn the library's errors into those that the module's docstring lists. `name`: an object or folder."""
         errors = self._errors
         try:
             yield
         except (errors.PreconditionError, errors.AlreadyExistsError):
             raise Conflict from None
-        except (errors.BaseError, OSError, ValueError) as why:
+        except (errors.BaseError, OSError, ValueError) as error:
             # An empty response to HEAD does not say whether the object or the bucket is missing.
-            if isinstance(why, FileNotFoundError) and _code(str(why)) not in _NO_BUCKET:
+            if isinstance(error, FileNotFoundError) and _code(str(error)) not in _NO_BUCKET:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
             place = f"{self.url}/{name}".rstrip("/")
-            raise failure(str(why), place, self._error, self._patience.timeout) from None
+            raise error_for(str(error), place, self._error, self._policy.timeout) from None
 
     def find(self, path: str) -> ListedObject | None:
         """Return the object at a path, or None."""
         try:
-            with self.asking(path):
+            with self.translated_errors(path):
                 return _listed(self.client().head(path))
         except FileNotFoundError:
             return None
 
     def list(self, folder: str, wanted: Callable[[str], Any], *, deep: bool) -> list[ListedObject]:
         """Return the wanted objects in a folder, or anywhere below it: all of them, or an error."""
-        with self.asking(folder):
+        with self.translated_errors(folder):
             below = f"{folder}/" if folder else ""
             found = [_listed(entry) for entry in self.entries(folder, deep=deep) if entry["path"].startswith(below)]
         folders = {one.path.rpartition("/")[0] for one in found}
@@ -150,24 +150,24 @@ class Objects:
 
     def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytes:
         """Return the bytes of a range of a source; raise SourceError when it is not as it was found."""
-        path, who = path_in_bucket(source.path), scheme_of(source.path)
+        path, scheme = path_in_bucket(source.path), scheme_of(source.path)
         options: dict[str, Any] = {"range": (start, end)}
         if source.version and not source.version.startswith("W/"):
             options["if_match"] = f'"{source.version}"'
         try:
-            with self.asking(path):
+            with self.translated_errors(path):
                 got = self.client().get(path, options=options)
                 if _listed(got.meta)[1:] != (source.size, source.version):
-                    raise changed(source)
+                    raise changed_error(source)
                 data = bytes(got.bytes())
         except Conflict:
-            raise changed(source) from None
+            raise changed_error(source) from None
         if len(data) < end - start:
-            raise Transient(f"{who} gave {len(data):,} of {end - start:,} bytes")
+            raise Transient(f"{scheme} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
-            raise changed(source)
+            raise changed_error(source)
         if time.monotonic() > deadline:
-            raise Transient(f"{who} is too slow")
+            raise Transient(f"{scheme} is too slow")
         return data
 
     def _is_marker(self, one: ListedObject, folders: set[str]) -> bool:
@@ -188,61 +188,67 @@ def path_in_bucket(url: str) -> str:
 
 def check_address(url: str) -> None:
     """Raise UsageError for a URL that names no bucket, or that holds a secret, which is not repeated."""
-    if shown(url) != url:
+    if public_url(url) != url:
         raise UsageError(
             "keys do not belong into a URL",
-            place=shown(url),
+            place=public_url(url),
             hint="set them where the store's own tools look: environment variables or files",
         )
     if not host_of(url):
         raise UsageError("the address names no bucket", place=url, hint=f"write `{scheme_of(url)}://BUCKET/PATH`")
 
 
-def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient | SourceError | OutputError:
+def error_for(message: str, url: str, error: _ErrorType, timeout: float) -> Transient | SourceError | OutputError:
     """Return what to raise for a message of the library. The message is not shown, because it may contain keys."""
     scheme, writing = scheme_of(url), error is OutputError
-    by = "" if writing else f" from {scheme}"
-    code = _code(said)
-    found = re.search(r"status code: (\d{3})(?: ([A-Z][\w ]+))?", said)
+    origin = "" if writing else f" from {scheme}"
+    code = _code(message)
+    found = re.search(r"status code: (\d{3})(?: ([A-Z][\w ]+))?", message)
     status = found[1] if found else ""
-    words = f" ({code or status})" if code or status else ""
-    where = f"check {_SETTINGS[BUCKETS[scheme]]}"
-    lower = said.partition("\n\nDebug source")[0].lower()
+    detail = f" ({code or status})" if code or status else ""
+    check_settings = f"check {_SETTINGS[BUCKETS[scheme]]}"
+    text = message.partition("\n\nDebug source")[0].lower()
 
-    def refused(message: str, hint: str | None = where) -> SourceError | OutputError:
-        return error(message, place=url, hint=hint)
+    def refused(reason: str, hint: str | None = check_settings) -> SourceError | OutputError:
+        return error(reason, place=url, hint=hint)
 
     if code in _NO_BUCKET or (status == "404" and not code):
-        return refused(f"there is no bucket `{host_of(url)}`", "create it, or correct its name" if writing else where)
+        return refused(
+            f"there is no bucket `{host_of(url)}`", "create it, or correct its name" if writing else check_settings
+        )
     if code in _WRONG_KEYS:
-        return refused(f"the store does not accept the credentials{words}")
+        return refused(f"the store does not accept the credentials{detail}")
     if status == "501" or code == "NotImplemented":
         needs = "it must upload in parts, and replace an object only if that is in a known version"
-        return refused(f"the store does not know this kind of request{words}", needs)
+        return refused(f"the store does not know this kind of request{detail}", needs)
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status[:1] == "5":
-        return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer") + by)
+        return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer") + origin)
     if code == "AccessDenied" or status == "403":
         verbs = "list, read, write and delete" if writing else "list and read"
-        return refused(f"the store does not allow it{words}", f"the credentials must allow to {verbs}; {where}")
-    if status == "401" or "credential" in lower or "metadata.google" in lower or "169.254" in lower:
-        return refused(f"the store wants credentials{words}")
+        return refused(
+            f"the store does not allow it{detail}", f"the credentials must allow to {verbs}; {check_settings}"
+        )
+    if status == "401" or "credential" in text or "metadata.google" in text or "169.254" in text:
+        return refused(f"the store wants credentials{detail}")
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or status == "301":
-        return refused(f"the bucket `{host_of(url)}` is in another region{words}", "set AWS_REGION to the bucket's own")
-    if "invalid path" in lower or "parsing path" in lower:
+        return refused(
+            f"the bucket `{host_of(url)}` is in another region{detail}", "set AWS_REGION to the bucket's own"
+        )
+    if "invalid path" in text or "parsing path" in text:
         return refused(
             "the name of an object is not one of a file: it has an empty part, or one that is `.` or `..`",
             "rename it, or name the others by a pattern in another folder",
         )
-    if "non-partial response" in lower:
+    if "non-partial response" in text:
         no_ranges = refused("the store gives no parts of an object", "copy it to this machine first")
-        return Transient(f"the store gave the whole object in place of a part{by}", tries=3, error=no_ranges)
+        return Transient(f"the store gave the whole object in place of a part{origin}", tries=3, error=no_ranges)
     if status or code:
         return refused(f"the store answers {' '.join(filter(None, (status, code and f'({code})')))}", None)
-    if "TimedOut" in said or "timed out" in lower:
-        return Transient(f"no answer for {timeout:g} s{by}")
-    return Transient(("the connection was cut" if "body" in lower else "no connection") + by)
+    if "TimedOut" in message or "timed out" in text:
+        return Transient(f"no answer for {timeout:g} s{origin}")
+    return Transient(("the connection was cut" if "body" in text else "no connection") + origin)
 
 
-def _code(said: str) -> str:
-    found = re.search(r"<Code>(\w+)</Code>|\(code: (\w+)\)", said)  # the latter of one object of several
+def _code(message: str) -> str:
+    found = re.search(r"<Code>(\w+)</Code>|\(code: (\w+)\)", message)  # the latter of one object of several
     return found[1] or found[2] if found else ""

@@ -17,7 +17,7 @@ from shardmill.storage.names import WEB, compression_of, format_of, path_in, sch
 from shardmill.storage.source import SMALL, Source
 from shardmill.storage.unicode import BOM, transcoded, wide_encoding
 
-FOREIGN = (
+UNSUPPORTED = (
     (b"PK\x03\x04", "a zip archive", "unpack it first"),
     (b"%PDF-", "a PDF file", "turn it into text first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
@@ -33,7 +33,7 @@ _PAGES = (".html", ".htm", ".xhtml", ".php", ".asp", ".aspx", ".jsp", ".cgi")
 _MARKS = (
     *MARKS,
     *(codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE),
-    *(mark for mark, _, _ in FOREIGN),
+    *(mark for mark, _, _ in UNSUPPORTED),
     *(PARQUET_MARK, ARROW_MARK),
 )
 
@@ -50,31 +50,31 @@ class Opened:
 
 
 def open_source(
-    source: Source, fetcher: Fetcher | None = None, need: Callable[[int], object] = lambda amount: None
+    source: Source, fetcher: Fetcher | None = None, reserve: Callable[[int], object] = lambda amount: None
 ) -> Opened:
     """Open a source; a remote one needs a fetcher. Raise SourceError when it is not what its name or the user says.
 
-    `need`: called with the memory that the decompressor will take, before it takes it.
+    `reserve`: called with the memory that the decompressor will take, before it takes it.
     """
     feed = _feed(source, fetcher)
     try:
         head = feed.peek(0, SMALL)
-        promised = compression_of(source.path)
-        compression = compression_from(head, promised)
-        if promised and not compression and (head or source.size == 0):
+        expected = compression_of(source.path)
+        compression = compression_from(head, expected)
+        if expected and not compression and (head or source.size == 0):
             raise SourceError(
-                f"the name says {promised}, but the content is something else" if head else "the file is empty",
+                f"the name says {expected}, but the content is something else" if head else "the file is empty",
                 place=source.name,
                 hint="is the download complete? Without the ending it would be read as it is" if head else None,
             )
         if compression:
-            need(window_of(head, compression))
+            reserve(window_of(head, compression))
             feed = StreamFeed(source.name, decompressed(feed, compression, source.name), feed)
             head = feed.peek(0, SMALL)
         format = source.input_format
         if format == "auto":
             format = format_of(source.path) or guess(head)
-            _refuse_foreign(source, format, head, compression)
+            _check_content(source, format, head, compression)
         if INPUT_FORMATS[format].text and (encoding := wide_encoding(head)):
             feed = StreamFeed(source.name, transcoded(feed, encoding), feed)
             head = feed.peek(0, SMALL)
@@ -114,25 +114,25 @@ def guess(head: bytes) -> str:
     return "text"
 
 
-def _is_page_in_place(source: Source, head: bytes) -> bool:
+def _is_error_page(source: Source, head: bytes) -> bool:
     """Whether a web server has sent HTML for a name that promises something else: a login page, say."""
     if scheme_of(source.name) not in WEB or not re.search(r"\.\w+$", path := path_in(source.name)):
         return False
     return not path.lower().endswith(_PAGES) and bool(re.match(rb"(?i)\s*<(!doctype\s+html|html)\b", head))
 
 
-def _refuse_foreign(source: Source, format: str, head: bytes, compression: str) -> None:
+def _check_content(source: Source, format: str, head: bytes, compression: str) -> None:
     """Raise when the content is of a kind that does not fit the format."""
     place = source.name
     if compression and compression_from(head):
         raise SourceError("the content is compressed twice", place=place, hint="decompress it once")
     if INPUT_FORMATS[format].text:
-        if _is_page_in_place(source, head):
+        if _is_error_page(source, head):
             hint = "open the address in a browser: does it need a login? `--input-format text` takes the page as it is"
             raise SourceError("the server sends a web page in place of the file", place=place, hint=hint)
         if head[257:262] == b"ustar":
             raise SourceError("the source is a tar archive, not text", place=place, hint="unpack it first")
-        for mark, kind, hint in FOREIGN:
+        for mark, kind, hint in UNSUPPORTED:
             if head.startswith(mark):
                 raise SourceError(f"the source is {kind}, not text", place=place, hint=hint)
         # In parquet, a page header follows, whose first byte is not text. So a text that begins with PAR1 is accepted.

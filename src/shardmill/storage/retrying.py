@@ -43,7 +43,7 @@ def check_running(stopped: threading.Event | None) -> None:
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """When to give up. Each can be set by an environment variable: SHARDMILL_TRIES, SHARDMILL_RETRY_SECONDS, …"""
 
     tries: int = 8
@@ -56,14 +56,14 @@ class Patience:
     """Seconds without a byte."""
 
     @classmethod
-    def from_environment(cls, **usual: float) -> Patience:
-        """`usual`: replaces the defaults above."""
-        given: dict[str, float] = dict(usual)
+    def from_environment(cls, **defaults: float) -> RetryPolicy:
+        """`defaults`: instead of those above."""
+        values: dict[str, float] = dict(defaults)
         for field in fields(cls):
             written = os.environ.get(f"SHARDMILL_{field.name.upper()}", "")
             if written.replace(".", "", 1).isdigit():
-                given[field.name] = int(float(written)) if field.name == "tries" else float(written)
-        return cls(**given)  # type: ignore[arg-type]
+                values[field.name] = int(float(written)) if field.name == "tries" else float(written)
+        return cls(**values)  # type: ignore[arg-type]
 
 
 class Retries:
@@ -74,39 +74,39 @@ class Retries:
         self._now: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()
 
-    def begin(self, words: str, wait: float) -> None:
+    def begin(self, reason: str, delay: float) -> None:
         with self._lock:
             self.count += 1
-            self._now[threading.get_ident()] = words, time.monotonic() + wait
+            self._now[threading.get_ident()] = reason, time.monotonic() + delay
 
     def end(self) -> None:
         with self._lock:
             self._now.pop(threading.get_ident(), None)
 
-    def words(self) -> str:
-        """Return what the progress line says; empty when nothing is being retried."""
+    def status(self) -> str:
+        """Return a message for the progress line; empty when nothing is being retried."""
         with self._lock:
             if not self._now:
                 return ""
-            words, until = next(iter(self._now.values()))
+            reason, until = next(iter(self._now.values()))
         left = until - time.monotonic()
-        return f"retrying in {left:.0f} s: {words}" if left >= 1 else f"retrying: {words}"
+        return f"retrying in {left:.0f} s: {reason}" if left >= 1 else f"retrying: {reason}"
 
 
-def _unreachable(trouble: Transient, tries: int, place: str) -> Exception:
-    asked = f"; the server asks to wait {trouble.after:,.0f} s" if trouble.after else ""
+def _unreachable(error: Transient, tries: int, place: str) -> Exception:
+    asked = f"; the server asks to wait {error.after:,.0f} s" if error.after else ""
     counted = f"{tries} attempt{'s' if tries != 1 else ''}{asked}"
     return Unreachable(
-        f"cannot read the source: {trouble.reason} ({counted})",
+        f"cannot read the source: {error.reason} ({counted})",
         place=place,
         hint="run the same command again when the server is reachable; SHARDMILL_TRIES sets the number of attempts",
     )
 
 
-def patiently(
+def retry(
     call: Callable[[float], T],
     place: str,
-    patience: Patience,
+    policy: RetryPolicy,
     retries: Retries,
     stopped: threading.Event,
     failed: Callable[[Transient, int, str], Exception] = _unreachable,
@@ -115,23 +115,23 @@ def patiently(
 
     After the last attempt, raise the exception that `failed` returns. Raise SourceError if the run has ended meanwhile.
     """
-    deadline = time.monotonic() + patience.retry_seconds
-    number = 1
+    deadline = time.monotonic() + policy.retry_seconds
+    attempt = 1
     try:
         while True:
             check_running(stopped)
             try:
                 return call(deadline)
-            except Transient as trouble:
+            except Transient as error:
                 # Up to half of it is random: a thousand clients that failed together must not return together.
-                pause = min(patience.longest_pause, patience.pause * 2 ** (number - 1)) * random.uniform(0.5, 1.0)
-                wait = max(pause, trouble.after or 0.0)
+                pause = min(policy.longest_pause, policy.pause * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+                wait = max(pause, error.after or 0.0)
                 left = deadline - time.monotonic()
-                tries = min(patience.tries, trouble.tries or patience.tries)
-                if number >= tries or wait > left:
-                    raise (trouble.error or failed(trouble, number, place)) from None
-                number += 1
-                retries.begin(f"{trouble.reason}, attempt {number} of {tries}", wait)
+                tries = min(policy.tries, error.tries or policy.tries)
+                if attempt >= tries or wait > left:
+                    raise (error.error or failed(error, attempt, place)) from None
+                attempt += 1
+                retries.begin(f"{error.reason}, attempt {attempt} of {tries}", wait)
             stopped.wait(wait)
     finally:
         retries.end()

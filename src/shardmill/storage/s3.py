@@ -18,27 +18,27 @@ _FRESH = timedelta(minutes=5)  # after this time the client asks for the credent
 class S3Account:
     """Credentials for S3, from the environment, AWS_PROFILE, ~/.aws, the role of a machine, or single sign-on."""
 
-    def __init__(self, url: str, error: type[SourceError] | type[OutputError], who: str) -> None:
+    def __init__(self, url: str, error: type[SourceError] | type[OutputError], purpose: str) -> None:
         """`error`: raised when there are no credentials. `who`: named in the error if the library is missing."""
         self._url, self._error = url, error
-        self._errors = needs("botocore.exceptions", "s3", who)
-        self._config = needs("botocore.config", "s3", who).Config
-        self._session = needs("botocore.session", "s3", who).get_session()
-        profile = self._ask(self._session.get_scoped_config)
+        self._errors = needs("botocore.exceptions", "s3", purpose)
+        self._config = needs("botocore.config", "s3", purpose).Config
+        self._session = needs("botocore.session", "s3", purpose).get_session()
+        profile = self._call(self._session.get_scoped_config)
         self._region = os.environ.get("AWS_REGION") or self._session.get_config_variable("region")
         names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
         self._endpoint = next(filter(None, map(os.environ.get, names)), None) or profile.get("endpoint_url")
 
     def settings(self) -> dict[str, Any]:
         """Return the settings for the store's client; raise the error when there are no credentials."""
-        given = {"region": self._region, "endpoint": self._endpoint}
-        settings: dict[str, Any] = {name: value for name, value in given.items() if value}
+        values = {"region": self._region, "endpoint": self._endpoint}
+        settings: dict[str, Any] = {name: value for name, value in values.items() if value}
         if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() not in ("1", "true"):
             settings["credential_provider"] = self._provider()
         return settings
 
     def _provider(self) -> Callable[[], dict[str, Any]]:
-        credentials = self._ask(self._session.get_credentials)
+        credentials = self._call(self._session.get_credentials)
         if credentials is None:
             raise self._error(
                 "no credentials for S3 were found",
@@ -48,7 +48,7 @@ class S3Account:
             )
 
         def provide() -> dict[str, Any]:
-            now = self._ask(credentials.get_frozen_credentials)
+            now = self._call(credentials.get_frozen_credentials)
             return {
                 "access_key_id": now.access_key,
                 "secret_access_key": now.secret_key,
@@ -59,7 +59,7 @@ class S3Account:
         provide()  # an error here is raised as it is; the store's library would wrap it
         return provide
 
-    def abort_uploads(self, prefix: str, ours: Callable[[str], bool], timeout: float) -> None:
+    def abort_uploads(self, prefix: str, is_ours: Callable[[str], bool], timeout: float) -> None:
         """Abort open uploads below a prefix for whose names, from the prefix on, `ours` is true. One attempt.
 
         A store that cannot list uploads has none to abort.
@@ -68,29 +68,29 @@ class S3Account:
             connect_timeout=min(10.0, timeout), read_timeout=timeout, retries={"total_max_attempts": 1}
         )
         options = {"region_name": self._region or "us-east-1", "endpoint_url": self._endpoint, "config": config}
-        client = self._ask(lambda: self._session.create_client("s3", **options))
+        client = self._call(lambda: self._session.create_client("s3", **options))
         bucket = host_of(self._url)
         try:
             for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
                 for upload in page.get("Uploads", ()):
                     key, number = upload["Key"], upload["UploadId"]
-                    if key.startswith(prefix) and ours(key[len(prefix) :]):
+                    if key.startswith(prefix) and is_ours(key[len(prefix) :]):
                         client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=number)
-        except self._errors.ClientError as why:
-            status = why.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        except self._errors.ClientError as error:
+            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status >= 500 or status in (408, 429):
                 raise Transient(str(status)) from None
             # We may not list uploads, or the store has none: what is left there costs space, and nothing else.
             return
-        except self._errors.BotoCoreError as why:
-            raise Transient(f"no connection ({type(why).__name__})") from None
+        except self._errors.BotoCoreError as error:
+            raise Transient(f"no connection ({type(error).__name__})") from None
         finally:
             client.close()
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _call(self, call: Callable[[], Any]) -> Any:
         try:
-            return question()
-        except self._errors.BotoCoreError as why:
+            return call()
+        except self._errors.BotoCoreError as error:
             # Its message names profiles and files, never keys.
-            message, hint = f"no credentials for S3: {why}", "check AWS_PROFILE and the files in ~/.aws"
+            message, hint = f"no credentials for S3: {error}", "check AWS_PROFILE and the files in ~/.aws"
             raise self._error(message, place=self._url, hint=hint) from None

@@ -14,10 +14,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from shardmill.errors import SourceError
-from shardmill.storage.names import is_light, scheme_of
+from shardmill.storage.names import is_arrow_free, scheme_of
 
 if TYPE_CHECKING:
-    from shardmill.storage.given import NamedSource
+    from shardmill.storage.python_sources import NamedSource
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ STDIN = "-"
 # larger ones, so many bytes are read to detect the format.
 SMALL = 1 << 16
 # Rows that are packed together: a row then takes 5 to 15 bytes instead of 400.
-PACKED = 1024
+BLOCK_ROWS = 1024
 _BATCH = 1 << 16  # rows that are sorted at once: 12 MB
 
 
@@ -42,7 +42,7 @@ class Source(NamedTuple):
     version: str
     """Nanoseconds of the last change, as text, or a server's ETag or hash; empty for a stream."""
     input_format: str = "auto"
-    asked: str = ""
+    requested: str = ""
     """At the hub: the repository and the revision that the user gave; `name` has the commit instead."""
 
     @property
@@ -50,7 +50,7 @@ class Source(NamedTuple):
         return "://" in self.path and bool(scheme_of(self.path))
 
 
-def changed(source: Source) -> SourceError:
+def changed_error(source: Source) -> SourceError:
     return SourceError(
         "the source changed while it was read",
         place=source.name,
@@ -69,15 +69,15 @@ class PackedRows:
 
     def extend(self, rows: Iterable[tuple[Any, ...]]) -> None:
         rows = iter(rows)
-        while some := list(islice(rows, PACKED - len(self._open))):
+        while some := list(islice(rows, BLOCK_ROWS - len(self._open))):
             self._open += some
-            if len(self._open) == PACKED:
+            if len(self._open) == BLOCK_ROWS:
                 # By columns, because similar values compress better side by side.
                 self._blocks.append(zlib.compress(marshal.dumps(tuple(zip(*self._open, strict=True))), 1))
                 self._open = []
 
     def __len__(self) -> int:
-        return len(self._blocks) * PACKED + len(self._open)
+        return len(self._blocks) * BLOCK_ROWS + len(self._open)
 
     def block(self, number: int) -> list[tuple[Any, ...]]:
         """Return some consecutive rows, unpacked."""
@@ -89,7 +89,7 @@ class PackedRows:
         return chain.from_iterable(map(self.block, range(len(self._blocks) + 1)))
 
 
-def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def sorted_rows(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Return the rows sorted; if there are many, they are kept packed while they are sorted."""
     rows = iter(rows)
     batch = sorted(islice(rows, _BATCH))
@@ -100,7 +100,7 @@ def in_order(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     return heapq.merge(*runs, batch) if runs else iter(batch)
 
 
-class InBlocks(Sequence[T]):
+class BlockSequence(Sequence[T]):
     """A long sequence that is kept packed; blocks of PACKED values are unpacked when they are used."""
 
     @abstractmethod
@@ -112,8 +112,8 @@ class InBlocks(Sequence[T]):
 
     def iter_from(self, index: int) -> Iterator[T]:
         """Yield the values from this one on."""
-        for number in range(index // PACKED, -(-len(self) // PACKED)):
-            yield from islice(self.block(number), max(0, index - number * PACKED), None)
+        for number in range(index // BLOCK_ROWS, -(-len(self) // BLOCK_ROWS)):
+            yield from islice(self.block(number), max(0, index - number * BLOCK_ROWS), None)
 
     @overload
     def __getitem__(self, index: int) -> T: ...
@@ -126,11 +126,11 @@ class InBlocks(Sequence[T]):
             return [self[i] for i in range(*index.indices(len(self)))]
         if not -len(self) <= index < len(self):
             raise IndexError(f"there are {len(self):,} sources")
-        number, row = divmod(index % len(self), PACKED)
+        number, row = divmod(index % len(self), BLOCK_ROWS)
         return self.block(number)[row]
 
 
-class Sources(InBlocks[Source]):
+class Sources(BlockSequence[Source]):
     """The sources of a run in order. `Source` objects are made when they are used, so a million sources take 20 MB."""
 
     def __init__(self, sources: Iterable[Source] = ()) -> None:
@@ -139,12 +139,12 @@ class Sources(InBlocks[Source]):
         """Bytes of each; -1: a stream."""
         self.remote = False
         """Whether any of them is remote."""
-        self.light = True
+        self.arrow_free = True
         """Whether all can be read without Arrow, judging by their names."""
-        self.asked: dict[str, str] = {}
+        self.requested: dict[str, str] = {}
         """By repository and revision at the hub, as the user gave them: the name of one source from there."""
-        self.given: dict[str, NamedSource] = {}
-        """Text from Python, by the path of its source."""
+        self.from_python: dict[str, NamedSource] = {}
+        """Text that the calling program passed, by the path of its source."""
         # The feeder, the writer and the fetcher are each at another block.
         self._unpacked = lru_cache(4)(lambda number: list(map(Source._make, self._rows.block(number))))
         self.extend(sources)
@@ -154,13 +154,13 @@ class Sources(InBlocks[Source]):
 
     def extend(self, sources: Iterable[Source]) -> None:
         sources = iter(sources)
-        while some := list(islice(sources, PACKED)):
+        while some := list(islice(sources, BLOCK_ROWS)):
             self.sizes.extend([-1 if source[2] is None else source[2] for source in some])
             for source in [source for source in some if "://" in source[1] and source.remote]:
                 self.remote = True
-                if source.asked:
-                    self.asked.setdefault(source.asked, source.name)
-            self.light = self.light and all(is_light(source[1]) for source in some)
+                if source.requested:
+                    self.requested.setdefault(source.requested, source.name)
+            self.arrow_free = self.arrow_free and all(is_arrow_free(source[1]) for source in some)
             self._rows.extend(some)
 
     def facts(self) -> Iterator[tuple[str, int | None, str]]:
@@ -180,6 +180,6 @@ class Sources(InBlocks[Source]):
         return len(self.sizes)
 
     def block(self, number: int) -> list[Source]:
-        if number < len(self) // PACKED:
+        if number < len(self) // BLOCK_ROWS:
             return self._unpacked(number)
         return self._rows.block(number)  # type: ignore[return-value]  # not packed yet: as they were added

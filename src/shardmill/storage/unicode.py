@@ -39,7 +39,7 @@ def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
     return True
 
 
-def replaced(data: bytes) -> tuple[bytes, int]:
+def replace_invalid(data: bytes) -> tuple[bytes, int]:
     """Return the bytes with each invalid sequence as U+FFFD, as `bytes.decode` does, and how many there were."""
     if is_valid(data):
         return data, 0

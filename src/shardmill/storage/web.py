@@ -19,15 +19,15 @@ from urllib.parse import quote, urljoin, urlsplit
 
 from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
-from shardmill.storage.names import WEB, HubAddress, scheme_of, shown
-from shardmill.storage.retrying import Patience, Transient, Unreachable
-from shardmill.storage.source import Source, changed
+from shardmill.storage.names import WEB, HubAddress, public_url, scheme_of
+from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable
+from shardmill.storage.source import Source, changed_error
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _REFUSED = (400, 401, 403, 404, 410)
-_MOST_REDIRECTS = 5
-_MOST_REMEMBERED = 64
+_MAX_REDIRECTS = 5
+_MAX_REMEMBERED = 64
 _LARGEST_PAGE = 64 << 20  # an index of half a million files
 _WHOLE_PACE = 1 << 20  # bytes that come within the time for a request, or a whole file comes too slowly
 
@@ -39,7 +39,7 @@ class NoRanges(SourceError):
 class WebStore:
     """Any thread may call it. Its methods raise Transient where another attempt may succeed, else SourceError."""
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, policy: RetryPolicy) -> None:
         needs("huggingface_hub", "hub", "sources at the hub and on the web")
         # The package loads its modules when they are first imported, not when they are named.
         self._utils = import_module("huggingface_hub.utils")
@@ -48,34 +48,34 @@ class WebStore:
         self._library = import_module(type(self._utils.get_session()).__module__.partition(".")[0])
         self._offline = import_module("huggingface_hub.errors").OfflineModeIsEnabled
         self._hub_headers: dict[str, str] = self._utils.build_hf_headers(library_name="shardmill")
-        self._patience = patience
+        self._policy = policy
         self._redirects: dict[str, str] = {}
         """The target of each source's last redirect. The hub limits the number of requests."""
 
     def find(self, url: str) -> tuple[int, str]:
         """Return size and version of a web file, from a GET of one byte: a signed URL does not allow HEAD."""
-        source = Source(shown(url), url, None, "")
-        with self._get(source, {"Range": "bytes=0-0"}) as answer:
-            if urlsplit(str(answer.url)).path == urlsplit(url).path + "/":  # so servers say that it is a folder
+        source = Source(public_url(url), url, None, "")
+        with self._get(source, {"Range": "bytes=0-0"}) as response:
+            if urlsplit(str(response.url)).path == urlsplit(url).path + "/":  # so servers say that it is a folder
                 hint = "end it with a slash: then the files are read to which its index links"
                 raise SourceError("the address is that of a folder", place=source.name, hint=hint)
-            if answer.status_code in (206, 416):
-                size = answer.headers.get("content-range", "").rpartition("/")[2]
+            if response.status_code in (206, 416):
+                size = response.headers.get("content-range", "").rpartition("/")[2]
             else:
-                size = answer.headers.get("content-length", "")
+                size = response.headers.get("content-length", "")
             if not size.isdigit():
                 message = "the server does not say how large the file is"
                 error = SourceError(message, place=source.name, hint="download the file first")
                 raise Transient(message, tries=3, error=error)
-            return int(size), _etag(answer)
+            return int(size), _etag(response)
 
     def links(self, url: str) -> list[str]:
         """Return the links on the index page of a folder, relative to it, that are below it. A folder ends with `/`."""
-        source = Source(shown(url), url, None, "")
-        with self._get(source, {}) as answer:
-            page = self._body(source, answer).decode("utf-8", "replace")
+        source = Source(public_url(url), url, None, "")
+        with self._get(source, {}) as response:
+            page = self._body(source, response).decode("utf-8", "replace")
             # After a redirect, links may be relative to the new URL.
-            roots = [shown(url), shown(str(answer.url))]
+            roots = [public_url(url), public_url(str(response.url))]
         below = []
         for link in _links_of(page):
             target = urljoin(roots[1], link)
@@ -88,38 +88,38 @@ class WebStore:
         """Return the bytes of a range."""
         data = bytearray(end - start)
         filled = 0
-        with self._get(source, {"Range": f"bytes={start}-{end - 1}"}) as answer:
-            whole = answer.status_code == 200
+        with self._get(source, {"Range": f"bytes={start}-{end - 1}"}) as response:
+            whole = response.status_code == 200
             if whole and start > 0:
                 # One of several servers may have ignored the range. Reading up to its start each time would make the
                 # traffic grow with the square of the size.
                 error = NoRanges("the server gives no parts of the file", place=source.name, hint=_DOWNLOAD)
                 raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
-            _check_range(source, answer, start)
+            _check_range(source, response, start)
             more_follows = whole and end < (source.size or 0)
-            for block in self._blocks(source, answer.iter_raw(), deadline):
+            for block in self._blocks(source, response.iter_raw(), deadline):
                 if filled + len(block) > len(data) and not more_follows:
-                    raise changed(source)
-                taken = block[: len(data) - filled]
-                data[filled : filled + len(taken)] = taken
-                filled += len(taken)
+                    raise changed_error(source)
+                part = block[: len(data) - filled]
+                data[filled : filled + len(part)] = part
+                filled += len(part)
                 if more_follows and filled == len(data):
                     break
         if filled < len(data):
             reason = f"{_host(source)} sent {filled:,} of {len(data):,} bytes"
-            raise Transient(reason, error=_compressed(source, answer))
+            raise Transient(reason, error=_compression_error(source, response))
         return data
 
     def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
         """Write the whole file, for servers that give no ranges; `deadline` is that of its first bytes."""
         filled = 0
-        with self._get(source, {}) as answer:
-            _check_range(source, answer, 0)
-            for block in answer.iter_raw():
+        with self._get(source, {}) as response:
+            _check_range(source, response, 0)
+            for block in response.iter_raw():
                 if filled + len(block) > (source.size or 0):
-                    raise changed(source)
+                    raise changed_error(source)
                 if filled // _WHOLE_PACE < (filled + len(block)) // _WHOLE_PACE:
-                    deadline = time.monotonic() + self._patience.retry_seconds
+                    deadline = time.monotonic() + self._policy.retry_seconds
                 elif time.monotonic() > deadline:
                     raise Transient(f"{_host(source)} is too slow")
                 try:
@@ -130,13 +130,13 @@ class WebStore:
         if filled != source.size:
             raise Transient(f"{_host(source)} sent {filled:,} of {source.size or 0:,} bytes")
 
-    def ask_hub(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+    def ask_hub_api(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         """Return the hub's response to an API path, or to a URL from it, and the URL of the next page, if any."""
         source = Source(spec, spec, None, "")
         url = path if "://" in path else f"{self._endpoint}/api/{path}"
-        with self._get(source, {}, url, form) as answer:
-            body = self._body(source, answer)
-            following = answer.links.get("next", {}).get("url", "")
+        with self._get(source, {}, url, form) as response:
+            body = self._body(source, response)
+            following = response.links.get("next", {}).get("url", "")
         try:
             return json.loads(body), following
         except ValueError:
@@ -155,43 +155,11 @@ class WebStore:
         return f"{self._endpoint}/datasets/{address.repo}/resolve/{revision}/{quote(address.path)}"
 
     @contextmanager
-    def _get(
-        self, source: Source, headers: dict[str, str], url: str = "", form: Mapping[str, Any] | None = None
-    ) -> Iterator[Any]:
-        """Give a successful response, after redirects; its body is not read yet.
-
-        `url`: instead of the source's own, for which the target of its last redirect is used. `form`: is posted.
-        """
-        library, timeout = self._library, self._patience.timeout
-        known = "" if url else self._redirects.get(source.path, "")
-        url = url or known or self._url_of(source)
+    def _connection_errors(self, source: Source) -> Iterator[None]:
+        """Turn the errors of the HTTP library into Transient or SourceError, and forget the redirect that failed."""
+        library, timeout = self._library, self._policy.timeout
         try:
-            for _ in range(_MOST_REDIRECTS):
-                own = self._hub_headers if self._is_hub(url) else {}
-                with self._utils.get_session().stream(
-                    "GET" if form is None else "POST",
-                    url,
-                    data=form,
-                    headers={**own, **headers, "Accept-Encoding": "identity"},
-                    follow_redirects=False,
-                    timeout=library.Timeout(timeout, connect=min(timeout, 10.0)),
-                ) as answer:
-                    if scheme_of(source.path) == "hf" and own and source.version:
-                        _check_hub(source, answer)
-                    if answer.status_code in _REDIRECTS and "location" in answer.headers:
-                        url = urljoin(url, answer.headers["location"])
-                        if scheme_of(url) not in WEB:
-                            message = f"{_host(source)} redirects to something that is not a web address"
-                            raise SourceError(message, place=source.name)
-                        self._remember(source, url)
-                    elif known and answer.status_code in _REFUSED:
-                        # The address behind the redirect was good for some minutes only.
-                        self._redirects.pop(source.path, None)
-                        url, known = self._url_of(source), ""
-                    else:
-                        self._refuse(source, answer)
-                        yield answer
-                        return
+            yield
         except self._offline:
             raise Unreachable(
                 "HF_HUB_OFFLINE is set, so that nothing is asked",
@@ -209,13 +177,52 @@ class WebStore:
             raise Transient(_failure(error, _host(source))) from None
         except library.InvalidURL:
             raise SourceError("the address is not one of a web server", place=source.name) from None
-        raise SourceError(f"more than {_MOST_REDIRECTS} redirects", place=source.name)
+
+    @contextmanager
+    def _get(
+        self, source: Source, headers: dict[str, str], url: str = "", form: Mapping[str, Any] | None = None
+    ) -> Iterator[Any]:
+        """Give a successful response, after redirects; its body is not read yet.
+
+        `url`: instead of the source's own, for which the target of its last redirect is used. `form`: is posted.
+        """
+        timeout = self._policy.timeout
+        known = "" if url else self._redirects.get(source.path, "")
+        url = url or known or self._url_of(source)
+        with self._connection_errors(source):
+            for _ in range(_MAX_REDIRECTS):
+                own = self._hub_headers if self._is_hub(url) else {}
+                with self._utils.get_session().stream(
+                    "GET" if form is None else "POST",
+                    url,
+                    data=form,
+                    headers={**own, **headers, "Accept-Encoding": "identity"},
+                    follow_redirects=False,
+                    timeout=self._library.Timeout(timeout, connect=min(timeout, 10.0)),
+                ) as response:
+                    if scheme_of(source.path) == "hf" and own and source.version:
+                        _check_hub(source, response)
+                    if response.status_code in _REDIRECTS and "location" in response.headers:
+                        url = urljoin(url, response.headers["location"])
+                        if scheme_of(url) not in WEB:
+                            message = f"{_host(source)} redirects to something that is not a web address"
+                            raise SourceError(message, place=source.name)
+                        self._remember(source, url)
+                    elif known and response.status_code in _REFUSED:
+                        # The address behind the redirect was good for some minutes only.
+                        self._redirects.pop(source.path, None)
+                        url, known = self._url_of(source), ""
+                    else:
+                        self._check_status(source, response)
+                        yield response
+                        return
+        raise SourceError(f"more than {_MAX_REDIRECTS} redirects", place=source.name)
 
     def _is_hub(self, url: str) -> bool:
         return url.startswith(self._endpoint + "/")
 
     def _remember(self, source: Source, url: str) -> None:
-        if len(self._redirects) >= _MOST_REMEMBERED:
+        if len(self._redirects) >= _MAX_REMEMBERED:
             self._redirects.pop(next(iter(self._redirects)), None)
         self._redirects[source.path] = url
 
@@ -225,53 +232,53 @@ class WebStore:
             if time.monotonic() > deadline:
                 raise Transient(f"{_host(source)} is too slow")
 
-    def _body(self, source: Source, answer: Any) -> bytes:
+    def _body(self, source: Source, response: Any) -> bytes:
         """The whole of a list, decompressed if a proxy compressed it unasked."""
         body = bytearray()
-        for block in self._blocks(source, answer.iter_bytes(), time.monotonic() + self._patience.retry_seconds):
+        for block in self._blocks(source, response.iter_bytes(), time.monotonic() + self._policy.retry_seconds):
             body += block
             if len(body) > _LARGEST_PAGE:
                 raise SourceError("the server's list of files is too large", place=source.name)
         return bytes(body)
 
-    def _refuse(self, source: Source, answer: Any) -> None:
+    def _check_status(self, source: Source, response: Any) -> None:
         """Raise for a response that is not the file."""
-        status = answer.status_code
+        status = response.status_code
         if status in (200, 206) or (status == 416 and source.size is None):
             return
         if status in _TRANSIENT:
-            raise Transient(f"{status} from {_host(source)}", _pause_asked(answer.headers))
+            raise Transient(f"{status} from {_host(source)}", _retry_after(response.headers))
         if status in (412, 416):
-            raise changed(source)
+            raise changed_error(source)
         # The hub's files are on another server, which has its own messages.
-        _raise_refused(source.path, status, answer.headers, hub=self._is_hub(str(answer.url)))
+        _raise_refused(source.path, status, response.headers, hub=self._is_hub(str(response.url)))
 
 
-def _etag(answer: Any) -> str:
-    return str(answer.headers.get("etag") or answer.headers.get("last-modified", ""))
+def _etag(response: Any) -> str:
+    return str(response.headers.get("etag") or response.headers.get("last-modified", ""))
 
 
-def _check_range(source: Source, answer: Any, start: int) -> None:
+def _check_range(source: Source, response: Any, start: int) -> None:
     # A proxy that compresses for other clients turns an ETag into a weak one.
-    etag, known = _etag(answer).removeprefix("W/"), source.version.removeprefix("W/")
+    etag, known = _etag(response).removeprefix("W/"), source.version.removeprefix("W/")
     if scheme_of(source.path) != "hf" and known and etag and etag != known:
-        raise changed(source)
-    length = answer.headers.get("content-length")
-    if answer.status_code == 200 and length != str(source.size) and "content-encoding" not in answer.headers:
+        raise changed_error(source)
+    length = response.headers.get("content-length")
+    if response.status_code == 200 and length != str(source.size) and "content-encoding" not in response.headers:
         # Perhaps only one server of several has sent it: a page about its troubles.
-        raise Transient(f"{_host(source)} sent something else than the file", tries=3, error=changed(source))
-    sent = answer.headers.get("content-range", "")
-    if answer.status_code == 206 and sent:
+        raise Transient(f"{_host(source)} sent something else than the file", tries=3, error=changed_error(source))
+    sent = response.headers.get("content-range", "")
+    if response.status_code == 206 and sent:
         first, _, total = sent.removeprefix("bytes").strip().partition("/")
         if total.isdigit() and int(total) != source.size:
-            raise changed(source)
+            raise changed_error(source)
         if first.partition("-")[0] != str(start):
             raise Transient(f"{_host(source)} sent another range than was asked for")
 
 
-def _compressed(source: Source, answer: Any) -> SourceError | None:
+def _compression_error(source: Source, response: Any) -> SourceError | None:
     """The error for a body that was compressed for the transfer; None: it was not."""
-    if answer.headers.get("content-encoding", "identity") == "identity":
+    if response.headers.get("content-encoding", "identity") == "identity":
         return None
     message = "the server compresses what it sends, though it was asked not to, so that no part of the file can be had"
     return SourceError(message, place=source.name, hint="download the file first")
@@ -290,11 +297,11 @@ def _links_of(page: str) -> list[str]:
     return links
 
 
-def _check_hub(source: Source, answer: Any) -> None:
+def _check_hub(source: Source, response: Any) -> None:
     """Raise when the hub's file of this name is not the one that was listed."""
-    etag = answer.headers.get("x-linked-etag") or answer.headers.get("etag", "")
-    if answer.status_code < 400 and etag and etag.removeprefix("W/").strip('"') != source.version:
-        raise changed(source)
+    etag = response.headers.get("x-linked-etag") or response.headers.get("etag", "")
+    if response.status_code < 400 and etag and etag.removeprefix("W/").strip('"') != source.version:
+        raise changed_error(source)
 
 
 def _raise_refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool) -> NoReturn:
@@ -308,25 +315,25 @@ def _raise_refused(url: str, status: int, headers: Mapping[str, str], *, hub: bo
             hint = "a signed address may have expired; a password stands in the address: https://USER:PASSWORD@HOST/…"
         elif status in (404, 410):
             message = "the source is not there"
-        raise SourceError(message, place=shown(url), hint=hint)
+        raise SourceError(message, place=public_url(url), hint=hint)
     if not hub:
         message = f"the server to which the hub sends for its files answers {status}"
         hint = "it is not the dataset's owner who refuses: look whether a proxy stands between, or try again later"
-    elif code in _HUB_SAYS:
-        message, hint = _HUB_SAYS[code]
+    elif code in _HUB_ERRORS:
+        message, hint = _HUB_ERRORS[code]
     elif status == 401 and "Invalid credentials" in headers.get("x-error-message", ""):
         message, hint = "the hub does not accept the token (401)", "`hf auth login` again, or correct HF_TOKEN"
     else:
         other = f"the hub answers {status}", "check the address, and HF_ENDPOINT if it is set"
-        message, hint = _HUB_SAYS.get(str(status), other)
-    raise SourceError(message, place=shown(url), hint=hint.format(repo=HubAddress.parse(url).repo))
+        message, hint = _HUB_ERRORS.get(str(status), other)
+    raise SourceError(message, place=public_url(url), hint=hint.format(repo=HubAddress.parse(url).repo))
 
 
 _NO_DATASET = (
     "the hub has no such dataset, or does not show it to you",
     "check the name; for a private dataset `hf auth login` or set HF_TOKEN",
 )
-_HUB_SAYS = {
+_HUB_ERRORS = {
     "GatedRepo": (
         "the dataset is gated: its owner wants you to accept its terms first",
         "accept them at https://huggingface.co/datasets/{repo}, then `hf auth login` or set HF_TOKEN",
@@ -355,18 +362,18 @@ def _failure(error: BaseException, host: str) -> str:
     return f"no connection to {host}" if name == "ConnectError" else f"the connection to {host} failed"
 
 
-def _pause_asked(headers: Mapping[str, str]) -> float | None:
+def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds that the server asks to wait: until a time, or until the hub's window of requests ends; None: no word."""
-    asked = headers.get("retry-after", "")
-    if not asked:
+    wanted = headers.get("retry-after", "")
+    if not wanted:
         window = re.search(r";\s*t=(\d+)", headers.get("ratelimit", ""))
-        asked = window[1] if window else ""
+        wanted = window[1] if window else ""
     try:
-        seconds = float(asked)
+        seconds = float(wanted)
     except ValueError:
         try:
             now = headers.get("date")  # its clock may differ from ours
-            seconds = (_time(asked) - (_time(now) if now else datetime.now(timezone.utc))).total_seconds()
+            seconds = (_time(wanted) - (_time(now) if now else datetime.now(timezone.utc))).total_seconds()
         except (ValueError, TypeError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None

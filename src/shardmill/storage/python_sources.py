@@ -1,4 +1,4 @@
-"""Text that the calling program gives as a source: an iterable, Arrow data or a callable."""
+"""Text that the calling program passes as a source: an iterable, Arrow data or a callable."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NamedSource:
         for option, value in (("name", name), ("version", version)):
             if not isinstance(value, str) or (option == "name" and not value):
                 raise UsageError(f"`{option}` must be text, not {value!r}")
-        if isinstance(source, (str, bytes, os.PathLike)) or not _gives(source):
+        if isinstance(source, (str, bytes, os.PathLike)) or not _has_documents(source):
             raise UsageError(
                 f"a {type(source).__name__} gives no documents",
                 hint="give an iterable of texts, of mappings or of Arrow data, or a callable that returns one",
@@ -61,13 +61,13 @@ class NamedSource:
             )
         return made
 
-    def found(self, number: int) -> Source:
+    def as_source(self, number: int) -> Source:
         """Return its entry in the plan."""
         return Source(self.name, f"{FORMAT}:{number}", None, self.version, FORMAT)
 
 
-def given_sources(sources: Any) -> list[Any]:
-    """Return the sources that a call was given, each a path, which is not checked here, or a NamedSource.
+def as_sources(sources: Any) -> list[Any]:
+    """Return the `sources` argument of a call as a list. Each is a path, which is not checked here, or a NamedSource.
 
     A list is several sources, unless it holds only records (mappings or Arrow data). Texts in it are paths.
     """
@@ -87,11 +87,11 @@ def refuse_second_reading(sources: Sources, first: int) -> None:
 
     Those after it are refused too, since the feeder may have been ahead.
     """
-    for path, given in sources.given.items():
-        if int(path.removeprefix(f"{FORMAT}:")) >= first and given.one_shot:
+    for path, source in sources.from_python.items():
+        if int(path.removeprefix(f"{FORMAT}:")) >= first and source.one_shot:
             raise MismatchError(
                 "the folder holds an unfinished run, and an iterator cannot be read a second time",
-                place=given.name,
+                place=source.name,
                 hint="give a callable that makes the iterator, or start anew with `overwrite=True`",
             )
 
@@ -100,7 +100,7 @@ def is_arrow(value: Any) -> bool:
     return hasattr(value, "__arrow_c_array__") or hasattr(value, "__arrow_c_stream__")
 
 
-def _gives(source: Any) -> bool:
+def _has_documents(source: Any) -> bool:
     """Whether it gives documents. A class is more likely a mistake than a way to make them."""
     return _is_iterable(source) or (callable(source) and not isinstance(source, type))
 
@@ -118,7 +118,7 @@ def _is_records(values: Any) -> bool:
 
 def _named(source: Any) -> Any:
     """A NamedSource of what gives documents; anything else as it is."""
-    if isinstance(source, (str, os.PathLike, NamedSource, bytes, bytearray, dict)) or not _gives(source):
+    if isinstance(source, (str, os.PathLike, NamedSource, bytes, bytearray, dict)) or not _has_documents(source):
         return source
     # The texts of a list may be paths: the caller has to say that they are not.
     return source if isinstance(source, _LISTS) and not _is_records(source) else NamedSource(source)
