@@ -75,8 +75,8 @@ def test_of_remote_sources_so_much_may_be_on_its_way_at_once(
 ) -> None:
     # With 200 ms for an answer, 22 MB are what two workers encode at 512 MB.
     monkeypatch.setattr(budget, "resident", lambda: 90 * MB)
-    monkeypatch.setattr(budget, "most_resident", lambda: 90 * MB)
-    window = Budget(memory * MB, 2, engine_bytes=10 * MB, remote=True).ahead
+    monkeypatch.setattr(budget, "peak_resident", lambda: 90 * MB)
+    window = Budget(memory * MB, 2, engine_bytes=10 * MB, remote=True).read_ahead
     assert window == ahead * MB
     fetcher = Fetcher(window=window)
     assert fetcher.piece * CONNECTIONS > 0.9 * fetcher.free
@@ -153,24 +153,24 @@ def test_peak_memory_does_not_grow_with_the_size_of_the_input(tmp_path: Path, si
     assert run.peak < 450 * MB
 
 
-@pytest.mark.parametrize(("after", "crowded"), [(280, False), (295, True), (310, True)])
+@pytest.mark.parametrize(("after", "replaced"), [(280, False), (295, True), (310, True)])
 def test_an_engine_is_replaced_only_if_handing_back_unused_memory_frees_too_little(
-    monkeypatch: pytest.MonkeyPatch, after: int, crowded: bool
+    monkeypatch: pytest.MonkeyPatch, after: int, replaced: bool
 ) -> None:
     held = [200 * MB]
     asked = []
 
-    def hand_back() -> None:
+    def trim_memory() -> None:
         asked.append(held[-1])
         held.append(after * MB)
 
     monkeypatch.setattr(budget, "resident", lambda: held[-1])
-    monkeypatch.setattr(budget, "hand_back", hand_back)
+    monkeypatch.setattr(budget, "trim_memory", trim_memory)
     room = Budget(8000 * MB, 1)
-    room._soft = 300 * MB
-    assert not room.crowded()
+    room._ceiling_between_chunks = 300 * MB
+    assert not room.must_replace_engine()
     held.append(305 * MB)
-    assert room.crowded() is crowded
+    assert room.must_replace_engine() is replaced
     assert asked == [305 * MB]
     assert room.peak == max(305, after) * MB
 
@@ -192,7 +192,7 @@ def test_a_step_of_the_feeder_waits_for_leases_and_the_chunk_that_comes_of_it_is
     room.release(full)
     assert done.wait(100)
     thread.join(100)
-    assert room._held == full and not room._feeding
+    assert room._held == full and not room._held_by_feeder
 
 
 @pytest.mark.parametrize("workers", [None, 1, 3, 16])

@@ -52,5 +52,5 @@ def test_what_arrow_keeps_for_itself_is_handed_back() -> None:
     held = [pa.array(np.ones(250_000, np.uint8)).cast(pa.int32()) for _ in range(100)]
     full = machine.resident()
     del held
-    machine.hand_back()
+    machine.trim_memory()
     assert full - machine.resident() > 80_000_000

@@ -25,9 +25,9 @@ DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/lo
 def meter(total: int | None = 12_000_000_000, trouble: str = "") -> Meter:
     budget = SimpleNamespace(sample=lambda: 412_000_000, memory=1_000_000_000)
     made = Meter()
-    made.trouble = lambda: trouble
+    made.status = lambda: trouble
     made.begin(total, Done(), budget)
-    made._past = [(time.monotonic() - 10, Done())]
+    made._history = [(time.monotonic() - 10, Done())]
     made.done = DONE
     return made
 

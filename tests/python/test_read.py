@@ -153,13 +153,13 @@ def test_memory_is_bounded_and_a_document_without_room_is_an_error(tmp_path: Pat
 
 
 def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path: Path) -> None:
-    from shardmill.run.budget import budget_here
+    from shardmill.run.budget import thread_budget
 
     source, seen = write_jsonl(tmp_path / "a.jsonl", TEXTS), []
 
     def given(**options: Any) -> Iterator[pa.RecordBatch]:
         for batch in shardmill.read(source, **options):
-            seen.append((budget_here().memory, batch.num_rows))
+            seen.append((thread_budget().memory, batch.num_rows))
             yield batch
 
     with pytest.MonkeyPatch.context() as patch:
@@ -167,7 +167,7 @@ def test_within_a_run_it_reads_in_the_memory_of_the_run(tmp_path: Path) -> None:
         patch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
         shardmill.prepare(given, tmp_path / "out", memory="4GB", workers=1)
         assert {memory for memory, _ in seen} == {4_000_000_000} and len(seen) > 3
-    assert budget_here() is None
+    assert thread_budget() is None
 
 
 def test_the_twin_reads_the_same(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from shardmill.run import (
     Progress,
     Result,
     Run,
+    SplitCount,
     dataset_folder,
     default_progress,
     open_destination,
@@ -147,7 +148,7 @@ class StoredTokens(Producer):
         chunk = Chunk(source=0, start=before + start, end=before + end, cost=0, through=through)
         marks = 0 if split.eot == "none" else int(np.count_nonzero(block == split.mark))
         counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - marks)
-        return Batch([Entry(self._reader, 0, chunk)], [counted], streams, known=(name, documents, size))
+        return Batch([Entry(self._reader, 0, chunk)], [counted], streams, split_count=SplitCount(name, documents, size))
 
     def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:
         """The block in the type of the outputs; DamageError when an id is not one of the tokenizer's."""

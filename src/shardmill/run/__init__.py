@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
-    from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
+    from shardmill.run.batch import Batch, Counted, Entry, Rows, SplitCount, Stream, eot_places
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText
     from shardmill.run.journal import Journal
     from shardmill.run.loop import Producer, Run
-    from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
+    from shardmill.run.machine import configure_allocator, peak_resident, resident, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
     from shardmill.run.manifest import NAME as MANIFEST
     from shardmill.run.manifest import (
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazily(
     "shardmill.run",
     {
-        "batch": "Batch Counted Entry Rows Stream eot_places",
+        "batch": "Batch Counted Entry Rows SplitCount Stream eot_places",
         "budget": "Budget default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText",
         "journal": "Journal",
         "loop": "Producer Run",
-        "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
+        "machine": "configure_allocator peak_resident resident usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
         "manifest": "NAME:MANIFEST REJECTS SourceLines dataset_files dataset_folder each_output json_line "
         "manifest_json parse_manifest read_manifest",

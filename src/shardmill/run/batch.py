@@ -82,6 +82,14 @@ class Counted(NamedTuple):
     """Of a chunk of whole sources: the tokens of each; one without any is no document."""
 
 
+class SplitCount(NamedTuple):
+    """Documents and bytes of text that count for a split."""
+
+    split: str
+    documents: int
+    bytes: int
+
+
 @dataclass
 class Batch:
     """Encoded chunks, as the writer needs them."""
@@ -100,8 +108,8 @@ class Batch:
     """False: its last document continues in the next batch."""
     final: bool = True
     """False: more of the same chunk follows."""
-    known: tuple[str, int, int] | None = None
-    """A split, and the numbers of documents and bytes to count for it instead of those of the rows."""
+    split_count: SplitCount | None = None
+    """What to count instead of the documents and bytes of the rows; None: count those."""
     after: Callable[[Writer], None] | None = None
     """Changes the writer's state after the batch was written, in the same step."""
 

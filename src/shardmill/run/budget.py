@@ -1,7 +1,7 @@
 """The memory of a run: how much there is, and how it is divided.
 
 A chunk is worked on only while it holds a lease for its worst case. The program itself and the engines need memory too.
-The core's engines never grow. The caches of other engines do: `crowded` says when one has to be replaced.
+The core's engines never grow. The caches of other engines do: `must_replace_engine` says when one has to be replaced.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
-from shardmill.run.machine import hand_back, most_resident, resident, usable_cpus, usable_memory
+from shardmill.run.machine import peak_resident, resident, trim_memory, usable_cpus, usable_memory
 from shardmill.units import show_bytes
 
 MB = 1_000_000
@@ -63,17 +63,17 @@ class Budget:
         engines: int = 0,
         library_bytes: int = 0,
         remote: bool = False,
-        beside: int = 0,
+        extra: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
         `engine_bytes`: the size of an engine, if it never grows. `engines`: how many exist already, so that they are
         not counted twice. `library_bytes`: what the tokenizer's library takes in addition for each byte of text.
-        `remote`: sources are read ahead. `beside`: memory that is needed whatever the size of the chunks.
+        `remote`: sources are read ahead. `extra`: memory that is needed whatever the size of the chunks.
         """
         self._closed = False
         self._held = 0
-        self._feeding = 0
+        self._held_by_feeder = 0
         self.engines_replaced = 0
         """So far, for progress."""
         self._freed = threading.Condition()
@@ -84,15 +84,15 @@ class Budget:
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
-        self._sampled, self._before = resident(), most_resident()
-        self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
+        self._sampled, self._peak_before = resident(), peak_resident()
+        self._base = base = self._sampled + extra - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
         self._most_workers = self.workers = workers or usable_cpus()
         # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
-        self.ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
-        """Bytes of remote sources that may lie ready before their turn."""
-        fixed = base + _FEEDER + self.ahead + (_CLIENT if remote else 0)
+        self.read_ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
+        """Bytes of remote sources that may be fetched ahead."""
+        fixed = base + _FEEDER + self.read_ahead + (_CLIENT if remote else 0)
         self._check_least(fixed, workers)
         self._divide(fixed, workers)
 
@@ -105,14 +105,15 @@ class Budget:
             self.workers = max(1, min(self._most_workers, room // self._worker_needs(SMALLEST)))
         self.chunk_bytes = self._fitting_chunk(room)
         fixed += self.workers * self.engine_bytes
-        calm = ceiling - self.workers * self._growth(self.chunk_bytes)
-        self._soft = min(calm, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else calm
+        # While no engine grows, this much is in use at most.
+        idle = ceiling - self.workers * self._growth(self.chunk_bytes)
+        self._ceiling_between_chunks = min(idle, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else idle
         leases = self.workers + (self.chunk_bytes > SMALLEST)
-        self.capacity = max(leases * self.lease_for(self.chunk_bytes), (calm - fixed) // 2)
+        self.capacity = max(leases * self.lease_for(self.chunk_bytes), (idle - fixed) // 2)
         # During a large step of the feeder there is room for only one worker's chunk: the others wait, and engines
         # that have grown are replaced.
-        self._alone = ceiling - self._growth(self.chunk_bytes)
-        self.largest_step = self._alone - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
+        self._ceiling_while_feeding = ceiling - self._growth(self.chunk_bytes)
+        self.largest_step = self._ceiling_while_feeding - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def _check_least(self, fixed: int, workers: int | None) -> None:
@@ -120,9 +121,9 @@ class Budget:
         least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
         if self.memory < least:
             several = workers is not None and workers > 1
-            whom = f" for {workers} workers" if several else ""
+            for_workers = f" for {workers} workers" if several else ""
             raise BudgetError(
-                f"{show_bytes(self.memory)} of memory does not suffice{whom}",
+                f"{show_bytes(self.memory)} of memory does not suffice{for_workers}",
                 hint=f"the least that works is {_option(least + _VARIES)}" + (" (or fewer `--workers`)" * several),
             )
 
@@ -135,9 +136,9 @@ class Budget:
         fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
         return max(SMALLEST, min(LARGEST, fitting & -_STEP))
 
-    def lease_for(self, text_bytes: int, beside: int = 0) -> int:
-        """The memory that a chunk with so much text may take while it is worked on; `beside`: for rows and rejects."""
-        return self._per_byte * text_bytes + beside + _TASK
+    def lease_for(self, text_bytes: int, overhead: int = 0) -> int:
+        """The memory that a chunk with so much text may take while it is worked on; `overhead`: of rows and rejects."""
+        return self._per_byte * text_bytes + overhead + _TASK
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
@@ -187,23 +188,26 @@ class Budget:
     @property
     def peak(self) -> int:
         """The largest resident size since the budget was made, also between two samples."""
-        ever = most_resident()
-        return max(self._sampled, ever) if ever > self._before else self._sampled
+        peak = peak_resident()
+        return max(self._sampled, peak) if peak > self._peak_before else self._sampled
 
-    def crowded(self) -> bool:
+    def must_replace_engine(self) -> bool:
         """Whether an engine has to be replaced before the next chunk; first returns unused memory to the system."""
-        soft = self._alone if self._feeding + self.lease_for(self.chunk_bytes) > self.capacity else self._soft
-        if self.sample() <= soft:
+        only_one_works = self._held_by_feeder + self.lease_for(self.chunk_bytes) > self.capacity
+        ceiling = self._ceiling_while_feeding if only_one_works else self._ceiling_between_chunks
+        if self.sample() <= ceiling:
             return False
-        hand_back()
-        return self.grows and self.sample() > soft - _RELIEF
+        trim_memory()
+        return self.grows and self.sample() > ceiling - _RELIEF
 
     def lease(self, amount: int, spare: int = 0) -> bool:
         """Wait until `amount` and `spare` bytes are free, and hold `amount`; False when the budget has been closed."""
         with self._freed:
             # Not for what the feeder itself holds, which would never be released. With a timeout, so that a lost
             # notification cannot block for ever.
-            while not self._closed and self._held > self._feeding and self._held + amount + spare > self.capacity:
+            while (
+                not self._closed and self._held > self._held_by_feeder and self._held + amount + spare > self.capacity
+            ):
                 self._freed.wait(0.5)
             self._held += amount
             return not self._closed
@@ -215,7 +219,7 @@ class Budget:
         BudgetError when there is never so much. It names what suffices, also for the `longest` record in bytes that the
         step will give; if that is unknown, it says which records need more.
         """
-        together = self._feeding + amount  # a page is held while its dictionary is
+        together = self._held_by_feeder + amount  # a page is held while its dictionary is
         if together > self.largest_step:
             record = longest()
             # With more memory a step may take more, up to `largest`, which is less than this share of it.
@@ -226,11 +230,11 @@ class Budget:
             raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place, unless)
         amount = max(0, amount - _STEP_FREE)
         self.lease(amount, self.lease_for(self.chunk_bytes))
-        self._feeding += amount
+        self._held_by_feeder += amount
         try:
             yield
         finally:
-            self._feeding -= amount
+            self._held_by_feeder -= amount
             self.release(amount)
 
     def release(self, amount: int) -> None:
@@ -248,12 +252,12 @@ class Budget:
 _here = threading.local()
 
 
-def feed_here(budget: Budget) -> None:
+def set_thread_budget(budget: Budget) -> None:
     """Declare that this thread is the feeder of a run with that budget."""
     _here.budget = budget
 
 
-def budget_here() -> Budget | None:
+def thread_budget() -> Budget | None:
     """The budget of the run whose feeder this thread is."""
     return getattr(_here, "budget", None)
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 # Seconds between checkpoints: the work that a crash costs, besides the chunks in flight. Frequent, so that the disk is
 # busy all the time instead of at the end.
 _EVERY = 0.5
-_PATIENCE = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
+_TIMEOUT = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
 
 class Checkpoints:
-    """The outputs of a run and their journal. One thread uses it; `thread` syncs files in the background."""
+    """Records in the journal what the outputs of a run have written. One thread uses it; `thread` syncs files."""
 
     def __init__(
         self, destination: Destination, outputs: Sequence[Output], thread: Executor, state: Callable[[], dict[str, Any]]
@@ -34,9 +34,9 @@ class Checkpoints:
         self._destination, self._outputs, self._thread, self._state = destination, outputs, thread, state
         self.files: list[tuple[int, str, Written]] = []
         """Complete files: the number of the output, the split, and what the manifest says."""
-        self.beside: list[PartialFile] = []
+        self.extra_files: list[PartialFile] = []
         """Other files to sync with the outputs."""
-        self._sound = True
+        self._consistent = True
         self._running: Future[None] | None = None
         self._last = time.monotonic()
 
@@ -68,61 +68,63 @@ class Checkpoints:
 
         Not `final`: a later run cannot continue from here, so nothing is recorded before a step that is final.
         """
-        self._sound = False
+        self._consistent = False
         yield
-        self._sound = final
+        self._consistent = final
 
-    def keep(self, *, now: bool = False) -> None:
+    def checkpoint(self, *, now: bool = False) -> None:
         """Start a checkpoint when it is time for one; with `now` make one in any case, and wait for its end.
 
         After a step that is not final, full files get their names and nothing is recorded.
         """
         if self._running is not None and self._running.done():
             self._wait()
-        sound = self._sound
-        crowd = sum(output.full for output in self._outputs) >= self._destination.waiting_files
-        due = sound and self._running is None and time.monotonic() - self._last >= _EVERY
-        if not (now or crowd or due):
+        consistent = self._consistent
+        too_many_full = sum(output.full for output in self._outputs) >= self._destination.waiting_files
+        due = consistent and self._running is None and time.monotonic() - self._last >= _EVERY
+        if not (now or too_many_full or due):
             return
         self._wait()
         self._last = time.monotonic()
-        saved = {**self._state(), "outputs": [output.position() for output in self._outputs]} if sound else None
-        beside = [(file, file.length) for file in self.beside]
+        saved = {**self._state(), "outputs": [output.position() for output in self._outputs]} if consistent else None
+        extra_files = [(file, file.length) for file in self.extra_files]
         # From here on the outputs assume that their full files get their names: record nothing if this fails.
-        with self.step(final=sound):
+        with self.step(final=consistent):
             syncs = [output.prepare_sync() for output in self._outputs]
-            self._running = self._thread.submit(self._sync, syncs, beside, saved, now)
+            self._running = self._thread.submit(self._sync, syncs, extra_files, saved, now)
         if now:
             self._wait()
 
-    def stop(self, why: BaseException, kept: str | None) -> None:
+    def stop(self, error: BaseException, kept: str | None) -> None:
         """Record what is done when a run ends early, and put `kept` into the error."""
-        if isinstance(why, StuckError):
+        if isinstance(error, StuckError):
             return
         try:
-            if self._sound:
-                self.keep(now=True)
+            if self._consistent:
+                self.checkpoint(now=True)
                 here = self._destination.folder
-                self._destination.leave([file for file in self.beside if file.path.parent == here and file.length])
+                self._destination.ended_early(
+                    [file for file in self.extra_files if file.path.parent == here and file.length]
+                )
             else:
                 self._wait()
         except StuckError:
             raise
-        except OutputError as also:  # the disk itself fails: what was recorded before remains valid
-            if why is not also and isinstance(why, ShardmillError) and why.hint is None:
-                why.hint = also.message
-        if isinstance(why, (ShardmillError, Interrupted)) and why.kept is None:
-            why.kept = kept
+        except OutputError as failed:  # the disk itself fails: what was recorded before remains valid
+            if error is not failed and isinstance(error, ShardmillError) and error.hint is None:
+                error.hint = failed.message
+        if isinstance(error, (ShardmillError, Interrupted)) and error.kept is None:
+            error.kept = kept
 
     def _sync(
-        self, syncs: list[Any], beside: list[tuple[PartialFile, int]], saved: dict[str, Any] | None, now: bool
+        self, syncs: list[Any], extra_files: list[tuple[PartialFile, int]], saved: dict[str, Any] | None, now: bool
     ) -> None:
         done = [(i, split, written) for i, work in enumerate(syncs) for split, written in work()]
         self._destination.deliver([written for _, _, written in done])
         self.files += done
         if saved is None:
             return
-        for file, length in beside:
+        for file, length in extra_files:
             file.sync(length)
         self._destination.record(self._entries, saved, now=now)
         for output in self._outputs:
@@ -136,13 +138,13 @@ class Checkpoints:
         if self._running is None:
             return
         waiting = time.monotonic()
-        while not wait_for([self._running], timeout=_PATIENCE).done:
+        while not wait_for([self._running], timeout=_TIMEOUT).done:
             # An upload of gigabytes over a slow line may take long: for a store, only silence is a failure.
-            if self._destination.answered < waiting:
+            if self._destination.last_response < waiting:
                 self._destination.journal.stuck = self._destination.medium == "disk"
                 raise StuckError(
-                    f"the {self._destination.medium} has not answered for {_PATIENCE:.0f} seconds",
-                    place=str(self._destination.shown),
+                    f"the {self._destination.medium} has not answered for {_TIMEOUT:.0f} seconds",
+                    place=str(self._destination.location),
                     kept="progress recorded before; the same command resumes the run",
                 )
             waiting = time.monotonic()

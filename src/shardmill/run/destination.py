@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.journal import FOLDER, Entries, Journal, refuse, tidy
+from shardmill.run.journal import FOLDER, Entries, Journal, raise_mismatch, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
 from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts
 from shardmill.shards import Output
@@ -32,7 +32,7 @@ class Destination:
 
     medium = "disk"
     """What an error calls it if it does not respond."""
-    room = 0
+    buffer_bytes = 0
     """Bytes of memory for upload buffers."""
     waiting_files = 8
     """Full files that may wait for a checkpoint; each holds two handles."""
@@ -40,8 +40,8 @@ class Destination:
     """Bytes that one file may have; None: any number."""
     hint = "free some space, or choose another folder"
     """What to do when the disk is too small."""
-    answered = 0.0
-    """When the store last answered, by the monotonic clock."""
+    last_response = 0.0
+    """When the store last responded, by the monotonic clock."""
     journal: Journal
     """While a run is at work."""
     retries = 0
@@ -50,8 +50,8 @@ class Destination:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         """Where files are written."""
-        self.shown: Path | str = folder
-        """What the user has named."""
+        self.location: Path | str = folder
+        """The folder or URL that the user named."""
         self.commits: dict[str, str] = {}
         """Revisions of the sources → commits: what a later run reads, even if a branch has moved."""
 
@@ -70,7 +70,7 @@ class Destination:
             write_whole(self.folder / FOLDER / _REVISIONS, json.dumps(self.commits).encode())
 
     @contextmanager
-    def at_work(self, *, overwrite: bool) -> Iterator[None]:
+    def locked(self, *, overwrite: bool) -> Iterator[None]:
         """Open and lock the journal; OutputError when another process is at work there."""
         self.journal = Journal(self.folder)
         try:
@@ -90,7 +90,7 @@ class Destination:
         if manifest["fingerprint"] != fingerprint(facts):
             sources = SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"]))
             known = {"options": manifest["options"], "tokenizer": manifest["tokenizer"], "sources": sources}
-            refuse(read_facts(self.folder / FOLDER / "plan.json") or known, facts, "the dataset")
+            raise_mismatch(read_facts(self.folder / FOLDER / "plan.json") or known, facts, "the dataset")
         self.tidy(facts)
         return manifest
 
@@ -108,7 +108,7 @@ class Destination:
         if foreign := [name for output in outputs for name in output.matching_files(there)]:
             raise OutputError(
                 f"files of another making are in the way: {', '.join(foreign[:3])}",
-                place=str(self.shown),
+                place=str(self.location),
                 hint="choose another folder, or replace them with `--overwrite`",
             )
 
@@ -143,7 +143,7 @@ class Destination:
         """Record a checkpoint: `files` are complete and delivered, and what the state describes is on disk."""
         self.journal.record(files, state)
 
-    def leave(self, files: Iterable[PartialFile]) -> None:
+    def ended_early(self, files: Iterable[PartialFile]) -> None:
         """Called with unfinished files when a run ends early."""
 
     def complete(self) -> None:
@@ -167,8 +167,8 @@ class Destination:
                 hint=hint or self.hint,
             )
 
-    def trouble(self) -> str:
-        """What is being retried now, in words; empty when all is well."""
+    def retry_status(self) -> str:
+        """A message about the request that is being retried now; empty when there is none."""
         return ""
 
 

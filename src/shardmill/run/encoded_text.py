@@ -15,9 +15,9 @@ from shardmill.options import Val
 from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import Budget
 from shardmill.run.loop import Producer
-from shardmill.run.machine import hand_back, settle_allocator
+from shardmill.run.machine import configure_allocator, trim_memory
 from shardmill.run.pipeline import Pipeline
-from shardmill.run.process_limit import limited
+from shardmill.run.process_limit import memory_limit
 from shardmill.run.splits import Limit
 from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
@@ -43,10 +43,12 @@ class EncodedText(Producer):
     _bounds: Bounds | None = None
     """The part of the sources that is read; None: all."""
 
-    def __init__(self, plan: Plan, outputs: list[Output], room: int = 0, engines: list[Engine] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, outputs: list[Output], buffer_bytes: int = 0, engines: list[Engine] | None = None
+    ) -> None:
         """BudgetError when the memory that is allowed does not suffice.
 
-        `room`: bytes of memory for buffers of the destination. `engines`: those that an earlier run of this process has
+        `buffer_bytes`: memory for buffers of the destination. `engines`: those that an earlier run of this process has
         left, if any; this run leaves its own there too.
         """
         options = plan.options
@@ -65,13 +67,13 @@ class EncodedText(Producer):
         self.engines = [] if engines is None else engines
         """Engines that are not in use."""
         # The budget counts what is in memory already: the libraries, and an engine.
-        settle_allocator()
+        configure_allocator()
         load_libraries(plan.sources)
         tokenizer = plan.tokenizer
         if not self.engines:
             self.engines.append(tokenizer.engine())
         self.engine = tokenizer.provenance(self.engines[0])
-        hand_back()
+        trim_memory()
         self.budget = Budget(
             options.memory_bytes,
             options.workers,
@@ -81,11 +83,11 @@ class EncodedText(Producer):
             engines=len(self.engines),
             library_bytes=tokenizer.library_bytes,
             remote=plan.sources.remote,
-            beside=room + (0 if plan.sources.arrow_free else _KEPT_BY_ARROW),
+            extra=buffer_bytes + (0 if plan.sources.arrow_free else _KEPT_BY_ARROW),
         )
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
-        self._fetcher = Fetcher(plan.sources, self.budget.ahead, cache=cache)
+        self._fetcher = Fetcher(plan.sources, self.budget.read_ahead, cache=cache)
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
@@ -110,7 +112,7 @@ class EncodedText(Producer):
     def retries(self) -> int:  # type: ignore[override]
         return self._fetcher.retries.count
 
-    def trouble(self) -> str:
+    def retry_status(self) -> str:
         return self._fetcher.retries.status()
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
@@ -147,7 +149,7 @@ class EncodedText(Producer):
         """BudgetError when memory runs out nevertheless."""
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
-            limited(self.budget.memory) as ours,
+            memory_limit(self.budget.memory) as ours,
             self._memory_errors(writer, ours),
             Pipeline(self) as pipeline,
             self._fetcher,

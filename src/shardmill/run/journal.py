@@ -79,7 +79,7 @@ class Journal:
         if fingerprint(before) == fingerprint(facts):
             return saved_run
         if not saved_run.did_nothing:
-            refuse(before, facts, "an unfinished run")
+            raise_mismatch(before, facts, "an unfinished run")
         self.clear(plan=False)
         return None
 
@@ -169,7 +169,7 @@ def tidy(out: Path) -> None:
         journal.close()
 
 
-def refuse(before: dict[str, Any], now: dict[str, Any], what: str) -> None:
+def raise_mismatch(before: dict[str, Any], now: dict[str, Any], what: str) -> None:
     """Raise a MismatchError that names what differs."""
     raise MismatchError(
         f"the folder holds {what} of another plan: " + "; ".join(differences(before, now)),

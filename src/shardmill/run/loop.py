@@ -57,8 +57,8 @@ class Producer(ABC):
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Raise OutputError when the outputs would clearly not fit."""
 
-    def trouble(self) -> str:
-        """What is being retried now, in words; empty when all is well."""
+    def retry_status(self) -> str:
+        """A message about the request that is being retried now; empty when there is none."""
         return ""
 
 
@@ -74,14 +74,14 @@ class Run:
 
     def go(self) -> Result:
         """Make the dataset, or what is missing of it; MismatchError when there is another one."""
-        if done := self._already():
+        if done := self._finished_result():
             return done
-        with self.destination.at_work(overwrite=self.overwrite):
-            return self._already() or self._make()
+        with self.destination.locked(overwrite=self.overwrite):
+            return self._finished_result() or self._make()
 
-    def _already(self) -> Result | None:
+    def _finished_result(self) -> Result | None:
         manifest = None if self.overwrite else self.destination.finished(self.producer.facts)
-        return Result(self.destination.shown, manifest, already=True) if manifest else None
+        return Result(self.destination.location, manifest, already=True) if manifest else None
 
     def _make(self) -> Result:
         started = time.monotonic()
@@ -92,15 +92,15 @@ class Run:
             engine, resumed = self.producer.engine.get("libraries", ""), saved_run is not None
             folder, budget = self.destination.journal.folder, self.producer.budget
             history = RunRecord(folder, thread.submit, budget, engine, writer.done(), resumed=resumed)
-            with self._watched(writer, history) as tell, self._recording_an_early_end(writer):
+            with self._reporting_progress(writer, history) as report, self._recording_an_early_end(writer):
                 with self.producer.batches(writer) as batches:
                     for batch in batches:
                         writer.write(batch)
-                        tell()
+                        report()
                 manifest = self._complete(writer)
         totals = writer.state.totals
         return Result(
-            self.destination.shown,
+            self.destination.location,
             manifest,
             seconds=time.monotonic() - started,
             peak_memory=budget.peak,
@@ -131,27 +131,27 @@ class Run:
         """Whatever ends the run, record what is done by then, and close all files."""
         try:
             yield
-        except BaseException as why:
-            writer.checkpoints.stop(why, writer.kept())
+        except BaseException as error:
+            writer.checkpoints.stop(error, writer.kept())
             raise
         finally:
             if not self.destination.journal.stuck:
                 writer.close()
 
     @contextmanager
-    def _watched(self, writer: Writer, history: RunRecord) -> Iterator[Callable[[], None]]:
-        """Show progress and keep the record of the run; yields what to call after every batch."""
+    def _reporting_progress(self, writer: Writer, history: RunRecord) -> Iterator[Callable[[], None]]:
+        """Show progress and keep the record of the run; yields a function to call after every batch."""
         producer, destination, progress, complete = self.producer, self.destination, self.progress, False
 
-        def tell() -> None:
+        def report() -> None:
             done = self._done(writer)
             progress.update(done)
             history.update(done)
 
         try:
-            progress.trouble = lambda: producer.trouble() or destination.trouble() or disk_wait_message()
+            progress.status = lambda: producer.retry_status() or destination.retry_status() or disk_wait_message()
             progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
-            yield tell
+            yield report
             complete = True
         finally:
             progress.end()

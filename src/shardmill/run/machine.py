@@ -41,7 +41,7 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def most_resident() -> int:
+def peak_resident() -> int:
     """The most bytes that this process has ever held in memory; 0 where the system does not tell."""
     if _LINUX:
         with open("/proc/self/status", "rb") as facts:
@@ -97,7 +97,7 @@ def _number(path: Path) -> int:
     return value if 0 < value < 1 << 60 else 0
 
 
-def hand_back() -> None:
+def trim_memory() -> None:
     """Return freed memory to the system: Arrow and the C library (glibc) keep some of it."""
     if (pyarrow := sys.modules.get("pyarrow")) is not None:
         pyarrow.default_memory_pool().release_unused()
@@ -105,7 +105,7 @@ def hand_back() -> None:
         _libc.malloc_trim(0)
 
 
-def settle_allocator() -> None:
+def configure_allocator() -> None:
     """Make glibc reuse the buffers of one chunk for the next, and not keep an arena for each thread.
 
     By default it returns every buffer to the system, and page faults take a fifth of all time (docs/log.md).

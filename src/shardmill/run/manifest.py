@@ -62,9 +62,9 @@ class SourceLines(BlockSequence[dict[str, Any]]):
         lines = zlib.decompress(self._blocks[number]).rstrip(b"\n").replace(b"\n", b",")
         try:
             parsed: list[dict[str, Any]] = json.loads(b"[" + lines + b"]")
-        except ValueError as why:
+        except ValueError as error:
             raise DamageError(
-                f"{NAME} cannot be read: {why}", place=f"its sources after {number * BLOCK_ROWS:,}"
+                f"{NAME} cannot be read: {error}", place=f"its sources after {number * BLOCK_ROWS:,}"
             ) from None
         return parsed
 
@@ -83,8 +83,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
             if unfinished
             else "make one with `shardmill prepare SOURCE -o DIR`",
         ) from None
-    except OSError as why:
-        raise UsageError(f"{NAME} cannot be read: {why.strerror}", place=str(file)) from why
+    except OSError as error:
+        raise UsageError(f"{NAME} cannot be read: {error.strerror}", place=str(file)) from error
 
 
 def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
@@ -98,8 +98,8 @@ def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
             sources = SourceLines(_until_end(lines, others))
     try:
         manifest = json.loads(b"".join(others))
-    except ValueError as why:
-        raise DamageError(f"{NAME} cannot be read: {why}", place=place) from None
+    except ValueError as error:
+        raise DamageError(f"{NAME} cannot be read: {error}", place=place) from None
     if not isinstance(manifest, dict) or "fingerprint" not in manifest or "splits" not in manifest:
         raise DamageError(f"{NAME} is not one of shardmill's", place=place)
     if sources is not None:
@@ -195,7 +195,7 @@ def manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
 
 
 def json_line(value: dict[str, Any]) -> bytes:
-    """A line that holds one value, as it stands in the manifest and in `rejects.jsonl`."""
+    """A value as one line of JSON, as in the manifest and in `rejects.jsonl`."""
     return as_bytes(json.dumps(value, ensure_ascii=False)) + b"\n"
 
 

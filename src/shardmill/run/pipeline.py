@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.errors import Interrupted
 from shardmill.run.batch import Batch, Entry
-from shardmill.run.budget import feed_here
+from shardmill.run.budget import set_thread_budget
 from shardmill.run.worker import encode, encode_long
 
 if TYPE_CHECKING:
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from shardmill.run.encoded_text import EncodedText
 
 _TICK = 0.5  # seconds
-# Seconds that the end of a run waits for its threads; the second is for a run that was interrupted. Work on a chunk
-# takes at most a second, but a read from a pipe or a broken disk may block for ever.
-_PATIENCE, _PATIENCE_INTERRUPTED = 10.0, 0.5
+# Seconds that the end of a run, or of an interrupted run, waits for its threads. Work on a chunk takes at most a
+# second, but a read from a pipe or a broken disk may block for ever.
+_JOIN, _JOIN_INTERRUPTED = 10.0, 0.5
 _TOGETHER = 2048  # the most small chunks in one task, or whole sources in them
 
 
@@ -66,7 +66,7 @@ class Pipeline:
         self._stopped.set()
         self._budget.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        until = time.monotonic() + (_PATIENCE_INTERRUPTED if kind in (Interrupted, KeyboardInterrupt) else _PATIENCE)
+        until = time.monotonic() + (_JOIN_INTERRUPTED if kind in (Interrupted, KeyboardInterrupt) else _JOIN)
         for thread in self._threads:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
@@ -107,11 +107,11 @@ class Pipeline:
         return future.result()
 
     def _feed(self, entries: Iterable[Entry]) -> None:
-        fault: list[BaseException] = []
-        feed_here(self._budget)
+        failure: list[BaseException] = []
+        set_thread_budget(self._budget)
         try:
             # Closed by this thread: an iterable of the caller is closed in the thread that iterated it.
-            with contextlib.closing(_up_to(fault, entries)) as readable:
+            with contextlib.closing(_up_to(failure, entries)) as readable:
                 for task in self._grouped(readable):
                     if not self._budget.lease(task.lease):
                         return
@@ -120,9 +120,9 @@ class Pipeline:
                         task.future = self._pool.submit(self._work, task)
                     if not self._put(task):
                         return
-            self._put(fault[0] if fault else None)
-        except BaseException as why:  # noqa: BLE001 - handed to the consumer, who raises it
-            self._put(why)
+            self._put(failure[0] if failure else None)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
+            self._put(error)
 
     def _put(self, task: _Task | BaseException | None) -> bool:
         while not self._stopped.is_set():
@@ -142,12 +142,12 @@ class Pipeline:
             if self._stopped.is_set():
                 return
             chunk = entry.chunk
-            text, beside = (0, 0) if chunk is None else (chunk.cost, chunk.overhead)
+            text, overhead = (0, 0) if chunk is None else (chunk.cost, chunk.overhead)
             if chunk is not None and chunk.long:
                 # It is encoded with an additional engine.
-                text, beside = budget.chunk_bytes, budget.engine_bytes
+                text, overhead = budget.chunk_bytes, budget.engine_bytes
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
-            more = budget.lease_for(text, beside) - empty
+            more = budget.lease_for(text, overhead) - empty
             if task.entries and (alone or task.lease + more > full or task.sources >= _TOGETHER):
                 yield task
                 task = _Task(empty)
@@ -171,12 +171,12 @@ class Pipeline:
         return batch
 
 
-def _up_to(fault: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:
+def _up_to(failure: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:
     """The entries before an error, which is put into the list: what comes before it is still encoded and recorded."""
     try:
         yield from entries
-    except BaseException as why:  # noqa: BLE001 - handed to the consumer, who raises it
-        fault.append(why)
+    except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
+        failure.append(error)
 
 
 def _without_payload(entry: Entry) -> Entry:

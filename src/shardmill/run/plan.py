@@ -128,12 +128,12 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def differences(before: Facts, now: Facts) -> list[str]:
-    """What differs between two plans' facts, in words; the first few."""
+    """Sentences about the first few differences between two plans' facts."""
     found = []
     for name in {**now["options"], **before["options"]}:
         was, value = before["options"].get(name), now["options"].get(name)
         if was != value:
-            found.append(f"--{name.replace('_', '-')} was {_said(was)} and is now {_said(value)}")
+            found.append(f"--{name.replace('_', '-')} was {_quoted(was)} and is now {_quoted(value)}")
     if before["tokenizer"] != now["tokenizer"]:
         was, new = before["tokenizer"], now["tokenizer"]
         keys = [key for key in new if was.get(key) != new[key]]
@@ -147,7 +147,7 @@ def differences(before: Facts, now: Facts) -> list[str]:
 
 
 def _source_differences(before: Iterable[Row], now: Iterable[Row]) -> tuple[int, list[str]]:
-    """How many sources differ, and the first few in words; 16 bytes are held for each source, and no names."""
+    """How many sources differ, and sentences about the first few; 16 bytes are held for each source, and no names."""
     import numpy as np
 
     (old_names, old_rows), (names, rows) = _hashes(before), _hashes(now)
@@ -176,7 +176,7 @@ def _rows_at(rows: Iterable[Row], places: Iterable[Any]) -> list[Row]:
     return [row for i, row in enumerate(rows) if i in wanted] if wanted else []
 
 
-def _said(value: Any) -> str:
+def _quoted(value: Any) -> str:
     return "not given" if value is None else f"`{','.join(value) if isinstance(value, list) else value}`"
 
 

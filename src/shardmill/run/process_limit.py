@@ -31,7 +31,7 @@ _owned = False
 
 
 def own_process() -> None:
-    """Declare that this process runs nothing else, before pyarrow is loaded: then `limited` may limit it.
+    """Declare that this process runs nothing else, before pyarrow is loaded: then `memory_limit` may limit it.
 
     By default Arrow's allocator maps a gigabyte at once, and a limit cannot see what it takes out of that.
     """
@@ -56,53 +56,53 @@ class _MovingLimit:
     """`RLIMIT_DATA` of this process, adjusted by a thread so that no more than `memory` becomes resident."""
 
     def __init__(self, memory: int) -> None:
-        self._most = memory - memory // _MARGIN
+        self._target = memory - memory // _MARGIN
         self._heaps = max(0, _HEAPS - memory // _SPARE)
         self._before = resource.getrlimit(resource.RLIMIT_DATA)
         self._untouched_at_first, self._threads_at_first = _memory()[1], _threads()
-        self._seen: deque[int] = deque(maxlen=_LOOKS)
-        self._early = 2 * _LOOKS
-        self._over, self._moving = threading.Event(), threading.Lock()
+        self._untouched_before: deque[int] = deque(maxlen=_LOOKS)
+        self._early_looks = 2 * _LOOKS
+        self._stopped, self._lock = threading.Event(), threading.Lock()
 
     def __enter__(self) -> bool:
-        threading.Thread(target=self._keep_looking, name="shardmill-limit", daemon=True).start()
-        self._look()
+        threading.Thread(target=self._keep_adjusting, name="shardmill-limit", daemon=True).start()
+        self._adjust()
         return True
 
     def __exit__(self, *_: object) -> None:
-        with self._moving:
-            self._over.set()
+        with self._lock:
+            self._stopped.set()
             resource.setrlimit(resource.RLIMIT_DATA, self._before)
 
-    def _keep_looking(self) -> None:
-        while not self._over.wait(_TICK):
+    def _keep_adjusting(self) -> None:
+        while not self._stopped.wait(_TICK):
             try:
-                self._look()
+                self._adjust()
             except MemoryError:  # the limit is reached; the thread that needs the memory gets the error too
                 continue
 
-    def _look(self) -> None:
+    def _adjust(self) -> None:
         shared, untouched = _memory()
-        limit = self._most - shared + min(untouched, self._lasting(untouched) + self._heaps)
+        limit = self._target - shared + min(untouched, self._stays_untouched(untouched) + self._heaps)
         soft, hard = self._before
         if soft != resource.RLIM_INFINITY:
             limit = min(limit, soft)
-        with self._moving:
-            if not self._over.is_set():
+        with self._lock:
+            if not self._stopped.is_set():
                 resource.setrlimit(resource.RLIMIT_DATA, (max(0, limit), hard))
 
-    def _lasting(self, untouched: int) -> int:
+    def _stays_untouched(self, untouched: int) -> int:
         """Of the bytes that are untouched now, those that are expected to stay so."""
-        self._seen.append(untouched)
-        lasting = min(self._seen) if len(self._seen) == _LOOKS else 0
-        if self._early:  # new mappings are stacks of threads, or will be touched
-            self._early -= 1
+        self._untouched_before.append(untouched)
+        staying = min(self._untouched_before) if len(self._untouched_before) == _LOOKS else 0
+        if self._early_looks:  # new mappings are stacks of threads, or will be touched
+            self._early_looks -= 1
             stacks = (_threads() - self._threads_at_first) * _STACK
-            lasting = max(lasting, self._untouched_at_first + stacks)
-        return lasting
+            staying = max(staying, self._untouched_at_first + stacks)
+        return staying
 
 
-def limited(memory: int) -> AbstractContextManager[bool]:
+def memory_limit(memory: int) -> AbstractContextManager[bool]:
     """Make an allocation a MemoryError if this process would then hold more than `memory`; yields whether that works.
 
     Only on Linux, and only in our own process: in a program that calls us, its other threads would be limited too.

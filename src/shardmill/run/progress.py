@@ -32,7 +32,7 @@ class Done:
     engines: int = 0
     """Engines that were replaced to free memory."""
     parts: str = ""
-    """Of a run that is made in parts: how many are done, and how many are being made, in words."""
+    """Of a run that is made in parts: text that says how many are done, and how many are being made."""
 
 
 class MemoryUse(Protocol):
@@ -46,8 +46,8 @@ class MemoryUse(Protocol):
 class Progress:
     """Base class; prints nothing."""
 
-    trouble: Callable[[], str] = staticmethod(lambda: "")
-    """Returns what is being retried or waited for now, in words; empty when all is well."""
+    status: Callable[[], str] = staticmethod(lambda: "")
+    """Returns a message about what is being retried or waited for now; empty when there is nothing."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         """`total`: bytes of all sources; None when that is unknown."""
@@ -60,19 +60,19 @@ class Progress:
 
 
 class Meter(Progress):
-    """Keeps the latest state and puts it into words; the subclasses show them."""
+    """Keeps the latest state and describes it as text; the subclasses show it."""
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         self.total, self.done, self._budget = total, done, budget
         self._updated = time.monotonic()
-        self._past = [(self._updated, done)]
+        self._history = [(self._updated, done)]
 
     def update(self, done: Done) -> None:
         now = self._updated = time.monotonic()
-        if now - self._past[-1][0] >= 0.5:
-            self._past.append((now, done))
-            while self._past[0][0] < now - _WINDOW:
-                del self._past[0]
+        if now - self._history[-1][0] >= 0.5:
+            self._history.append((now, done))
+            while self._history[0][0] < now - _WINDOW:
+                del self._history[0]
         self.done = done
 
     @property
@@ -80,8 +80,8 @@ class Meter(Progress):
         return min(1.0, self.done.bytes / self.total) if self.total else 0.0
 
     @property
-    def left(self) -> str:
-        """How long it will still take, in words; empty when that is unknown."""
+    def time_left(self) -> str:
+        """How long it will still take, as text; empty when that is unknown."""
         speed, _ = self._speeds()
         if self.total is None or speed <= 0:
             return ""
@@ -111,19 +111,19 @@ class Meter(Progress):
         return parts
 
     def waiting(self) -> str:
-        """What the run waits for now; empty when all is well."""
+        """What the run waits for now; empty when there is nothing."""
         silent = time.monotonic() - self._updated
-        return self.trouble() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else "")
+        return self.status() or (f"nothing new for {show_seconds(silent)}" if silent > _SILENT else "")
 
-    def words(self) -> str:
+    def line(self) -> str:
         """All of it in a line."""
         held, most = self.memory
         parts = [self.done.parts, *self.amounts(), f"memory {show_bytes(held)} of {show_bytes(most)}", *self.events()]
-        return " · ".join(part for part in (*parts, self.left, self.waiting()) if part)
+        return " · ".join(part for part in (*parts, self.time_left, self.waiting()) if part)
 
     def _speeds(self) -> tuple[float, float]:
         """Bytes and tokens a second, over the last seconds."""
-        then, before = self._past[0]
+        then, before = self._history[0]
         seconds = max(time.monotonic() - then, 1e-3)
         return (self.done.bytes - before.bytes) / seconds, (self.done.tokens - before.tokens) / seconds
 
@@ -133,26 +133,26 @@ class Lines(Meter):
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
         super().begin(total, done, budget)
-        self._over.clear()  # a run in parts begins twice: with its parts, and with merging them
-        thread = threading.Thread(target=self._tell, name="shardmill-progress", daemon=True)
+        self._stopped.clear()  # a run in parts begins twice: with its parts, and with merging them
+        thread = threading.Thread(target=self._print_lines, name="shardmill-progress", daemon=True)
         thread.start()
         self._thread = thread  # not before: a signal may come while it is being started
 
     def end(self) -> None:
-        self._over.set()
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join(1.0)  # not for ever: it may be waiting for whoever reads what it prints
 
-    def _tell(self) -> None:
-        while not self._over.wait(_EVERY):
+    def _print_lines(self) -> None:
+        while not self._stopped.wait(_EVERY):
             share = f"{self.share:4.0%}  " if self.total else ""
             try:
-                print(f"{share}{self.words()}", file=self._stream, flush=True)
+                print(f"{share}{self.line()}", file=self._stream, flush=True)
             except OSError:  # the reader has closed the pipe
                 return
 
@@ -192,7 +192,7 @@ def view(meter: Meter, width: int) -> Any:
         add(style, f"{before} {('━' * round(min(1.0, share) * room)).ljust(room)} {after}")
 
     if meter.total:
-        add_bar("cyan", f"{meter.share:4.0%}", meter.share, meter.left)
+        add_bar("cyan", f"{meter.share:4.0%}", meter.share, meter.time_left)
     add("dim", meter.done.parts or meter.done.source or "…")
     size, documents, tokens, speed, token_speed = meter.amounts()
     narrow = (size, speed), (documents,), (tokens, token_speed)
@@ -239,7 +239,7 @@ class Notebook(Meter):
             self._cell.update(self)
 
     def __repr__(self) -> str:
-        return self.words() if hasattr(self, "done") else "<shardmill progress>"
+        return self.line() if hasattr(self, "done") else "<shardmill progress>"
 
     def _repr_html_(self) -> str:
         held, most = self.memory
@@ -248,7 +248,7 @@ class Notebook(Meter):
             f"<meter max='{most}' value='{held}' style='width:12em'></meter> {show_bytes(held)} of {show_bytes(most)}"
         )
         lines = [
-            *([f"{bar} {escape(self.left)}"] if self.total else []),
+            *([f"{bar} {escape(self.time_left)}"] if self.total else []),
             escape(self.done.parts or self.done.source),
             escape(" · ".join([*self.amounts(), *self.events()])),
             f"memory {memory}",

@@ -27,13 +27,13 @@ _SAVED = 5.0  # seconds between two writes of the file, which a kill may cost
 class RunRecord:
     """Points over the time of one attempt, written now and then beside those of the attempts before it.
 
-    A run never waits for it and never fails because of it: `later` runs a function in another thread.
+    A run never waits for it and never fails because of it: `in_background` runs a function in another thread.
     """
 
     def __init__(
         self,
         folder: Path,
-        later: Callable[[Callable[[], None]], object],
+        in_background: Callable[[Callable[[], None]], object],
         budget: Budget,
         engine: str,
         done: Done,
@@ -41,8 +41,8 @@ class RunRecord:
         resumed: bool,
     ) -> None:
         """The attempts of a run that is resumed stay in the file."""
-        self._path, self._later, self._budget, self._engine = folder / NAME, later, budget, engine
-        self._before = read_record(folder.parent)[-_ATTEMPTS + 1 :] if resumed else []
+        self._path, self._in_background, self._budget, self._engine = folder / NAME, in_background, budget, engine
+        self._earlier = read_record(folder.parent)[-_ATTEMPTS + 1 :] if resumed else []
         self._points: list[list[float]] = []
         self._stalls: list[list[float]] = []
         self._every, self._failed, self._saved = 0.25, False, 0.0
@@ -85,15 +85,15 @@ class RunRecord:
             "points": list(self._points),
             "stalls": list(self._stalls),
         }
-        text = json.dumps({"point": POINT, "attempts": [*self._before, attempt]}, separators=(",", ":"))
+        text = json.dumps({"point": POINT, "attempts": [*self._earlier, attempt]}, separators=(",", ":"))
         if not self._failed:
-            self._later(lambda: self._replace(text))
+            self._in_background(lambda: self._replace(text))
 
     def _replace(self, text: str) -> None:
-        beside = self._path.with_name(NAME + ".new")
+        temporary = self._path.with_name(NAME + ".new")
         try:
-            beside.write_text(text)
-            os.replace(beside, self._path)
+            temporary.write_text(text)
+            os.replace(temporary, self._path)
         except OSError:  # a full disk is reported where the data is written; the record is not worth an error
             self._failed = True
 
@@ -105,10 +105,10 @@ def read_record(out: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError):
         return []
     attempts = found.get("attempts", []) if isinstance(found, dict) else []
-    return [one for one in attempts if _sound(one)] if isinstance(attempts, list) else []
+    return [one for one in attempts if _is_valid(one)] if isinstance(attempts, list) else []
 
 
-def _sound(attempt: Any) -> bool:
+def _is_valid(attempt: Any) -> bool:
     """Whether it is what `RunRecord` writes: the folder may come from an untrusted place."""
     if not isinstance(attempt, dict) or not isinstance(attempt.get("memory"), int):
         return False

@@ -58,7 +58,7 @@ class StoreDestination(Destination):
     """The objects below a URL, and a folder as the workplace."""
 
     medium = "store"
-    room = ROOM
+    buffer_bytes = ROOM
     waiting_files = 2  # a file that has its name leaves the disk
     largest_file = LARGEST_OBJECT
     hint = "a format with shards needs little space here, such as `-f shards`"
@@ -69,7 +69,7 @@ class StoreDestination(Destination):
         self.url = self._store.url
         # The same for every run with this URL, so that the next run removes what a killed one has left.
         super().__init__(staging_folder(cache) / hashlib.sha256(self.url.encode()).hexdigest()[:16])
-        self.shown = self.url
+        self.location = self.url
         self._staged = False
         self._run = secrets.token_hex(6)
         self._record: dict[str, Any] | None = None
@@ -77,18 +77,18 @@ class StoreDestination(Destination):
         self._serial = 0
         self._parts = Parts(self._store, self.folder, self._run)
         self._pushed = time.monotonic()
-        self._sealed = False
+        self._completed = False
         self._outputs: Sequence[Output] = ()
 
     @property
-    def answered(self) -> float:  # type: ignore[override]
+    def last_response(self) -> float:  # type: ignore[override]
         return self._store.last_progress
 
     @property
     def retries(self) -> int:  # type: ignore[override]
         return self._store.retries.count
 
-    def trouble(self) -> str:
+    def retry_status(self) -> str:
         return self._store.retries.status()
 
     def recorded_commits(self) -> dict[str, str]:
@@ -103,15 +103,15 @@ class StoreDestination(Destination):
         """The store's journal holds them."""
 
     @contextmanager
-    def at_work(self, *, overwrite: bool) -> Iterator[None]:
+    def locked(self, *, overwrite: bool) -> Iterator[None]:
         """Lock the workplace, fill it from the store, and empty it at the end."""
         try:
-            with super().at_work(overwrite=overwrite):
+            with super().locked(overwrite=overwrite):
                 try:
                     self._stage(overwrite=overwrite)
                     yield
                 finally:
-                    self.clean()
+                    self._empty_workplace()
         finally:
             if self.folder.exists() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
@@ -124,7 +124,7 @@ class StoreDestination(Destination):
 
         The workplace must be locked. OutputError when the store cannot be used.
         """
-        self.clean()
+        self._empty_workplace()
         for name in (NAME, _PLAN):
             self._fetch(name, name)
         self._staged = True
@@ -164,7 +164,7 @@ class StoreDestination(Destination):
         names = list(names)
         self._store.delete([NAME])
         self._record, self._parts.table = None, {}
-        self._put_journal(self._fresh(facts))
+        self._put_journal(self._new_record(facts))
         self._store.delete(names)
         self._sweep()
         super()._clear(facts, names)
@@ -177,7 +177,7 @@ class StoreDestination(Destination):
         if not self._serial:
             # Another plan's journal is still there only if its run has done nothing.
             known = self._record if self._record and self._record["plan"] == _plan_name(facts) else None
-            self._put_journal(known or self._fresh(facts))
+            self._put_journal(known or self._new_record(facts))
         there = self.names()
         for written in complete:
             if there.get(written.name) != written.bytes and not self._is_there(written):
@@ -195,7 +195,7 @@ class StoreDestination(Destination):
 
     def restored(self) -> None:
         """Forget and delete parts beyond what the journal says."""
-        self._parts.cut_back()
+        self._parts.truncate()
         assert self._record is not None
         self._put_journal({**self._record, "parts": self._parts.table})
         self._sweep()
@@ -212,7 +212,7 @@ class StoreDestination(Destination):
 
         Nothing is recorded in the workplace, which the next run fills from the store.
         """
-        if self._sealed or not (now or time.monotonic() - self._pushed >= _EVERY):
+        if self._completed or not (now or time.monotonic() - self._pushed >= _EVERY):
             return
         gone = self._parts.send()
         assert self._record is not None
@@ -220,15 +220,15 @@ class StoreDestination(Destination):
         self._parts.delete(gone)
         self._pushed = time.monotonic()
 
-    def leave(self, files: Iterable[PartialFile]) -> None:
+    def ended_early(self, files: Iterable[PartialFile]) -> None:
         """Upload unfinished files of a run that ends early to where people look for them."""
-        for file in files if not self._sealed else ():
+        for file in files if not self._completed else ():
             path = file.path.with_name(file.path.name + PARTIAL)
             self._upload(path.name, path, file.length)
 
     def complete(self) -> None:
-        """Upload what stands beside the outputs, then the manifest; then delete the working files."""
-        self._sealed = True
+        """Upload the other files of the dataset, then the manifest; then delete the working files."""
+        self._completed = True
         self._check_owner()
         for path in sorted(self.folder.iterdir()):
             if path.is_file() and path.name != NAME and not path.name.endswith(PARTIAL):
@@ -260,7 +260,7 @@ class StoreDestination(Destination):
         return size, margin
 
     def _is_there(self, written: Written) -> bool:
-        """The same by a question of its own: some stores give lists that are older than their objects."""
+        """Ask for a single object: the lists of some stores are older than their objects."""
         try:
             return self._store.size(written.name) == written.bytes
         except FileNotFoundError:
@@ -270,7 +270,7 @@ class StoreDestination(Destination):
         """Whether an object of that name belongs to the dataset or to its working files."""
         return name.startswith(f"{FOLDER}/") or any(output.matching_files([name]) for output in self._outputs)
 
-    def _fresh(self, facts: Facts) -> dict[str, Any]:
+    def _new_record(self, facts: Facts) -> dict[str, Any]:
         return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "parts": {}}
 
     def _put_plan(self, facts: Facts) -> str:
@@ -322,7 +322,7 @@ class StoreDestination(Destination):
             hint="let one of them come to its end",
         )
 
-    def clean(self) -> None:
+    def _empty_workplace(self) -> None:
         """Empty the workplace, except for the lock."""
         for path in self.folder.iterdir():
             if path.name == FOLDER:
@@ -406,7 +406,7 @@ class Parts:
         file.truncate(end)
         file.seek(end)
 
-    def cut_back(self) -> None:
+    def truncate(self) -> None:
         """Forget parts beyond the end of the files in the folder, which were cut back to what is recorded."""
         for name, chain in list(self.table.items()):
             path = self._folder / name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from shardmill.documents import Chunk, Documents, Reject, join
 from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
-from shardmill.run.machine import hand_back
+from shardmill.run.machine import trim_memory
 from shardmill.run.splits import PREFIX, Limit, val_rows
 from shardmill.tokens import Encoded
 
@@ -39,10 +39,10 @@ def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) 
         entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
     counted = _count(chunks, found, rows, encoded)
     streams = _with_eots(text, rows, encoded)
-    if text.budget.crowded():
+    if text.budget.must_replace_engine():
         del engine
         text.budget.engines_replaced += 1
-        hand_back()
+        trim_memory()
     else:
         text.engines.append(engine)
     # A chunk that cuts a document is alone in its batch.
@@ -54,21 +54,8 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
     """Encode a stretch without a place to cut, in pieces that are written one by one; only the last is final."""
     chunk, spans = entry.chunk, text.spans
     assert chunk is not None
-    seen = replaced = 0
-
-    def read() -> Iterator[bytes]:
-        nonlocal seen, replaced
-        pieces = entry.reader.pieces(chunk, _PIECE)
-        while True:
-            try:
-                piece = next(pieces)
-            except StopIteration as end:
-                replaced = end.value or 0
-                return
-            seen += len(piece)
-            yield piece
-
-    pieces, head = read(), b""
+    counts = _PieceCounts()
+    pieces, head = counts.counted(entry.reader.pieces(chunk, _PIECE)), b""
     for piece in pieces:
         head += piece
         if len(head) >= PREFIX:
@@ -78,9 +65,11 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
 
     def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
         begins, ends = chunk.begins and first, chunk.ends and last
-        rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
+        rows = Rows(
+            *(np.array([value]) for value in (len(tokens), counts.text_bytes if last else 0, val, begins, ends))
+        )
         encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
-        counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
+        counted = [Counted(int(chunk.ends), 0, 0, counts.replaced, [], total)] if last else []
         return Batch([entry], counted, _with_eots(text, rows, encoded), 0, spans, begins, ends, final=last)
 
     first, total = True, 0
@@ -91,13 +80,31 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         if waiting is not None:
             yield batch(waiting, first=first, last=False)
             first = False
-            if text.budget.crowded():
+            if text.budget.must_replace_engine():
                 engine.renew()
                 text.budget.engines_replaced += 1
-                hand_back()
+                trim_memory()
         waiting, total = tokens, total + len(tokens)
     rest = waiting if waiting is not None else np.empty(0, text.plan.tokenizer.dtype)
     yield batch(rest, first=first, last=True)
+
+
+class _PieceCounts:
+    """What was read so far of a stretch that is read piece by piece."""
+
+    text_bytes = 0
+    replaced = 0
+
+    def counted(self, pieces: Generator[bytes, None, int]) -> Iterator[bytes]:
+        """Yield the pieces and count their bytes; the generator returns how many invalid sequences were replaced."""
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                self.replaced = end.value or 0
+                return
+            self.text_bytes += len(piece)
+            yield piece
 
 
 def _with_eots(text: EncodedText, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
@@ -134,16 +141,16 @@ def _with_eot(rows: Rows, encoded: Encoded, eot: str, eot_id: int) -> Stream:
     tokens[places] = eot_id
     if eot == "before" and len(tokens):
         tokens, places = np.concatenate([tokens[-1:], tokens[:-1]]), offsets[:-1]
-    tokens = _without(tokens, places[~marked])
+    tokens = _remove(tokens, places[~marked])
     rows = replace(rows, length=rows.length + marked)
     split = {}
     for name, mine in (("train", ~rows.val), ("val", rows.val)):
         if mine.any():
-            split[name] = tokens if mine.all() else _taken(tokens, rows.length, mine)
+            split[name] = tokens if mine.all() else _tokens_of(tokens, rows.length, mine)
     return Stream(rows, split)
 
 
-def _without(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
+def _remove(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
     """The tokens except for those at these places."""
     if not len(places):
         return tokens
@@ -155,7 +162,7 @@ def _without(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
     return np.concatenate([tokens[begin:end] for begin, end in zip(begins, [*places.tolist(), None], strict=True)])
 
 
-def _taken(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bool_]) -> NDArray[Any]:
+def _tokens_of(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bool_]) -> NDArray[Any]:
     """The tokens of some rows."""
     borders = np.flatnonzero(np.diff(mine)) + 1
     if len(borders) > _RUNS:
@@ -169,7 +176,7 @@ def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Enc
     """What each chunk held; `rows` may end before the chunks do."""
     failed = dict(encoded.failed)
     ends = np.cumsum([len(documents) for documents in found], dtype=np.int64)
-    closed, bare, tokens = (_sums(one, ends) for one in (rows.closes, rows.length == 0, rows.length))
+    closed, without_tokens, tokens = (_sums(one, ends) for one in (rows.closes, rows.length == 0, rows.length))
     counted, row = [], 0
     for i, documents in enumerate(found):
         end = row + len(documents)
@@ -184,7 +191,7 @@ def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Enc
             rejects = rejects + [_refused(documents, bad - row, failed[bad]) for bad in refused]
             rejects.sort(key=lambda reject: (reject.record, reject.byte))
         cut = documents.spans and len(documents) > 1
-        empty = 0 if cut else bare[i] - len(refused)
+        empty = 0 if cut else without_tokens[i] - len(refused)
         lengths = rows.length[row:last] if chunks[i].whole else None
         replaced = documents.replaced(last - row)
         counted.append(Counted(closed[i], empty, documents.lines, replaced, rejects, tokens[i], lengths))

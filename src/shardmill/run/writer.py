@@ -69,8 +69,8 @@ class Writer:
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
         self.checkpoints = Checkpoints(destination, outputs, thread, self._saved)
-        self._before = self._through = 0
-        self._left: list[bytes] = []
+        self._bytes_before = self._bytes_of_source = 0
+        self._source_lines: list[bytes] = []
         self._last_reason = ""
 
     def begin(self, saved_run: SavedRun | None) -> None:
@@ -84,11 +84,11 @@ class Writer:
             _check_engine(saved_run.state.get("engine") or engine, engine)
         if saved := self.checkpoints.begin(self._producer.facts, saved_run):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
-            self._before = self._producer.sources.bytes_before(self.state.source)
+            self._bytes_before = self._producer.sources.bytes_before(self.state.source)
         self.state.engine = engine
         self._rejects = PartialFile(self._destination.folder / REJECTS, self.state.rejects_bytes)
         self._sources = PartialFile(self._destination.journal.folder / "sources.jsonl", self.state.sources_bytes)
-        self.checkpoints.beside = [self._rejects, self._sources]
+        self.checkpoints.extra_files = [self._rejects, self._sources]
         self._destination.restored()
 
     def _saved(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Writer:
         self._refuse_too_large(batch)
         with self.checkpoints.step(final=batch.final):
             self._write(batch)
-        self.checkpoints.keep()
+        self.checkpoints.checkpoint()
 
     def _write(self, batch: Batch) -> None:
         streams = self._with_carried(batch) if batch.piece else batch.streams
@@ -113,29 +113,27 @@ class Writer:
             count = self.state.counts[i]
             first = max(0, self._producer.first - count["val"]["tokens"]) if self._producer.first else 0
             split = self.state.split if batch.piece else None
-            known = [] if batch.known is None else [batch.known]
-            for share in append_batch(output, batch, streams[output.eot], first=first, split=split):
+            written = list(append_batch(output, batch, streams[output.eot], first=first, split=split))
+            for share in written:
                 count[share.split]["tokens"] += len(share.tokens)
-                if batch.known is None:
-                    known.append((share.split, share.documents, share.bytes))
-            for name, documents, size in known:
-                count[name]["documents"] += documents
-                count[name]["bytes"] += size
+            for amounts in written if batch.split_count is None else [batch.split_count]:
+                count[amounts.split]["documents"] += amounts.documents
+                count[amounts.split]["bytes"] += amounts.bytes
         self.state.totals["fallbacks"] += batch.fallbacks
         counted = iter(batch.counted)
         for entry in batch.entries if batch.final else ():
             if entry.chunk is None:
                 entry.reader.check()
-                self._leave(entry.source)
+                self._finish_source(entry.source)
             elif entry.chunk.whole:
                 self._count_whole(entry, entry.chunk, next(counted))
             else:
                 self._count(entry, entry.chunk, next(counted))
         if batch.after is not None:
             batch.after(self)
-        if self._left:
-            self._sources.append(b"".join(self._left))
-            self._left.clear()
+        if self._source_lines:
+            self._sources.append(b"".join(self._source_lines))
+            self._source_lines.clear()
 
     def add_rejects(self, lines: list[bytes]) -> None:
         """Append rejects that another run has found."""
@@ -149,11 +147,11 @@ class Writer:
     def end_source(self) -> None:
         """End the source that is being read; called by the `after` of a batch."""
         if self.state.position != Position():
-            self._leave(self.state.source)
+            self._finish_source(self.state.source)
 
     def pass_bytes(self, count: int) -> None:
         """Count bytes of the sources as done, for progress."""
-        self._before += count
+        self._bytes_before += count
 
     def check_rejects(self, where: str) -> None:
         """Raise SourceError when rejects were added and `--max-bad` does not allow so many."""
@@ -161,7 +159,7 @@ class Writer:
         bad, read = totals["rejected"], totals["documents"] + totals["empty"] + totals["rejected"]
         most = max(_ALWAYS_ALLOWED, allowed * read) if isinstance(allowed, float) else allowed
         if self._last_reason and most is not None and bad > most:
-            listed = f"{self._destination.shown}/{REJECTS}{PARTIAL}"
+            listed = f"{self._destination.location}/{REJECTS}{PARTIAL}"
             raise SourceError(
                 f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows; the last: {self._last_reason}",
                 place=where,
@@ -183,8 +181,8 @@ class Writer:
         with self.checkpoints.step():
             for output in self._outputs:
                 output.finish(self._producer.splits)
-        self.checkpoints.keep(now=True)
-        self.checkpoints.beside = [self._sources]
+        self.checkpoints.checkpoint(now=True)
+        self.checkpoints.extra_files = [self._sources]
         if self._rejects.length:
             written = self._rejects.finish(0)
             return {"rejects": {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}}
@@ -205,10 +203,10 @@ class Writer:
         tokens = sum(count["tokens"] for count in self.state.counts[0].values())
         sources, at = self._producer.sources, self.state.source
         source = sources[at].name if at < len(sources) else ""
-        return Done(self._before + self._through, totals["documents"], tokens, totals["rejected"], source)
+        return Done(self._bytes_before + self._bytes_of_source, totals["documents"], tokens, totals["rejected"], source)
 
     def kept(self) -> str | None:
-        """What is kept when the run ends early, in words; None: nothing."""
+        """A sentence about what is kept when the run ends early; None: nothing is."""
         whole = len(self.checkpoints.files)
         if not whole and not self.state.totals["documents"]:
             return None
@@ -231,14 +229,14 @@ class Writer:
             state.here["tokens"] += counted.tokens
         state.totals["replaced"] += counted.replaced
         # Many at a time: every write releases the interpreter's lock, and workers that parse bad lines hold it long.
-        for some in range(0, len(counted.rejects), _TOGETHER):
+        for first_of_group in range(0, len(counted.rejects), _TOGETHER):
             lines = bytearray()
-            for reject in counted.rejects[some : some + _TOGETHER]:
+            for reject in counted.rejects[first_of_group : first_of_group + _TOGETHER]:
                 number = first + reject.record + 1 if reject.record >= 0 else 0
                 byte = chunk.start + reject.byte if reject.byte >= 0 else -1
                 lines += reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
             self._rejects.append(bytes(lines))
-        self._through = chunk.through if chunk.through >= 0 else chunk.end
+        self._bytes_of_source = chunk.through if chunk.through >= 0 else chunk.end
         state.source = entry.source
         state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
         if counted.rejects:
@@ -248,16 +246,16 @@ class Writer:
             self.check_rejects(f"{source.name}, {where}")
 
     def _refuse_too_large(self, batch: Batch) -> None:
-        source, behind = self.state.source, self.state.position.records
+        source, records = self.state.source, self.state.position.records
         chunks = [(entry, entry.chunk) for entry in batch.entries if entry.chunk is not None]
         for (entry, chunk), counted in zip(chunks, batch.counted, strict=False):
             if entry.source != source:
-                source, behind = entry.source, 0
+                source, records = entry.source, 0
             if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
-                where = entry.reader.place(behind + found.record, chunk.start)
+                where = entry.reader.place(records + found.record, chunk.start)
                 place = f"{self._producer.sources[source].name}, {where}"
                 raise self._producer.budget.too_small(found.reason, found.size, place, found.hint)
-            behind += counted.lines
+            records += counted.lines
 
     def _count_whole(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
         """Count sources of which each is a document, empty or rejected."""
@@ -271,20 +269,20 @@ class Writer:
                 bad = rejects.get(i, [])
                 one = Counted(int(tokens > 0), int(not tokens and not bad), 0, 0, bad, tokens)
                 self._count(entry._replace(source=first + i), chunk, one)
-                self._leave(first + i)
+                self._finish_source(first + i)
             return
         state.totals["documents"] += counted.documents
         state.totals["empty"] += counted.empty
         sources = self._producer.sources
-        self._left.append(as_bytes("".join(map(_line, sources.iter_from(first), lengths))))
-        self._before += sum(sources.sizes[first : first + chunk.whole])
+        self._source_lines.append(as_bytes("".join(map(_source_line, sources.iter_from(first), lengths))))
+        self._bytes_before += sum(sources.sizes[first : first + chunk.whole])
         state.source, state.position = first + chunk.whole, Position()
 
-    def _leave(self, index: int) -> None:
-        """The source is done: count from zero for the next."""
+    def _finish_source(self, index: int) -> None:
+        """Add the line of a source that has been read to its end, and count from zero for the next."""
         source = self._producer.sources[index]
-        self._left.append(json_line({"name": source.name, "bytes": source.size, **self.state.here}))
-        self._before, self._through = self._before + (source.size or self._through), 0
+        self._source_lines.append(json_line({"name": source.name, "bytes": source.size, **self.state.here}))
+        self._bytes_before, self._bytes_of_source = self._bytes_before + (source.size or self._bytes_of_source), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
         self.state.source, self.state.position = index + 1, Position()
 
@@ -313,8 +311,8 @@ def reject_line(source: str, unit: str, number: int, byte: int, reason: str, exc
     return as_bytes(f'{{"source": {_quoted(source)}{place}, {why}}}\n')
 
 
-def _line(source: Source, tokens: int) -> str:
-    """The line that `_leave` makes of a source that is one document or none, in an eighth of the time."""
+def _source_line(source: Source, tokens: int) -> str:
+    """The line that `_finish_source` makes of a source that is one document or none, in an eighth of the time."""
     counts = '"documents": 1, "empty": 0' if tokens else '"documents": 0, "empty": 1'
     return f'{{"name": {_quoted(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0, "tokens": {tokens}}}\n'
 

@@ -85,7 +85,7 @@ class _LocalFiles:
         self._out = os.path.realpath(out) if out is not None and os.path.isdir(out) else None
         self._owned_by = lru_cache(64)(self._files_of)  # needed for a folder and then for the folders in it
         self._user = os.geteuid()
-        self._others = 0
+        self._skipped = 0
         self._special = 0
         self._first_special = ""
 
@@ -99,7 +99,7 @@ class _LocalFiles:
         if os.path.isdir(spec):
             entries = self._walk(spec)
         elif os.path.lexists(spec) or not glob.has_magic(spec):
-            entries = [self._named(spec)]
+            entries = [self._single_entry(spec)]
         else:
             entries = self._matching(spec)
         form = self._input_format
@@ -118,7 +118,7 @@ class _LocalFiles:
 
     def _walk(self, root: str) -> Iterator[Entry]:
         """Files below the folder in the order of their names; a symbolic link to a folder is not entered."""
-        self._others = found = 0
+        self._skipped = found = 0
         out = os.path.join(root, os.path.relpath(self._out, os.path.realpath(root))) if self._out else None
         # Folders may be nested a thousand deep, so this is not recursive.
         open_folders = [(os.path.join(root, ""), sorted_rows(self._entries(root)))]
@@ -133,7 +133,7 @@ class _LocalFiles:
             elif (folder := prefix + entry[0]) != out:
                 open_folders.append((os.path.join(folder, ""), sorted_rows(self._entries(folder))))
         if not found:
-            raise nothing_in(root, self._others)
+            raise nothing_readable(root, self._skipped)
 
     def _entries(self, folder: str) -> Iterator[Entry]:
         """The folders and the readable files in a folder, in no order; with `auto`, by the endings of their names."""
@@ -150,19 +150,19 @@ class _LocalFiles:
                         yield name, _FOLDER, 0
                     # The first test gives the same answer for most names, in a tenth of the time.
                     elif auto and not (name[name.rfind(".") + 1 :] in FORMAT_ENDINGS or is_readable_name(name)):
-                        self._others += 1
+                        self._skipped += 1
                     elif not (owned and _is_owned(prefix + name, owned)):
                         status = _status(prefix + name, entry)
                         # No access list changes what the owner may do, so `os.access` is not needed.
                         mine = status.st_uid == self._user and status.st_mode & stat.S_IRUSR and not link
-                        if (mine and stat.S_ISREG(status.st_mode)) or self._is_taken(prefix + name, status, link):
+                        if (mine and stat.S_ISREG(status.st_mode)) or self._is_source(prefix + name, status, link):
                             yield name, status.st_size, status.st_mtime_ns
         except PermissionError as error:
             raise UsageError("no permission to list the folder", place=folder) from error
         except OSError as error:
             raise SourceError(f"the folder cannot be listed: {error.strerror}", place=folder) from error
 
-    def _is_taken(self, path: str, status: os.stat_result, link: bool) -> bool:
+    def _is_source(self, path: str, status: os.stat_result, link: bool) -> bool:
         """Whether a file found in a folder or by a pattern is a source; raises UsageError when it may not be read."""
         if stat.S_ISDIR(status.st_mode) or (link and self._is_in_out(path)):
             return False
@@ -197,10 +197,10 @@ class _LocalFiles:
             if skipped or (owned and _is_owned(path, owned)):
                 continue
             status = _status(path)
-            if self._is_taken(path, status, link=not inside and self._out is not None and os.path.islink(path)):
+            if self._is_source(path, status, link=not inside and self._out is not None and os.path.islink(path)):
                 yield path, status.st_size, status.st_mtime_ns
 
-    def _named(self, path: str) -> Entry:
+    def _single_entry(self, path: str) -> Entry:
         """A path that is named itself is read whatever it is: the size of a pipe or a device is unknown."""
         status = _status(path)
         _check_access(path)
@@ -256,7 +256,7 @@ def _is_owned(path: str, owned: frozenset[str]) -> bool:
     return path.endswith(PARTIAL) or os.path.normpath(path) in owned
 
 
-def nothing_in(folder: str, skipped: int) -> UsageError:
+def nothing_readable(folder: str, skipped: int) -> UsageError:
     return UsageError(
         "the folder holds nothing that can be read" + (f" ({skipped:,} files of other kinds)" if skipped else ""),
         place=folder,

@@ -81,7 +81,7 @@ def find_recipe(name: str) -> Recipe | None:
     for pattern, entry in _built_in().items():
         if found := re.fullmatch(pattern, name):
             figures = entry.get("figures", {}).get(name, {})
-            return _recipe(name, _filled(entry, found.groupdict()) | figures)
+            return _recipe(name, _substituted(entry, found.groupdict()) | figures)
     return None
 
 
@@ -117,17 +117,17 @@ def read_recipe(path: str) -> Recipe:
 
 
 def apply_recipes(
-    specs: Sequence[str | NamedSource], given: dict[str, Any]
+    specs: Sequence[str | NamedSource], options: dict[str, Any]
 ) -> tuple[list[str | NamedSource], dict[str, Any]]:
     """Return the sources and options that a call with recipes stands for. The call's options override the recipes'.
 
     Raise UsageError for an unknown recipe, and for recipes with different settings.
     """
-    own = named_recipe(given["recipe"]) if given.get("recipe") else None
+    own = named_recipe(options["recipe"]) if options.get("recipe") else None
     sources: list[str | NamedSource] = []
     used: list[Recipe] = []
     for spec in specs:
-        recipe = None if isinstance(spec, NamedSource) else _named_by(spec, given)
+        recipe = None if isinstance(spec, NamedSource) else _recipe_for(spec, options)
         if recipe is not None:
             used.append(recipe)
             for source in recipe.source:
@@ -139,9 +139,9 @@ def apply_recipes(
             sources.append(spec)
     settings = []
     for recipe in [own] if own is not None else used:
-        chosen = given.get("format") or recipe.options.get("format") or Options.format
+        chosen = options.get("format") or recipe.options.get("format") or Options.format
         settings.append(recipe.settings(names("format", chosen)))
-    return sources, {**_agreed(settings, given), **given}
+    return sources, {**_common_settings(settings, options), **options}
 
 
 def shadowed(specs: Sequence[str]) -> list[str]:
@@ -149,13 +149,13 @@ def shadowed(specs: Sequence[str]) -> list[str]:
     return [spec for spec in specs if os.path.lexists(spec) and find_recipe(spec) is not None]
 
 
-def _named_by(spec: str, given: dict[str, Any]) -> Recipe | None:
+def _recipe_for(spec: str, options: dict[str, Any]) -> Recipe | None:
     """The recipe that a source names; None: it is an ordinary source."""
     if spec == STDIN or "://" in spec or "\0" in spec:
         return None
     if os.path.lexists(spec):
         # A .toml file is a recipe if it is named itself and no input format is given; in a folder it is text.
-        is_recipe = spec.endswith(_ENDING) and os.path.isfile(spec) and given.get("input_format", "auto") == "auto"
+        is_recipe = spec.endswith(_ENDING) and os.path.isfile(spec) and options.get("input_format", "auto") == "auto"
         return read_recipe(spec) if is_recipe else None
     recipe = find_recipe(spec)
     if recipe is None and not glob.has_magic(spec) and (near := did_you_mean(spec, _listed_names(), 0.75)):
@@ -175,16 +175,16 @@ def _matching(spec: str, recipe: Recipe) -> str:
     return os.path.join(glob.escape(spec), "**", pattern)
 
 
-def _agreed(settings: list[dict[str, Any]], given: dict[str, Any]) -> dict[str, Any]:
+def _common_settings(settings: list[dict[str, Any]], options: dict[str, Any]) -> dict[str, Any]:
     """The settings that all recipes of a call share; a recipe without a setting has the default."""
-    agreed: dict[str, Any] = {}
+    common: dict[str, Any] = {}
     for name in dict.fromkeys(name for one in settings for name in one):
         wanted = [one.get(name, getattr(Options, name)) for one in settings]
-        if name not in given and any(value != wanted[0] for value in wanted):
+        if name not in options and any(value != wanted[0] for value in wanted):
             shown = " and ".join(f"`{value}`" for value in dict.fromkeys(map(str, wanted)))
             raise UsageError(f"the recipes differ in `{_flag(name)}`: {shown}", hint=f"choose one with `{_flag(name)}`")
-        agreed[name] = wanted[0]
-    return agreed
+        common[name] = wanted[0]
+    return common
 
 
 def command(recipe: Recipe, formats: tuple[str, ...] = ()) -> str:
@@ -218,14 +218,14 @@ def recipe_page(recipe: Recipe) -> Iterator[str]:
     """Yield the lines of a page about one recipe."""
     yield recipe.name + (f": {recipe.about}" if recipe.about else "")
     stored, documents, tokens = _figures(recipe)
-    for label, said in (
+    for label, text in (
         ("source", " ".join(recipe.source)),
         ("home", recipe.home),
         ("license", recipe.license),
         ("about", f"{stored} stored, {documents} documents, {tokens} tokens" if recipe.tokens or recipe.bytes else ""),
     ):
-        if said:
-            yield f"  {label:<9}{said}"
+        if text:
+            yield f"  {label:<9}{text}"
     yield "  stands for"
     yield f"    {command(recipe)}"
     for format in FORMATS:
@@ -262,10 +262,10 @@ def _listed_names() -> list[str]:
     return [recipe.name for recipe in list_recipes()]
 
 
-def _filled(part: Any, values: dict[str, str]) -> Any:
+def _substituted(part: Any, values: dict[str, str]) -> Any:
     """The part of a recipe with the values of its variables."""
     if isinstance(part, dict):
-        return {key: _filled(inner, values) for key, inner in part.items()}
+        return {key: _substituted(inner, values) for key, inner in part.items()}
     return part.format(**values) if isinstance(part, str) else part
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from shardmill.errors import SourceError, UsageError
-from shardmill.sources.finding import is_readable_name, nothing_in
+from shardmill.sources.finding import is_readable_name, nothing_readable
 from shardmill.storage import (
     BUCKETS,
     WEB,
@@ -36,7 +36,7 @@ from shardmill.storage import (
 )
 
 _WILDCARD = re.compile(r"[*?[]")
-_DEEPEST = 64  # nested folders: with more than that, links lead round in a circle
+_MAX_DEPTH = 64  # nested folders: with more than that, links lead round in a circle
 _log = logging.getLogger("shardmill")
 
 
@@ -85,12 +85,12 @@ def _at_hub(
                 with writing_to(listing):
                     listing.parent.mkdir(parents=True, exist_ok=True)
                     write_whole(listing, json.dumps({"commit": commit, "files": found}).encode())
-        except Unreachable as why:
+        except Unreachable as error:
             if commit is not None or not listed:
                 raise
             commit = listed
             _log.warning(
-                "%s: %s; the commit %s is taken, as it was listed before", address.requested, why.message, commit
+                "%s: %s; the commit %s is taken, as it was listed before", address.requested, error.message, commit
             )
     if [one.path for one in found] != [address.path]:
         # The card at the root of a dataset is about the text, not part of it.
@@ -119,14 +119,14 @@ def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
 def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
     """The commit, and the files that the address may name; raises Unreachable when the hub does not answer."""
     try:
-        return _hub_lists(spec, address, commit, fetcher)
+        return _list_hub(spec, address, commit, fetcher)
     except (KeyError, TypeError, ValueError):
         message = "the hub's answer has not the form that such answers have"
         hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
         raise SourceError(message, place=public_url(spec), hint=hint) from None
 
 
-def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
+def _list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
     """The same; KeyError, TypeError or ValueError when the hub answers with something else."""
     repo = f"datasets/{quote(address.repo)}"
 
@@ -134,12 +134,12 @@ def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
         return fetcher.request(lambda: fetcher.web.ask_hub_api(spec, path, form), public_url(spec))
 
     if commit is None:
-        commit = _words(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
+        commit = _as_text(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
     found: list[ListedObject] = []
     if address.path and not _WILDCARD.search(address.path):
         found = _hub_entries(ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})[0])
     if not found:
-        root, pattern = _parted(address.path)
+        root, pattern = _split_pattern(address.path)
         deep = not pattern or "**" in pattern or "/" in pattern
         page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
         asked: set[str] = set()
@@ -157,13 +157,13 @@ def _hub_entries(answer: Any) -> list[ListedObject]:
     if not isinstance(answer, list):
         raise TypeError(answer)
     return [
-        ListedObject(_words(entry["path"]), int(entry["size"]), _words((entry.get("lfs") or entry)["oid"]))
+        ListedObject(_as_text(entry["path"]), int(entry["size"]), _as_text((entry.get("lfs") or entry)["oid"]))
         for entry in answer
         if entry["type"] == "file"
     ]
 
 
-def _words(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(value)
     return value
@@ -182,7 +182,7 @@ def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
         if "?" in spec:
             raise UsageError("a folder or pattern on the web cannot have a query", place=public_url(spec))
         host = spec[: spec.index("/", spec.index("://") + 3)]
-        root, pattern = _parted(spec[len(host) :])
+        root, pattern = _split_pattern(spec[len(host) :])
         found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(fetcher, f"{host}{root}/", pattern)]
         chosen = _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format)
         urls = [host + one.path for one in chosen]
@@ -202,16 +202,16 @@ def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
             return folder[-1][0] not in ("." if pattern else "._")
         return len(folder) < len(levels) and _matches(folder, levels[: len(folder)])
 
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        if folder.count("/") > _DEEPEST:
-            raise SourceError(f"folders lie more than {_DEEPEST} deep in each other", place=public_url(root + folder))
+    pending = [""]
+    while pending:
+        folder = pending.pop()
+        if folder.count("/") > _MAX_DEPTH:
+            raise SourceError(f"folders lie more than {_MAX_DEPTH} deep in each other", place=public_url(root + folder))
         for link in fetcher.request(partial(fetcher.web.links, root + folder), public_url(root + folder)):
             if not link.endswith("/"):
                 yield folder + link
             elif all(link.rstrip("/").split("/")) and is_entered((folder + link).rstrip("/").split("/")):
-                waiting.append(folder + link)
+                pending.append(folder + link)
 
 
 def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iterator[Source]:
@@ -219,7 +219,7 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iter
     scheme, bucket, path = scheme_of(spec), host_of(spec), path_in_bucket(spec)
     if _WILDCARD.search(bucket):
         raise UsageError("the address names no bucket", place=spec, hint=f"write `{scheme}://BUCKET/PATH`")
-    root, pattern = _parted(path)
+    root, pattern = _split_pattern(path)
     single = None
     if path and not pattern and not spec.endswith("/"):
         single = fetcher.request(lambda: fetcher.bucket(spec).find(path), spec)
@@ -257,11 +257,11 @@ def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) 
     if not inside:
         raise UsageError("the source is not there", place=public_url(spec))
     if not chosen:
-        raise nothing_in(public_url(spec), len(visible))
+        raise nothing_readable(public_url(spec), len(visible))
     return sorted(chosen, key=lambda one: one.path.split("/"))
 
 
-def _parted(path: str) -> tuple[str, str]:
+def _split_pattern(path: str) -> tuple[str, str]:
     """The folder above the first segment with a wildcard, and the pattern below it; no pattern: the path itself."""
     segments = path.split("/")
     for i, segment in enumerate(segments):
