@@ -11,7 +11,7 @@ import pytest
 
 import shardmill
 from shardmill.dataset import conversion, verify
-from shardmill.dataset.stored import Marked
+from shardmill.dataset.stored import StoredSplit
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.shards import TokenFile, TokenFiles, format_named
@@ -185,6 +185,6 @@ def test_a_document_of_an_index_that_is_only_eot_keeps_its_end(tmp_path: Path) -
     np.array([11, EOT, EOT, 12, EOT], np.uint16).tofile(tmp_path / "a.bin")
     tokens = TokenFiles([TokenFile(tmp_path / "a.bin", 5)], np.dtype(np.uint16))
     index = EndsIndex(tokens, [3], lambda file: np.array([2, 3, 5]))
-    rows, found = Marked(tokens, "after", EOT, index).stream("train", 0, tokens.read(0, 5), "before")
+    rows, found = StoredSplit(tokens, "after", EOT, index).stream("train", 0, tokens.read(0, 5), "before")
     assert found["train"].tolist() == [EOT, 11, EOT, EOT, 12]
     assert rows.length.tolist() == [2, 1, 2] and rows.closes.all()

@@ -58,7 +58,7 @@ def test_a_survey_counts_what_a_loop_over_the_documents_counts(
     found = look(data, sizes)
     documents = list(data["train"].documents)
     lengths = [len(document) for document in documents]
-    assert (found.seen, found.looked) == (len(documents), len(data["train"]))
+    assert (found.documents_read, found.tokens_read) == (len(documents), len(data["train"]))
     assert int(found.lengths @ LENGTHS) == sum(lengths)
     assert not found.sampled and found.separated
     assert np.array_equal(found.counts, np.bincount(data["train"][:], minlength=len(sizes)))
@@ -75,7 +75,7 @@ def test_a_survey_counts_what_a_loop_over_the_documents_counts(
     assert [one.bytes / one.tokens for one in found.outliers["most compressible"]] == ratios[:-3:-1]
     assert [one.bytes / one.tokens for one in found.outliers["least compressible"]] == ratios[:2]
     content = [sum(lengths), sum(len(data.tokenizer.decode(document)) for document in documents)]
-    assert found.along.sum(axis=1).tolist() == content
+    assert found.by_position.sum(axis=1).tolist() == content
 
 
 def test_the_documents_that_are_drawn_depend_on_the_seed_and_not_on_the_blocks(
@@ -96,8 +96,8 @@ def test_a_large_split_is_sampled_and_every_document_in_the_sample_is_a_whole_on
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", random_documents(3, 400, 60)))
     bounds = {data["train"].documents.bounds(i): len(data["train"].documents[i]) for i in range(400)}
     found = look(data, sizes, most=4000, draws=1000)
-    assert found.sampled and found.looked == 4000 and found.counts.sum() == 4000
-    assert found.seen == len(found.random) > 50
+    assert found.sampled and found.tokens_read == 4000 and found.counts.sum() == 4000
+    assert found.documents_read == len(found.random) > 50
     for one in found.random:
         # Where end-of-text comes after, a document that was seen ends with it.
         assert bounds[one.start, one.stop - 1] == one.tokens and one.number is None
@@ -114,7 +114,7 @@ def test_a_sample_favours_neither_long_documents_nor_short_ones(
     shares = []
     for seed in range(20):
         found = look(data, sizes, most=3000, seed=seed)
-        shares.append((int(found.lengths[150]), found.seen))
+        shares.append((int(found.lengths[150]), found.documents_read))
     long, seen = np.sum(shares, axis=0)
     assert 0.08 < long / seen < 0.12  # 0.1; whole stretches alone would give 0.05
 
@@ -125,7 +125,7 @@ def test_a_split_without_documents_is_counted_and_nothing_is_said_of_documents(
     made = random_documents(4, 20)
     data = shardmill.open(make_dataset("nanogpt", tmp_path / "out", made, eot="none"))
     found = look(data, sizes)
-    assert not found.separated and found.seen == 0 and found.looked == len(data["train"])
+    assert not found.separated and found.documents_read == 0 and found.tokens_read == len(data["train"])
     assert found.random == [] and found.outliers == {}
     assert np.array_equal(found.counts, np.bincount(data["train"][:], minlength=len(sizes)))
 

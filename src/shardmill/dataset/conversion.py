@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.stored import Marked, Origin, find_origin
+from shardmill.dataset.stored import Origin, StoredSplit, find_origin
 from shardmill.documents import Chunk
 from shardmill.errors import DamageError, UsageError
 from shardmill.options import Options
@@ -117,7 +117,11 @@ class StoredTokens(Producer):
         self.facts = {
             "sources": [[name, origin.bytes, origin.version]],
             "tokenizer": origin.tokenizer,
-            "options": {**fingerprinted, **origin.spec, **({"source_eot": source_eot} if source_eot else {})},
+            "options": {
+                **fingerprinted,
+                **origin.tokenizer_options,
+                **({"source_eot": source_eot} if source_eot else {}),
+            },
         }
         self.budget = Budget(None, 1)
         self.remarks = {"converted": {"from": origin.format}}
@@ -140,14 +144,14 @@ class StoredTokens(Producer):
             before += len(split.tokens)
         yield Batch([Entry(self._reader, 0, None)], [], {})
 
-    def _batch(self, name: str, split: Marked, before: int, start: int, block: NDArray[Any]) -> Batch:
+    def _batch(self, name: str, split: StoredSplit, before: int, start: int, block: NDArray[Any]) -> Batch:
         end = start + len(block)
         streams = {eot: split.stream(name, start, block, eot) for eot in self._eots}
         documents, size = self._origin.amounts(name, start, block)
         through = (before + end) * self._origin.width
         chunk = Chunk(source=0, start=before + start, end=before + end, cost=0, through=through)
-        marks = 0 if split.eot == "none" else int(np.count_nonzero(block == split.mark))
-        counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - marks)
+        eots = 0 if split.eot == "none" else int(np.count_nonzero(block == split.eot_id))
+        counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - eots)
         return Batch([Entry(self._reader, 0, chunk)], [counted], streams, split_count=SplitCount(name, documents, size))
 
     def _narrowed(self, block: NDArray[Any], start: int, name: str) -> NDArray[Any]:

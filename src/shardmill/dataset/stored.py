@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A split whose documents are marked `after`, `before` or with `none`, and may be listed in an index too."""
+class StoredSplit:
+    """A split, with the position of EOT in its documents (`after`, `before`, `none`), and their index if it has one."""
 
     tokens: TokenFiles
     eot: str
-    mark: int | None
+    eot_id: int | None
     index: DocumentIndex | None = None
-    continues: bool = False
-    """Its first document began in the other split: the stream was cut there, and not between documents."""
-    open: bool = False
+    begins_inside: bool = False
+    """Its first document begins in the other split: the stream was cut inside it."""
+    ends_inside: bool = False
     """Its last document continues in the other split."""
 
     def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
@@ -45,49 +45,49 @@ class Marked:
         """A block with EOT where `eot` wants it. The blocks of a split together are the whole split."""
         last = start + len(block) == len(self.tokens)
         if self.index is not None:
-            tokens, ends = self._by_index(start, block, eot, self.index, last)
-        elif self.eot == "none" or self.mark is None:
+            tokens, ends = self._move_eot_by_index(start, block, eot, self.index, last)
+        elif self.eot == "none" or self.eot_id is None:
             tokens, ends = block, np.empty(0, np.int64)
         else:
-            tokens, ends = self._by_marks(start, block, eot, self.mark, last)
+            tokens, ends = self._move_eot(start, block, eot, self.eot_id, last)
         return _stream(name, tokens, ends, last)
 
-    def _by_marks(
-        self, start: int, block: NDArray[Any], eot: str, mark: int, last: bool
+    def _move_eot(
+        self, start: int, block: NDArray[Any], eot: str, eot_id: int, last: bool
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Its tokens, and where documents end in them; only EOT says that."""
         if eot == "none":
-            marks = np.flatnonzero(block == mark)
+            marks = np.flatnonzero(block == eot_id)
             return np.delete(block, marks), np.unique(marks - np.arange(len(marks)))
         if (self.eot, eot) == ("after", "before"):
-            first = np.full(int(start == 0 and not self.continues), mark, block.dtype)
-            block = np.concatenate([first, block[: len(block) - int(last and block[-1] == mark)]])
+            first = np.full(int(start == 0 and not self.begins_inside), eot_id, block.dtype)
+            block = np.concatenate([first, block[: len(block) - int(last and block[-1] == eot_id)]])
         elif (self.eot, eot) == ("before", "after"):
-            if start == 0 and block[0] == mark:
+            if start == 0 and block[0] == eot_id:
                 block = block[1:]
-            block = np.append(block, block.dtype.type(mark)) if last and not self.open else block
-        marks = np.flatnonzero(block == mark)
+            block = np.append(block, block.dtype.type(eot_id)) if last and not self.ends_inside else block
+        marks = np.flatnonzero(block == eot_id)
         return block, marks + 1 if eot == "after" else marks[marks > 0] if start == 0 else marks
 
-    def _by_index(
+    def _move_eot_by_index(
         self, start: int, block: NDArray[Any], eot: str, index: DocumentIndex, last: bool
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Its tokens, and where documents end in them; an index says that, and EOT may be missing."""
         ends = index.ends(start, start + len(block), block) - start
-        if eot == self.eot or self.mark is None:
+        if eot == self.eot or self.eot_id is None:
             return block, ends
-        opens = not self.continues if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
+        opens = not self.begins_inside if start == 0 else len(index.ends(start - 1, start, block[:0])) > 0
         starts = np.concatenate([np.zeros(int(opens), np.int64), ends[ends < len(block)]])
         if self.eot != "none":
             marks = ends - 1 if self.eot == "after" else starts
-            gone = marks[block[marks] == self.mark]
+            gone = marks[block[marks] == self.eot_id]
             block = np.delete(block, gone)
             ends, starts = ends - np.searchsorted(gone, ends), starts - np.searchsorted(gone, starts)
         if eot == "after":
-            marks = ends[:-1] if self.open and last else ends
-            return np.insert(block, marks, self.mark), ends + np.minimum(np.arange(len(ends)) + 1, len(marks))
+            marks = ends[:-1] if self.ends_inside and last else ends
+            return np.insert(block, marks, self.eot_id), ends + np.minimum(np.arange(len(ends)) + 1, len(marks))
         if eot == "before":
-            return np.insert(block, starts, self.mark), ends + np.arange(len(ends)) + int(opens)
+            return np.insert(block, starts, self.eot_id), ends + np.arange(len(ends)) + int(opens)
         return block, ends
 
 
@@ -117,10 +117,10 @@ class Origin:
     """Bytes of a token as it is stored."""
     largest: int
     """The largest valid id."""
-    splits: dict[str, Marked]
+    splits: dict[str, StoredSplit]
     tokenizer: dict[str, Any]
     """As the manifest describes it."""
-    spec: dict[str, Any]
+    tokenizer_options: dict[str, Any]
     """The options that name the tokenizer."""
     counts: dict[str, int] = field(default_factory=dict)
     """Documents in each split, where that is known."""
@@ -133,7 +133,7 @@ class Origin:
     def check(self, eot: str, format: str) -> None:
         """Raise UsageError when documents cannot be marked as `eot` says, or listed as the format needs it."""
         for name, split in self.splits.items():
-            if split.mark is None and eot != "none":
+            if split.eot_id is None and eot != "none":
                 raise UsageError(
                     f"the tokenizer `{self.tokenizer['name']}` has no end-of-text token", hint="add `--eot none`"
                 )
@@ -160,12 +160,12 @@ class Origin:
         if known is not None:
             return share(known), text
         last = end == total
-        if split.eot == "none" or split.mark is None:
+        if split.eot == "none" or split.eot_id is None:
             return int(last), text
         # A document counts where it ends. EOT at the very start ends one only if it began in the other split.
-        begun = start > 0 or split.continues or block[0] != split.mark
-        rest = last and block[-1] != split.mark and not split.open
-        return int(np.count_nonzero(block == split.mark)) - int(not begun) + int(rest), text
+        begun = start > 0 or split.begins_inside or block[0] != split.eot_id
+        rest = last and block[-1] != split.eot_id and not split.ends_inside
+        return int(np.count_nonzero(block == split.eot_id)) - int(not begun) + int(rest), text
 
 
 def find_origin(path: Path, tokenizer: str, eot: str | None = None, delimiter: str | None = None) -> Origin:
@@ -192,18 +192,22 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
         name=options.get("name") or path.resolve().name,
         format=data.format,
         version=manifest["fingerprint"],
-        dtype=_width(data.dtype, manifest["tokenizer"]["vocab_size"]),
+        dtype=_output_dtype(data.dtype, manifest["tokenizer"]["vocab_size"]),
         width=data.dtype.itemsize,
-        largest=int(np.iinfo(_width(data.dtype, manifest["tokenizer"]["vocab_size"])).max),
-        splits=_joined(
+        largest=int(np.iinfo(_output_dtype(data.dtype, manifest["tokenizer"]["vocab_size"])).max),
+        splits=_with_cut_document(
             {
-                name: Marked(data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None)
+                name: StoredSplit(
+                    data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None
+                )
                 for name in data
             },
-            whole=[name for name in data if data[name].described.get("dropped")],
+            ends_elsewhere=[name for name in data if data[name].described.get("dropped")],
         ),
         tokenizer=manifest["tokenizer"],
-        spec={key: options[key] for key in ("tokenizer", "pattern", "specials", "delimiter") if key in options},
+        tokenizer_options={
+            key: options[key] for key in ("tokenizer", "pattern", "specials", "delimiter") if key in options
+        },
         # What `--tail drop` left out is counted in the manifest, and not there to be converted.
         counts={name: data[name].described["documents"] for name in data if not data[name].described.get("dropped")},
         text_bytes={name: data[name].described["bytes"] for name in data},
@@ -223,37 +227,40 @@ def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None
         name=path.resolve().name.split(".")[0],
         format=found.format.name,
         version=hashlib.sha256(repr([(s.st_size, s.st_mtime_ns) for s in stats]).encode()).hexdigest(),
-        dtype=_width(found.dtype, known.vocab_size),
+        dtype=_output_dtype(found.dtype, known.vocab_size),
         width=found.dtype.itemsize,
         largest=known.largest_id,
-        splits=_joined(
-            {split: Marked(tokens, eot, known.eot, found.indices.get(split)) for split, tokens in found.splits.items()}
+        splits=_with_cut_document(
+            {
+                split: StoredSplit(tokens, eot, known.eot, found.indices.get(split))
+                for split, tokens in found.splits.items()
+            }
         ),
         tokenizer=known.describe(),
-        spec={"tokenizer": tokenizer, **({"delimiter": delimiter} if delimiter else {})},
+        tokenizer_options={"tokenizer": tokenizer, **({"delimiter": delimiter} if delimiter else {})},
     )
 
 
-def _joined(splits: dict[str, Marked], whole: Collection[str] = ()) -> dict[str, Marked]:
-    """The splits, with a note on a document that begins in one of them and ends in the other.
+def _with_cut_document(splits: dict[str, StoredSplit], ends_elsewhere: Collection[str] = ()) -> dict[str, StoredSplit]:
+    """The splits, with `begins_inside` and `ends_inside` set if a document begins in one and ends in the other.
 
-    `whole`: splits that end inside a document for another reason.
+    `ends_elsewhere`: splits that end inside a document for another reason.
     """
     cut = []
     for name, split in splits.items():
-        if len(split.tokens) and split.mark is not None and split.eot != "none":
+        if len(split.tokens) and split.eot_id is not None and split.eot != "none":
             at = 0 if split.eot == "before" else len(split.tokens) - 1
-            if int(split.tokens.read(at, at + 1)[0]) != split.mark and name not in whole:
+            if int(split.tokens.read(at, at + 1)[0]) != split.eot_id and name not in ends_elsewhere:
                 cut.append(name)
     if len(cut) != 1 or len(splits) != 2 or not all(len(split.tokens) for split in splits.values()):
         return splits
     (other,) = splits.keys() - set(cut)
     later, earlier = (cut[0], other) if splits[other].eot == "before" else (other, cut[0])
-    joined = {later: replace(splits[later], continues=True), earlier: replace(splits[earlier], open=True)}
+    joined = {later: replace(splits[later], begins_inside=True), earlier: replace(splits[earlier], ends_inside=True)}
     return {name: joined[name] for name in splits}
 
 
-def _width(stored: np.dtype[Any], vocab_size: int) -> np.dtype[Any]:
+def _output_dtype(stored: np.dtype[Any], vocab_size: int) -> np.dtype[Any]:
     """The narrower of the two types that trainers read, if it suffices."""
     narrow = stored == np.uint16 or (stored != np.uint32 and vocab_size <= 1 << 16)
     return np.dtype(np.uint16 if narrow else np.uint32)

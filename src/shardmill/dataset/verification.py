@@ -98,8 +98,8 @@ def verify(
         try:
             compare_sources(check.folder, manifest)
             report.compared = True
-        except DamageError as why:
-            report.damage.append(f"{why.place}: {why.message}")
+        except DamageError as error:
+            report.damage.append(f"{error.place}: {error.message}")
     report.seconds = time.monotonic() - started
     return report
 
@@ -117,8 +117,8 @@ class _Verification:
         self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
         self.converted = "converted" in self.manifest
-        self._parsed = self.manifest["options"].get("specials") == "parse"
-        self._first = str(self.manifest["options"].get("val")).startswith("first:")
+        self._finds_specials = self.manifest["options"].get("specials") == "parse"
+        self._is_val_first = str(self.manifest["options"].get("val")).startswith("first:")
 
     def load_tokenizer(self) -> None:
         """Load what encodes the sampled documents again, or note why that cannot be done."""
@@ -127,8 +127,8 @@ class _Verification:
             return
         try:
             self._tokenizer = tokenizer_of(self.manifest)
-        except (UsageError, MismatchError) as why:
-            self._notes.append(f"no document was encoded again: {why.message}")
+        except (UsageError, MismatchError) as error:
+            self._notes.append(f"no document was encoded again: {error.message}")
 
     def check_output(self, described: dict[str, Any]) -> None:
         """Check the files of one format: sizes, sha256, ids, EOT; then a sample of the documents."""
@@ -143,12 +143,12 @@ class _Verification:
         self.report.documents += expected
         if format_named(described["format"]).indexed and self.store is None and not self._damage:
             self._check_index(described)
-        if described["eot"] == "none" or self._damage or self._parsed:
+        if described["eot"] == "none" or self._damage or self._finds_specials:
             return
         # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
-        beside = len(splits) if self.converted else 0
+        tolerance = len(splits) if self.converted else 0
         dropped = sum(split.get("dropped", 0) for split in splits.values())
-        if not -beside <= expected - marks <= beside + dropped:
+        if not -tolerance <= expected - marks <= tolerance + dropped:
             self._damage.append(f"{described['format']}: {marks:,} EOT for {expected:,} documents")
         elif self._sample and self._tokenizer is not None:
             self._encode_again(described, self._tokenizer)
@@ -160,7 +160,7 @@ class _Verification:
         # `--val first:N`, and long text without separators, which is dealt out in spans.
         long = sum(split["bytes"] for split in splits.values()) // SPAN if self._spans(described) else 0
         for name, split in splits.items():
-            cut = long + int(self.converted or (name == "val" and self._first))
+            cut = long + int(self.converted or (name == "val" and self._is_val_first))
             listed, counted = len(document_index(data[name])), split["documents"]
             if not counted - cut * self.converted <= listed <= counted + cut:
                 self._damage.append(
@@ -175,15 +175,15 @@ class _Verification:
         """Read all files of a split."""
         kind, ids = format_named(described["format"]), self.manifest["tokenizer"]
         scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
-        scan.inside |= name == "train" and self._first
-        scan.lenient = self.converted or self._parsed
+        scan.may_begin_with_eot |= name == "train" and self._is_val_first
+        scan.allows_empty = self.converted or self._finds_specials
         for entry in split["files"]:
             self._notify(entry["name"])
             before = len(self._damage)
             header = entry["bytes"] - entry["tokens"] * scan.dtype.itemsize
             # Where every document has a header of its own, the tokens are read in a second pass.
             scan.skip(entry["bytes"] if entry.get("role") or not kind.contiguous else header)
-            self._check_file(entry, scan.take)
+            self._check_file(entry, scan.feed)
             if len(self._damage) == before:
                 self._damage += [f"{entry['name']}: {problem}" for problem in scan.problems]
             scan.problems.clear()
@@ -196,23 +196,23 @@ class _Verification:
             scan.skip(0)
             tokens = open_dataset(self.folder, kind.name)[name].tokens
             for start in range(0, len(tokens), _BLOCK):
-                scan.look(tokens.read(start, min(start + _BLOCK, len(tokens))))
+                scan.check(tokens.read(start, min(start + _BLOCK, len(tokens))))
             self._damage += [f"{name}: {problem}" for problem in scan.problems]
         return scan
 
-    def _check_file(self, entry: dict[str, Any], take: Callable[[memoryview], None]) -> None:
-        """Check size and sha256 of one file, and pass each block to `take`."""
+    def _check_file(self, entry: dict[str, Any], feed: Callable[[memoryview], None]) -> None:
+        """Check size and sha256 of one file, and pass each block to `feed`."""
         digest, name = hashlib.sha256(), entry["name"]
         try:
             size = (self.folder / name).stat().st_size if self.store is None else self.store.size(name)
             if size != entry["bytes"]:
                 self._damage.append(f"{name}: {size:,} bytes, not {entry['bytes']:,}")
                 return
-            for block in _read(self.folder / name) if self.store is None else self.store.download(name):
+            for block in _file_blocks(self.folder / name) if self.store is None else self.store.download(name):
                 digest.update(block)
-                take(memoryview(block))
-        except OSError as why:
-            self._damage.append(f"{name}: {(why.strerror or str(why)).lower()}")
+                feed(memoryview(block))
+        except OSError as error:
+            self._damage.append(f"{name}: {(error.strerror or str(error)).lower()}")
             return
         self.report.files += 1
         self.report.bytes += size
@@ -229,10 +229,10 @@ class _Verification:
             for source in manifest["sources"]:  # which are parsed only now
                 for kind in counted:
                     counted[kind] += 0 if self.converted else source[kind]
-        except DamageError as why:
-            self._damage.append(why.message)
-        except (TypeError, KeyError) as why:
-            self._damage.append(f"{MANIFEST}: a source is not described as shardmill does it: {why}")
+        except DamageError as error:
+            self._damage.append(error.message)
+        except (TypeError, KeyError) as error:
+            self._damage.append(f"{MANIFEST}: a source is not described as shardmill does it: {error}")
         else:
             self._damage += [
                 f"{MANIFEST}: the sources have {count:,} {kind}, not {manifest[kind]:,}"
@@ -264,8 +264,8 @@ class _Verification:
             return
         try:
             encode = tokenizer.reference()
-        except UsageError as why:
-            self._notes.append(f"no document was encoded again: {why.message}")
+        except UsageError as error:
+            self._notes.append(f"no document was encoded again: {error.message}")
             return
         draw = random.Random(self.manifest["fingerprint"])
         spans = self._spans(described)
@@ -293,7 +293,7 @@ def _stored_manifest(store: ObjectStore) -> dict[str, Any]:
     return parse_manifest(found[0], f"{store.url}/{MANIFEST}")
 
 
-def _read(path: Path) -> Iterator[memoryview]:
+def _file_blocks(path: Path) -> Iterator[memoryview]:
     with open(path, "rb", buffering=0) as file:
         block = memoryview(bytearray(_BLOCK))
         while got := file.readinto(block):
@@ -307,11 +307,11 @@ class _Scan:
         self.dtype = dtype
         self._vocab_size, self._eot, self._where = vocab_size, eot, where
         self._skip = 0
-        self._odd = b""
-        self.inside = where != "after"
-        """The stream may begin with EOT; where it stands after documents, it must not begin with the end of nothing."""
-        self.lenient = False
-        """Two EOT may stand side by side: other tools write empty documents, and a text may hold its own EOT."""
+        self._partial_token = b""
+        self.may_begin_with_eot = where != "after"
+        """False if EOT comes after documents: then the first token cannot end one."""
+        self.allows_empty = False
+        """Two EOT may be adjacent: other tools write empty documents, and a text may contain EOT itself."""
         self._last_was_eot: bool | None = None
         self.tokens = self.marks = 0
         self.problems: list[str] = []
@@ -320,34 +320,34 @@ class _Scan:
         """The next `count` bytes are not tokens."""
         self._skip = count
 
-    def take(self, block: memoryview) -> None:
-        """The bytes that come next."""
+    def feed(self, block: memoryview) -> None:
+        """Check the next bytes of the file."""
         data = block[self._skip :]
         self._skip = max(0, self._skip - len(block))
-        whole = self._odd + bytes(data) if self._odd else data
+        whole = self._partial_token + bytes(data) if self._partial_token else data
         keep = len(whole) - len(whole) % self.dtype.itemsize
-        self._odd = bytes(whole[keep:])
-        self.look(np.frombuffer(whole[:keep], self.dtype))
+        self._partial_token = bytes(whole[keep:])
+        self.check(np.frombuffer(whole[:keep], self.dtype))
 
-    def look(self, tokens: NDArray[Any]) -> None:
-        """The tokens that come next."""
+    def check(self, tokens: NDArray[Any]) -> None:
+        """Check the next tokens."""
         if not len(tokens):
             return
         for outer in (int(tokens.max()), int(tokens.min())):
             if not 0 <= outer < self._vocab_size and not self.problems:
                 self.problems.append(f"id {outer:,} is outside the vocabulary of {self._vocab_size:,}")
         if self._eot is not None and self._where != "none":
-            self._look_for_eot(tokens)
+            self._check_eot(tokens)
         self.tokens += len(tokens)
 
-    def _look_for_eot(self, tokens: NDArray[Any]) -> None:
+    def _check_eot(self, tokens: NDArray[Any]) -> None:
         at = np.flatnonzero(tokens == self._eot)
         self.marks += len(at)
-        twice = at[1:][np.diff(at) == 1]
-        before = not self.inside if self._last_was_eot is None else self._last_was_eot
+        doubled = at[1:][np.diff(at) == 1]
+        before = not self.may_begin_with_eot if self._last_was_eot is None else self._last_was_eot
         first = len(at) and at[0] == 0 and before
-        if (first or len(twice)) and not self.problems and not self.lenient:
-            place = self.tokens + (0 if first else int(twice[0]))
+        if (first or len(doubled)) and not self.problems and not self.allows_empty:
+            place = self.tokens + (0 if first else int(doubled[0]))
             self.problems.append(f"two EOT stand side by side at token {place:,}")
         self._last_was_eot = bool(len(at) and at[-1] == len(tokens) - 1)
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from shardmill.dataset import visible
 from shardmill.errors import UsageError
-from shardmill.reporting.survey import Seen
+from shardmill.reporting.survey import ChosenDocument
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,14 +92,16 @@ def _token(id_: int, text: str, data: bytes) -> Token:
     return Token(id_, text, "" if text.encode() == data else data.hex(" "))
 
 
-def excerpt(data: Dataset, split: str, seen: Seen, most: int) -> Excerpt:
+def excerpt(data: Dataset, split: str, chosen: ChosenDocument, most: int) -> Excerpt:
     """The document in a split, at most so many of its tokens."""
-    ids = _ids(data, split, seen.start, min(seen.stop, seen.start + most + _CHARACTER + 1))[: most + _CHARACTER]
-    name = f"document {seen.number:,}" if seen.number is not None else f"at token {seen.start:,}"
-    ratio = f", {seen.bytes / seen.tokens:.2f} bytes per token" if seen.tokens else ""
-    facts = f"{seen.tokens:,} token{'s' * (seen.tokens != 1)}, {seen.bytes:,} byte{'s' * (seen.bytes != 1)}{ratio}"
+    ids = _ids(data, split, chosen.start, min(chosen.stop, chosen.start + most + _CHARACTER + 1))[: most + _CHARACTER]
+    name = f"document {chosen.number:,}" if chosen.number is not None else f"at token {chosen.start:,}"
+    ratio = f", {chosen.bytes / chosen.tokens:.2f} bytes per token" if chosen.tokens else ""
+    facts = (
+        f"{chosen.tokens:,} token{'s' * (chosen.tokens != 1)}, {chosen.bytes:,} byte{'s' * (chosen.bytes != 1)}{ratio}"
+    )
     tokens = running_tokens(data.tokenizer, ids)[:most]
-    return Excerpt(name, facts, tokens, seen.tokens - len(tokens))
+    return Excerpt(name, facts, tokens, chosen.tokens - len(tokens))
 
 
 def stretch(data: Dataset, split: str, start: int, most: int) -> Excerpt:
@@ -113,7 +115,9 @@ def _ids(data: Dataset, split: str, start: int, stop: int) -> NDArray[Any]:
     return ids if data.eot == "none" else ids[ids != data.eot_id]
 
 
-def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split: str, seen: Seen) -> Seen | None:
+def counterpart(
+    data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split: str, chosen: ChosenDocument
+) -> ChosenDocument | None:
     """Find the same document in another dataset, whose tokens have these `sizes`; None if it is not there.
 
     It is looked for around the number that it should have, and its first bytes are compared.
@@ -124,8 +128,8 @@ def counterpart(data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split:
         count = len(other[split].documents)
     except UsageError:  # nothing separates documents there
         return None
-    wanted = _first_bytes(data, split, seen.start, seen.stop)
-    number = data[split].documents.holding(seen.start) if seen.number is None else seen.number
+    wanted = _first_bytes(data, split, chosen.start, chosen.stop)
+    number = data[split].documents.holding(chosen.start) if chosen.number is None else chosen.number
     of = max(1, data[split].described["documents"])
     guess = number if count == of else round(number * count / of)
     for away in range(_NEAR):
@@ -147,13 +151,15 @@ def _first_bytes(data: Dataset, split: str, start: int, stop: int) -> bytes:
     return data.tokenizer.decode(ids).lstrip()[:_SAME]
 
 
-def _measured(data: Dataset, sizes: NDArray[np.uint16], split: str, start: int, stop: int, number: int) -> Seen:
+def _measured(
+    data: Dataset, sizes: NDArray[np.uint16], split: str, start: int, stop: int, number: int
+) -> ChosenDocument:
     """A document with its tokens and bytes counted, a block at a time."""
     tokens = size = 0
     for at in range(start, stop, _MEASURED):
         ids = _ids(data, split, at, min(stop, at + _MEASURED))
         tokens, size = tokens + len(ids), size + int(sizes[ids].sum(dtype=np.int64))
-    return Seen(start, stop, tokens, size, number)
+    return ChosenDocument(start, stop, tokens, size, number)
 
 
 @dataclass

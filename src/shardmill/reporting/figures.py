@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.reporting.plots import Axis, Plot, Series, bars, lines
-from shardmill.reporting.survey import ALONG, PER_OCTAVE, RATIO_BIN, SplitSurvey
+from shardmill.reporting.survey import PER_OCTAVE, POSITIONS, RATIO_BIN, SplitSurvey
 from shardmill.units import show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
@@ -20,30 +20,32 @@ _SOURCES = 12
 _RANKS = 120
 _POINTS = 160
 
-Named = Sequence[tuple[str, SplitSurvey]]
+NamedSurveys = Sequence[tuple[str, SplitSurvey]]
 """What is drawn side by side: splits of one dataset, or two datasets, by their names."""
 
 
-def figures(named: Named, vocab_size: int) -> list[Plot]:
+def figures(named: NamedSurveys, vocab_size: int) -> list[Plot]:
     """The plots of what was found in some splits; none where there are no tokens."""
-    named = [(name, found) for name, found in named if found.looked]
+    named = [(name, found) for name, found in named if found.tokens_read]
     if not named:
         return []
-    parted = [(name, found) for name, found in named if found.separated and found.seen]
-    by_document = [_lengths(parted), _ratios(parted)] if parted else []
-    plots = [*by_document, _along(named), _zipf(named), _vocabulary(named, vocab_size)]
+    separated = [(name, found) for name, found in named if found.separated and found.documents_read]
+    by_document = [_lengths(separated), _ratios(separated)] if separated else []
+    plots = [*by_document, _by_position(named), _zipf(named), _vocabulary(named, vocab_size)]
     return [plot for plot in plots if plot is not None]
 
 
-def _shares(name: str, seen: int, counts: NDArray[np.int64], x: Callable[[int], float]) -> Series:
+def _shares(name: str, documents: int, counts: NDArray[np.int64], x: Callable[[int], float]) -> Series:
     """A histogram as a line: the share of all documents in each bin, from just before the first bin that has any."""
     used = np.flatnonzero(counts)
     bins = range(max(0, int(used[0]) - 1), min(len(counts), int(used[-1]) + 2))
-    return Series(name, [(x(i), 100 * int(counts[i]) / seen) for i in bins], filled=True)
+    return Series(name, [(x(i), 100 * int(counts[i]) / documents) for i in bins], filled=True)
 
 
-def _lengths(named: Named) -> Plot:
-    series = [_shares(name, found.seen, found.octaves(), lambda i: 2 ** (i / PER_OCTAVE)) for name, found in named]
+def _lengths(named: NamedSurveys) -> Plot:
+    series = [
+        _shares(name, found.documents_read, found.octaves(), lambda i: 2 ** (i / PER_OCTAVE)) for name, found in named
+    ]
     medians = "; ".join(
         f"{name} {found.quantile(0.5):,}, 95th percentile {found.quantile(0.95):,}" for name, found in named
     )
@@ -51,19 +53,21 @@ def _lengths(named: Named) -> Plot:
     return lines("Document length", f"Median tokens: {medians}.", series, x, Axis("% of documents", show=_short))
 
 
-def _ratios(named: Named) -> Plot:
-    series = [_shares(name, found.seen, found.ratios, lambda i: (i + 0.5) * RATIO_BIN) for name, found in named]
+def _ratios(named: NamedSurveys) -> Plot:
+    series = [
+        _shares(name, found.documents_read, found.ratios, lambda i: (i + 0.5) * RATIO_BIN) for name, found in named
+    ]
     least = min(point[0] for line in series for point in line.points)
     x = Axis("bytes per token of a document", show=_short, least=math.floor(least))
     note = "Left: text that the tokenizer splits into many short tokens. Right: text it knows well, or repetition."
     return lines("Bytes per token", note, series, x, Axis("% of documents", show=_short))
 
 
-def _along(named: Named) -> Plot | None:
+def _by_position(named: NamedSurveys) -> Plot | None:
     series = []
     for name, found in named:
-        tokens, text = found.along
-        points = [((i + 0.5) * 100 / ALONG, int(text[i]) / int(tokens[i])) for i in range(ALONG) if tokens[i]]
+        tokens, text = found.by_position
+        points = [((i + 0.5) * 100 / POSITIONS, int(text[i]) / int(tokens[i])) for i in range(POSITIONS) if tokens[i]]
         if len(points) > 1:
             series.append(Series(name, points))
     if not series:
@@ -73,7 +77,7 @@ def _along(named: Named) -> Plot | None:
     return lines("Bytes per token by position", note, series, x, Axis("bytes per token", show=_short))
 
 
-def _zipf(named: Named) -> Plot:
+def _zipf(named: NamedSurveys) -> Plot:
     series = []
     for name, found in named:
         counts = np.sort(found.counts[found.counts > 0])[::-1]
@@ -85,7 +89,7 @@ def _zipf(named: Named) -> Plot:
     return lines("Token frequency by rank", note, series, x, y)
 
 
-def _vocabulary(named: Named, vocab_size: int) -> Plot:
+def _vocabulary(named: NamedSurveys, vocab_size: int) -> Plot:
     rows = [
         (f"{least:,}+ times" if least > 1 else "at least once", [int((one.counts >= least).sum()) for _, one in named])
         for least in (1, 10, 100, 1000, 10_000, 100_000)

@@ -19,7 +19,7 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
 from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
-from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, Seen, SplitSurvey, joined, survey, token_bytes
+from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, ChosenDocument, SplitSurvey, joined, survey, token_bytes
 from shardmill.run import read_record
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
@@ -54,8 +54,8 @@ class Side:
     def text_bytes(self) -> int:
         return sum(self.data[split].described["bytes"] for split in self.data)
 
-    def shown(self, split: str, documents: Sequence[Seen]) -> list[excerpts.Excerpt]:
-        return [excerpts.excerpt(self.data, split, seen, _SHOWN) for seen in documents]
+    def shown(self, split: str, documents: Sequence[ChosenDocument]) -> list[excerpts.Excerpt]:
+        return [excerpts.excerpt(self.data, split, chosen, _SHOWN) for chosen in documents]
 
 
 def report(
@@ -185,10 +185,10 @@ def _pairs(
 ) -> list[tuple[excerpts.Excerpt, excerpts.Excerpt | None]]:
     """Documents of a split of the first dataset, each with the same document in the second."""
     pairs = []
-    for seen in found.random[:draws]:
-        there = excerpts.counterpart(one.data, other.data, other.sizes, found.name, seen)
+    for chosen in found.random[:draws]:
+        there = excerpts.counterpart(one.data, other.data, other.sizes, found.name, chosen)
         theirs = other.shown(found.name, [there])[0] if there else None
-        pairs.append((one.shown(found.name, [seen])[0], theirs))
+        pairs.append((one.shown(found.name, [chosen])[0], theirs))
     return pairs
 
 
@@ -256,9 +256,9 @@ def _sampled(sides: Sequence[Side]) -> Iterator[str]:
         for found in side.splits:
             if found.sampled:
                 yield (
-                    f"{side.name}, {found.name}: a sample of {found.looked:,} of {found.tokens:,} tokens "
-                    f"({found.looked / found.tokens:.1%}) was read. The plots, token tables and documents come from "
-                    "the sample; the totals are those of the whole dataset."
+                    f"{side.name}, {found.name}: a sample of {found.tokens_read:,} of {found.tokens:,} tokens "
+                    f"({found.tokens_read / found.tokens:.1%}) was read. The plots, token tables and documents come "
+                    "from the sample; the totals are those of the whole dataset."
                 )
         if side.rejects.read < side.rejects.total:
             yield f"{side.name}: {side.rejects.read:,} of {side.rejects.total:,} rejects were read."

@@ -29,12 +29,12 @@ EXACT = 1 << 16  # shorter documents are counted by their exact length
 LENGTHS = np.append(np.arange(EXACT), EXACT * 2 ** (np.arange(32 * PER_OCTAVE) / PER_OCTAVE))
 """The least length of each bin of lengths."""
 RATIO_BIN, RATIO_BINS = 0.1, 121  # bytes per token; the last bin holds all that is more
-ALONG = 100  # parts of a split whose bytes per token are plotted
+POSITIONS = 100  # parts of a split whose bytes per token are plotted
 OUTLIERS = ("longest", "shortest", "most compressible", "least compressible")
 LEAST_TOKENS = 64  # tokens that a document must have for its bytes per token to say something
 
 
-class Seen(NamedTuple):
+class ChosenDocument(NamedTuple):
     """A document that was chosen."""
 
     start: int
@@ -55,16 +55,16 @@ class DocumentRows(NamedTuple):
     tokens: NDArray[np.int64]
     bytes: NDArray[np.int64]
     number: int | None
-    """Of the first, as in `Seen`."""
+    """Of the first, as in `ChosenDocument`."""
 
     @property
     def ratio(self) -> NDArray[np.float64]:
         """Bytes per token."""
         return np.asarray(self.bytes / np.maximum(self.tokens, 1), np.float64)
 
-    def seen(self, i: int) -> Seen:
+    def seen(self, i: int) -> ChosenDocument:
         start, stop, tokens, amount = (int(column[i]) for column in self[:4])
-        return Seen(start, stop, tokens, amount, None if self.number is None else self.number + i)
+        return ChosenDocument(start, stop, tokens, amount, None if self.number is None else self.number + i)
 
 
 @dataclass
@@ -74,9 +74,9 @@ class SplitSurvey:
     name: str
     tokens: int
     documents: int
-    looked: int = 0
+    tokens_read: int = 0
     """Tokens that were read."""
-    seen: int = 0
+    documents_read: int = 0
     """Documents whose beginning and end were read."""
     separated: bool = True
     """False: nothing says where documents end."""
@@ -85,18 +85,18 @@ class SplitSurvey:
     lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(len(LENGTHS), np.int64))
     """Documents in each bin of lengths."""
     ratios: NDArray[np.int64] = field(default_factory=lambda: np.zeros(RATIO_BINS, np.int64))
-    along: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, ALONG), np.int64))
+    by_position: NDArray[np.int64] = field(default_factory=lambda: np.zeros((2, POSITIONS), np.int64))
     """Tokens and bytes of text in each part of the split."""
-    random: list[Seen] = field(default_factory=list)
-    outliers: dict[str, list[Seen]] = field(default_factory=dict)
+    random: list[ChosenDocument] = field(default_factory=list)
+    outliers: dict[str, list[ChosenDocument]] = field(default_factory=dict)
 
     @property
     def sampled(self) -> bool:
-        return self.looked < self.tokens
+        return self.tokens_read < self.tokens
 
     def count(self, rows: DocumentRows) -> None:
         """Add some documents."""
-        self.seen += len(rows.tokens)
+        self.documents_read += len(rows.tokens)
         self.lengths += np.bincount(np.searchsorted(LENGTHS, rows.tokens, "right") - 1, minlength=len(LENGTHS))
         ratio = np.minimum((rows.ratio / RATIO_BIN).astype(np.int64), RATIO_BINS - 1)
         self.ratios += np.bincount(ratio, minlength=RATIO_BINS)
@@ -114,9 +114,9 @@ class SplitSurvey:
 def joined(name: str, splits: Sequence[SplitSurvey]) -> SplitSurvey:
     """Several splits as one."""
     whole = SplitSurvey(name, 0, 0, separated=any(split.separated for split in splits))
-    for key in ("tokens", "documents", "looked", "seen", "counts", "lengths", "ratios"):
+    for key in ("tokens", "documents", "tokens_read", "documents_read", "counts", "lengths", "ratios"):
         setattr(whole, key, sum(getattr(split, key) for split in splits))
-    whole.along = max(splits, key=lambda split: split.tokens).along
+    whole.by_position = max(splits, key=lambda split: split.tokens).by_position
     return whole
 
 
@@ -146,7 +146,7 @@ def survey(
     random = np.random.default_rng([seed, *name.encode()])
     chosen = _Choice(random, {"random": draws, **dict.fromkeys(OUTLIERS, outliers)})
     for start, stop in _stretches(len(split), most, random):
-        for rows in _look(split, found, sizes, start, stop):
+        for rows in _read_stretch(split, found, sizes, start, stop):
             found.count(rows)
             chosen.offer(rows)
     if found.separated:
@@ -168,7 +168,9 @@ def _stretches(tokens: int, most: int, random: np.random.Generator) -> Iterator[
         yield start, min(start + size, tokens)
 
 
-def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: int, stop: int) -> Iterator[DocumentRows]:
+def _read_stretch(
+    split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: int, stop: int
+) -> Iterator[DocumentRows]:
     """Count the tokens of a stretch, and yield the documents that begin in it.
 
     Of the document that is open between two blocks only counts are kept, whatever its length.
@@ -177,7 +179,7 @@ def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: in
     whole = start == 0 and stop == len(split)
     inside = start == 0  # in a document whose beginning was seen
     open_start, open_tokens, open_bytes, number = start, 0, 0, 0
-    step = min(BLOCK, max(64, len(split) // ALONG))  # small ones in small steps: `along` has a hundred parts
+    step = min(BLOCK, max(64, len(split) // POSITIONS))  # small ones in small steps: `by_position` has a hundred parts
     at = start
     while at < len(split) and (at < stop or (found.separated and inside and open_start < stop and at < stop + _BEYOND)):
         end = min(at + step, stop if at < stop else at + step, len(split))
@@ -188,27 +190,28 @@ def _look(split: Split, found: SplitSurvey, sizes: NDArray[np.uint16], start: in
             )
         # Bytes of text before each token. With EOT before documents one may end where a block begins.
         text = np.concatenate([[0], np.cumsum(sizes.take(block), dtype=np.int64)])
-        marks = np.flatnonzero(block == data.eot_id) if data.eot != "none" else np.empty(0, np.int64)
+        eots = np.flatnonzero(block == data.eot_id) if data.eot != "none" else np.empty(0, np.int64)
         if at < stop:
             found.counts += np.bincount(block, minlength=len(sizes))
-            found.looked += len(block)
-            found.along[:, at * ALONG // len(split)] += len(block) - len(marks), text[-1]
+            found.tokens_read += len(block)
+            found.by_position[:, at * POSITIONS // len(split)] += len(block) - len(eots), text[-1]
         ends = split.documents.ends(at, end, block) - at if found.separated else np.empty(0, np.int64)
         if at >= stop:
             ends = ends[:1]  # only the document that was open is still wanted
         if len(ends):
             starts = np.concatenate([[open_start], ends[:-1] + at])
-            texts, behind = text[ends], np.searchsorted(marks, ends)
-            tokens, amounts = np.diff(ends - behind, prepend=0), np.diff(texts, prepend=0)
+            texts, eots_before = text[ends], np.searchsorted(eots, ends)
+            tokens, amounts = np.diff(ends - eots_before, prepend=0), np.diff(texts, prepend=0)
             tokens[0] += open_tokens
             amounts[0] += open_bytes
             seen = slice(0 if inside else 1, None)
             yield DocumentRows(starts[seen], ends[seen] + at, tokens[seen], amounts[seen], number if whole else None)
             number += len(ends)
-            open_tokens, open_bytes = len(block) - int(ends[-1]) - (len(marks) - int(behind[-1])), text[-1] - texts[-1]
+            open_tokens = len(block) - int(ends[-1]) - (len(eots) - int(eots_before[-1]))
+            open_bytes = text[-1] - texts[-1]
             open_start, inside = at + int(ends[-1]), True
         else:
-            open_tokens, open_bytes = open_tokens + len(block) - len(marks), open_bytes + text[-1]
+            open_tokens, open_bytes = open_tokens + len(block) - len(eots), open_bytes + text[-1]
         at = end
     if at == len(split) and inside and open_tokens and found.separated and open_start < stop:
         last = np.array([[open_start], [at], [open_tokens], [open_bytes]], np.int64)
@@ -221,7 +224,7 @@ class _Choice:
     def __init__(self, random: np.random.Generator, kept: dict[str, int]) -> None:
         """`kept`: how many documents of each kind."""
         self._random, self._kept = random, kept
-        self._best: dict[str, list[tuple[float, Seen]]] = {kind: [] for kind in kept}
+        self._best: dict[str, list[tuple[float, ChosenDocument]]] = {kind: [] for kind in kept}
 
     def offer(self, rows: DocumentRows) -> None:
         tokens, long = rows.tokens, rows.tokens >= LEAST_TOKENS
@@ -237,5 +240,5 @@ class _Choice:
             best = self._best[kind] + [(float(rank[i]), rows.seen(i)) for i in first if rank[i] < np.inf]
             self._best[kind] = sorted(best)[: self._kept[kind]]
 
-    def best(self, kind: str) -> list[Seen]:
+    def best(self, kind: str) -> list[ChosenDocument]:
         return [one for _, one in self._best[kind]]
