@@ -30,7 +30,7 @@ def occurrences(data: NDArray[np.uint8], pattern: bytes) -> NDArray[np.int64]:
 
 
 def numpy_occurrences(data: NDArray[np.uint8], pattern: bytes) -> NDArray[np.int64]:
-    """The same without the core."""
+    """`occurrences` without the core."""
     size = len(pattern)
     rarest = min(range(size), key=lambda i: _frequency(pattern[i]))
     last = len(data) - size

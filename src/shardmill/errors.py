@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 
-# What stands in a URL before the host (a name and a password, a key that may have slashes), and the query of a web
+# The part of a URL before the host (a name and a password, a key that may have slashes), and the query of a web
 # address, which may be a signature.
 _SECRET = re.compile(r"""(?i)(https?://)[^\s/`'"]*@|((?!https?:)\b[a-z][a-z0-9+.-]+://)[^\s/`'"]*:[^\s`'"]*@""")
 _QUERY = re.compile(r"""(?i)(https?://[^\s?`'"]*)\?[^\s`'"]+""")
@@ -91,4 +91,4 @@ class Interrupted(KeyboardInterrupt):
     """The user stopped the command. Not a ShardmillError, because it is not a failure."""
 
     kept: str | None = None
-    """What the next call resumes from, in words; None: nothing was begun."""
+    """A sentence about what the next call resumes from; None: nothing was done yet."""

@@ -230,8 +230,8 @@ class Options:
             # latin-1 with backslashreplace keeps what is not an escape, whatever its script
             text = codecs.decode(self.separator.encode("latin-1", "backslashreplace"), "unicode_escape")
             return text.encode()
-        except (UnicodeDecodeError, UnicodeEncodeError) as why:
-            raise UsageError(f"the separator `{self.separator}` cannot be read: {why}") from None
+        except (UnicodeDecodeError, UnicodeEncodeError) as error:
+            raise UsageError(f"the separator `{self.separator}` cannot be read: {error}") from None
 
     @property
     def limits(self) -> tuple[int | None, int | None]:

@@ -89,9 +89,9 @@ class Dataset:
         return f"<shardmill dataset {str(self.folder)!r}, {self.format}; {sizes}>"
 
     def _repr_html_(self) -> str:
-        words = f"{self.format}, {self.dtype}, end-of-text {self.eot}; {self.manifest['rejected']:,} rejected"
+        note = f"{self.format}, {self.dtype}, end-of-text {self.eot}; {self.manifest['rejected']:,} rejected"
         splits = {name: split.described for name, split in self._splits.items()}
-        return splits_html(str(self.folder), words, self.manifest["tokenizer"]["name"], splits)
+        return splits_html(str(self.folder), note, self.manifest["tokenizer"]["name"], splits)
 
     @property
     def eot_id(self) -> int | None:

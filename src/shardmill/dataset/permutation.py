@@ -55,5 +55,5 @@ def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def mixed(value: int) -> int:
-    """The same of one number."""
+    """`mix` for a single number."""
     return int(mix(np.array([value & _MASK], np.uint64))[0])

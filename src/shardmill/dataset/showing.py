@@ -39,7 +39,7 @@ def show(
     """Some documents, a heading and the text of each; `tokens`: the most that are shown of a document.
 
     From the `first` on, or drawn at `random` with a `seed`, or those from the one on that holds the token `at`.
-    `paint(number, text)` colours a token; without it a line stands between tokens. UsageError when there is no such
+    `paint(number, text)` colours a token; without it a line separates tokens. UsageError when there is no such
     split, document or token.
     """
     name = split or next(iter(data))

@@ -66,7 +66,7 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
 
 
 def _misfit(value: Any, shape: Any, where: str) -> str | None:
-    """How a value differs from a shape, in words: in keys (those with a `?` are optional), elements, types."""
+    """A sentence about how a value differs from a shape: in keys (those with a `?` are optional), elements, types."""
     if isinstance(shape, dict):
         if not isinstance(value, dict):
             return f"`{where}` is not an object"

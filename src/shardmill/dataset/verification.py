@@ -51,7 +51,7 @@ class Report:
     seconds: float = 0.0
 
     def text(self) -> str:
-        """For people."""
+        """The report as text."""
         checked = [
             f"{self.files:,} files, {show_bytes(self.bytes)}: sizes and sha256",
             f"{self.tokens:,} tokens of {self.documents:,} documents: counts, ids and EOT",
@@ -121,7 +121,7 @@ class _Verification:
         self._is_val_first = str(self.manifest["options"].get("val")).startswith("first:")
 
     def load_tokenizer(self) -> None:
-        """Load what encodes the sampled documents again, or note why that cannot be done."""
+        """Load the tokenizer for the sample, or note why that cannot be done."""
         if self.store is not None:
             self._notes.append("no document was encoded again: copy the dataset down for that")
             return

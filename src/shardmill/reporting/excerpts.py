@@ -93,7 +93,7 @@ def _token(id_: int, text: str, data: bytes) -> Token:
 
 
 def excerpt(data: Dataset, split: str, chosen: ChosenDocument, most: int) -> Excerpt:
-    """The document in a split, at most so many of its tokens."""
+    """A document of a split, with at most `most` of its tokens."""
     ids = _ids(data, split, chosen.start, min(chosen.stop, chosen.start + most + _CHARACTER + 1))[: most + _CHARACTER]
     name = f"document {chosen.number:,}" if chosen.number is not None else f"at token {chosen.start:,}"
     ratio = f", {chosen.bytes / chosen.tokens:.2f} bytes per token" if chosen.tokens else ""

@@ -93,11 +93,11 @@ def lines(
     across = _Scale(x, [point[0] for point in points], _LEFT, _RIGHT)
     up = _Scale(y, [point[1] for point in points], _BOTTOM, _TOP)
     body = _axes(across, up)
-    for start, stop, words in marks:
+    for start, stop, label in marks:
         left, right = across(start), max(across(stop), across(start) + 2)
         body.append(
             f'<rect class="mark" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{_BOTTOM - _TOP}">'
-            f"<title>{escape(words)}</title></rect>"
+            f"<title>{escape(label)}</title></rect>"
         )
     for colour, line in enumerate(line for line in series if line.points):
         path = "L".join(f"{across(a):.1f},{up(b):.1f}" for a, b in line.points)
@@ -173,8 +173,8 @@ def _numbers(series: Sequence[Series], x: Axis, y: Axis) -> tuple[tuple[str, ...
     return (x.label, *(line.name for line in series)), rows
 
 
-def _svg(height: float, body: Sequence[str], words: str) -> str:
+def _svg(height: float, body: Sequence[str], label: str) -> str:
     return (
-        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(words)}" '
+        f'<svg viewBox="0 0 {_WIDTH} {height:.0f}" role="img" aria-label="{escape(label)}" '
         f'xmlns="http://www.w3.org/2000/svg">{"".join(body)}</svg>'
     )

@@ -97,7 +97,7 @@ class Budget:
         self._divide(fixed, workers)
 
     def _divide(self, fixed: int, workers: int | None) -> None:
-        """Divide what is left beside the fixed costs among workers, engines, leases and steps of the feeder."""
+        """Divide the memory that fixed costs leave among workers, engines, leases and steps of the feeder."""
         self.ceiling = ceiling = int(self.memory * _CEILING)
         """The most that the program, the engines and the leases take together."""
         room = ceiling - fixed
@@ -117,7 +117,7 @@ class Budget:
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
     def _check_least(self, fixed: int, workers: int | None) -> None:
-        """Raise BudgetError when too little is left beside the fixed costs for these workers, or for one."""
+        """Raise BudgetError when fixed costs leave too little for these workers, or for one."""
         least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
         if self.memory < least:
             several = workers is not None and workers > 1
@@ -128,7 +128,7 @@ class Budget:
             )
 
     def _fitting_chunk(self, room: int) -> int:
-        """As large as fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB."""
+        """The largest chunk that fits: with chunks of 2 MB a run takes a tenth more CPU time than with 3 MB."""
         # There is a lease more than workers, for what is read ahead or written: without it they wait a tenth of the
         # time. The least memory has no room for that.
         for_text = room - self.workers * self._worker_needs(0) - _TASK
@@ -214,7 +214,7 @@ class Budget:
 
     @contextmanager
     def hold(self, amount: int, what: str, place: str, longest: Callable[[], int | None] = lambda: 0) -> Iterator[None]:
-        """Memory for a step of the feeder, beside the leases; waits until it is free. Only the feeder's thread asks.
+        """Hold memory for a step of the feeder, in addition to leases; wait until it is free. Only the feeder calls it.
 
         BudgetError when there is never so much. It names what suffices, also for the `longest` record in bytes that the
         step will give; if that is unknown, it says which records need more.

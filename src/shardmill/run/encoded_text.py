@@ -66,25 +66,7 @@ class EncodedText(Producer):
         """Text without a separator is divided into spans, each with a split of its own."""
         self.engines = [] if engines is None else engines
         """Engines that are not in use."""
-        # The budget counts what is in memory already: the libraries, and an engine.
-        configure_allocator()
-        load_libraries(plan.sources)
-        tokenizer = plan.tokenizer
-        if not self.engines:
-            self.engines.append(tokenizer.engine())
-        self.engine = tokenizer.provenance(self.engines[0])
-        trim_memory()
-        self.budget = Budget(
-            options.memory_bytes,
-            options.workers,
-            tokenizer.vocab_size,
-            tokenizer.dtype.itemsize,
-            engine_bytes=tokenizer.engine_bytes,
-            engines=len(self.engines),
-            library_bytes=tokenizer.library_bytes,
-            remote=plan.sources.remote,
-            extra=buffer_bytes + (0 if plan.sources.arrow_free else _KEPT_BY_ARROW),
-        )
+        self.budget = self._make_budget(buffer_bytes)
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
         self._fetcher = Fetcher(plan.sources, self.budget.read_ahead, cache=cache)
@@ -92,13 +74,34 @@ class EncodedText(Producer):
             text_field=options.text_field,
             separator=options.separator_bytes,
             gaps=True,
-            cut=tokenizer.cut,
+            cut=plan.tokenizer.cut,
             spans=self.spans,
             tail=val.tail or None,
             limited=options.limit is not None,
             largest=self.budget.largest,
             hold=self.budget.hold,
             fetcher=self._fetcher,
+        )
+
+    def _make_budget(self, buffer_bytes: int) -> Budget:
+        """Load the libraries and an engine, because the budget counts what is in memory already."""
+        options, tokenizer, sources = self.plan.options, self.plan.tokenizer, self.sources
+        configure_allocator()
+        load_libraries(sources)
+        if not self.engines:
+            self.engines.append(tokenizer.engine())
+        self.engine = tokenizer.provenance(self.engines[0])
+        trim_memory()
+        return Budget(
+            options.memory_bytes,
+            options.workers,
+            tokenizer.vocab_size,
+            tokenizer.dtype.itemsize,
+            engine_bytes=tokenizer.engine_bytes,
+            engines=len(self.engines),
+            library_bytes=tokenizer.library_bytes,
+            remote=sources.remote,
+            extra=buffer_bytes + (0 if sources.arrow_free else _KEPT_BY_ARROW),
         )
 
     def take_engine(self) -> Engine:

@@ -156,11 +156,13 @@ def _source_differences(before: Iterable[Row], now: Iterable[Row]) -> tuple[int,
     few = _rows_at(now, differ[:_SHOWN])
     named = {name for name, _, _ in few}
     known = {row[0]: row for row in before if row[0] in named} if named else {}
-    words = []
+    sentences = []
     for name, *rest in few:
         change = f"has changed ({_change(known[name][1:], rest)})" if name in known else "is new"
-        words.append(f"source `{name}` {change}")
-    return len(differ) + len(gone), words + [f"source `{row[0]}` is gone" for row in _rows_at(before, gone[:_SHOWN])]
+        sentences.append(f"source `{name}` {change}")
+    return len(differ) + len(gone), sentences + [
+        f"source `{row[0]}` is gone" for row in _rows_at(before, gone[:_SHOWN])
+    ]
 
 
 def _hashes(rows: Iterable[Row]) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -201,9 +201,9 @@ def view(meter: Meter, width: int) -> Any:
     held, most = meter.memory
     share = held / most if most else 0.0
     add_bar("green" if share < 0.9 else "yellow", "memory", share, f"{show_bytes(held)} of {show_bytes(most)}")
-    for said in (" · ".join(meter.events()), meter.waiting()):
-        if said:
-            add("yellow", said)
+    for text in (" · ".join(meter.events()), meter.waiting()):
+        if text:
+            add("yellow", text)
     lines.rstrip()
     return lines
 

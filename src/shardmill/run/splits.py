@@ -137,7 +137,7 @@ def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int,
 
 
 def numpy_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
-    """The same in numpy, for when there is no core."""
+    """`content_hash` in numpy, for when there is no core."""
     starts = offsets[:-1]
     lengths = np.minimum(np.diff(offsets) - gap, PREFIX)
     hashes = np.full(len(starts), np.uint64(seed & 0xFFFF_FFFF_FFFF_FFFF), dtype=np.uint64)

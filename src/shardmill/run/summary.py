@@ -116,7 +116,7 @@ def as_text(result: Result) -> str:
     return "\n".join(lines)
 
 
-def splits_html(name: str, words: str, tokenizer: str, splits: dict[str, dict[str, Any]]) -> str:
+def splits_html(name: str, note: str, tokenizer: str, splits: dict[str, dict[str, Any]]) -> str:
     """The splits of a dataset as a table, with a line below it."""
     rows = []
     for split, described in splits.items():
@@ -129,4 +129,4 @@ def splits_html(name: str, words: str, tokenizer: str, splits: dict[str, dict[st
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     caption = f"<caption><b>{escape(f'{name} · {tokenizer}')}</b></caption>"
     table = f"<table>{caption}<thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"
-    return f"{table}<p>{escape(words)}</p>"
+    return f"{table}<p>{escape(note)}</p>"

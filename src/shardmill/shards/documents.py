@@ -103,7 +103,7 @@ class DocumentOutput(FileOutput):
                 self._closed[split] = 1
 
     def _begin(self, split: str, tokens: int = 0, documents: int = 0) -> Shard:
-        """Open a shard, with so many tokens and documents already written."""
+        """Open a shard that has `tokens` tokens and `documents` documents already."""
         kept = tokens * self.dtype.itemsize, documents * self.length_dtype.itemsize
         shard = self._open[split] = self.open_shard(split, self._index[split], *kept)
         shard.token_count, shard.document_count = tokens, documents

@@ -58,7 +58,7 @@ class Format:
     stem: str
     """The name of a file without its ending, with `{name}`, `{split}` and `{index}`, or `{index:06}` for six digits."""
     endings: tuple[str, ...]
-    """Endings of the file of tokens, and of the files that are made beside it or from it."""
+    """Endings of the token file, and of the other files with the same stem."""
     train_from: int = 0
     """The number of the first train file."""
     shared_names: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class Format:
         return None
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
-        """Estimate the bytes of all files for so many tokens of `width` bytes."""
+        """Estimate the bytes of all files, for tokens of `width` bytes."""
         return tokens * width
 
     def early_warnings(self, *, alone: bool) -> list[str]:

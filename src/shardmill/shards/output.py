@@ -162,7 +162,7 @@ class FileOutput(Output):
         return PartialFile(path, keep, name=name, hash_now=self.only is not None)
 
     def open_shard(self, split: str, index: int, *keep: int) -> Shard:
-        """Create the files of a shard, or reopen each with so many of its first bytes. Not in `only`: count them."""
+        """Create the files of a shard, or reopen each with its first bytes. A shard not in `only` is counted."""
         number = index + self._settings.first + (self._kind.train_from if split == "train" else 0)
         stem = self._stem.format(name=self._settings.name, split=split, index=number)
         files: list[PartialFile] = []

@@ -15,7 +15,7 @@ class RawShards(Nanogpt):
     name, stem, sharded = "shards", "{split}_{index:06}", True
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
-        """None: these cannot be told from nanoGPT's files, and need not be."""
+        """None: such a file looks like one of nanoGPT's, and is read as one."""
         return None
 
 

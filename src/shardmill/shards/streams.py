@@ -96,7 +96,7 @@ class StreamOutput(FileOutput):
         return [*self._open.values(), *self._waiting.values()]
 
     def _shard(self, split: str, index: int, tokens: int = 0) -> Shard:
-        """A shard with so many tokens already written."""
+        """Open a shard that has `tokens` tokens already."""
         shard = self.open_shard(split, index, self._header_size + tokens * self.dtype.itemsize if tokens else 0)
         shard.token_count = tokens
         return shard
@@ -133,7 +133,7 @@ class StreamFormat(Format):
     writer = StreamOutput
 
     def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
-        """Return the header of a file with so many tokens; its size does not depend on the number."""
+        """Return the header of a file with `tokens` tokens; its size is always the same."""
         return b""
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:

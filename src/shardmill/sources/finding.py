@@ -60,7 +60,7 @@ def find_sources(
             found.from_python[found[-1].path] = spec
         elif spec == STDIN:
             streams += 1
-            if sys.stdin is None:  # the descriptor may stand for another file by now
+            if sys.stdin is None:  # by now the descriptor may be another file
                 raise UsageError("standard input is closed", hint="name a file, or feed something into it")
             found.append(Source(STDIN, STDIN, None, "", input_format))
         elif scheme_of(spec):

@@ -119,7 +119,7 @@ def read_recipe(path: str) -> Recipe:
 def apply_recipes(
     specs: Sequence[str | NamedSource], options: dict[str, Any]
 ) -> tuple[list[str | NamedSource], dict[str, Any]]:
-    """Return the sources and options that a call with recipes stands for. The call's options override the recipes'.
+    """Replace recipes by their sources and settings. The call's own options override the recipes'.
 
     Raise UsageError for an unknown recipe, and for recipes with different settings.
     """
@@ -188,7 +188,7 @@ def _common_settings(settings: list[dict[str, Any]], options: dict[str, Any]) ->
 
 
 def command(recipe: Recipe, formats: tuple[str, ...] = ()) -> str:
-    """Return the command that the recipe stands for."""
+    """Return the command that does the same without the recipe."""
     settings = {name: value for name, value in recipe.settings(formats).items() if value != getattr(Options, name)}
     words = ["shardmill", "prepare", *recipe.source, "-o", "DIR"]
     chosen = names("format", settings.pop("format", ()))

@@ -127,7 +127,7 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
 
 
 def _list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
-    """The same; KeyError, TypeError or ValueError when the hub answers with something else."""
+    """Ask the hub for the commit and the files; KeyError, TypeError or ValueError if its response has another form."""
     repo = f"datasets/{quote(address.repo)}"
 
     def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:

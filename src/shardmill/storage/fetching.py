@@ -37,7 +37,7 @@ WHOLE = 1 << 20
 FOOTER = 1 << 16
 _SMALLEST_PIECE, _LARGEST_PIECE = 1 << 18, 4 << 20
 _LARGEST_FOOTER = 16 << 20
-_OPEN_AHEAD = 8  # at most so many files are opened ahead of their turn
+_OPEN_AHEAD = 8  # the most files that are opened ahead of their turn
 _FOOTERS_AHEAD = 2
 Bytes = bytes | bytearray
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class Fetcher:
         return self.submit(lambda: self._range(source, start, end), urgent, requests=1)
 
     def submit(self, call: Callable[[], T], urgent: bool = False, requests: float = math.inf) -> Fetch[T]:
-        """Let a thread make a call of so many requests, one after the other; `urgent`: before calls that wait."""
+        """Let a thread make a call. `urgent`: before waiting calls. `requests`: the number it makes in sequence."""
         # A request ends by itself in that time, unless the head of its answer comes byte by byte.
         fetch: Fetch[T] = Fetch(requests * (self.policy.retry_seconds + self.policy.timeout))
         with self.changed:

@@ -214,7 +214,7 @@ class writing_to:
 
 
 def writing_temporary_files() -> writing_to:
-    """The same for temporary files."""
+    """Return `writing_to` for the folder of temporary files."""
     return writing_to(Path(os.environ.get("TMPDIR") or "/tmp"))
 
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 STDIN = "-"
 # Sources up to this size are read whole when they are opened: one open, one read, and the worker gets the bytes. Of
-# larger ones, so many bytes are read to detect the format.
+# larger ones, this many bytes are read to detect the format.
 SMALL = 1 << 16
 # Rows that are packed together: a row then takes 5 to 15 bytes instead of 400.
 BLOCK_ROWS = 1024

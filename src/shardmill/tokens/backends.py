@@ -41,7 +41,7 @@ class Backend(Protocol):
 
 
 class LibraryError(Exception):
-    """A library could not encode, and said why."""
+    """A library could not encode; the message is its own."""
 
     panic = False
     """It is a Rust library, and its state is unknown now."""

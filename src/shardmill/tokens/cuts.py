@@ -12,7 +12,7 @@ CUT_CONTEXT = 16
 """A window passed to a `Cut` begins at the text's beginning, or at least this many bytes before the wanted place."""
 
 TAIL = 4
-"""Places in so many last bytes of a window may be missed, since what follows is unknown; a longer window has them."""
+"""Places in the last bytes of a window may be missed, since what follows is unknown; a longer window has them."""
 
 
 class UncuttableError(ShardmillError):

@@ -42,7 +42,7 @@ class Encoded:
     fallbacks: int = 0
     """Rows that the tokenizer's own library encoded in place of a faster engine."""
     failed: list[tuple[int, str]] = field(default_factory=list)
-    """Rows that cannot be encoded, and why; they have no tokens."""
+    """Rows that cannot be encoded, each with the reason; they have no tokens."""
 
     @property
     def lengths(self) -> NDArray[np.int64]:
@@ -189,7 +189,7 @@ class Engine:
         return self._run_backend(self._library, row)[0][:-1]
 
     def _run_backend(self, backend: Backend, rows: _Rows) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return tokens and bounds; EngineError with what the library said instead."""
+        """Return tokens and bounds; EngineError with the library's message if it fails."""
         try:
             with library_errors():
                 ids, bounds = backend.rows(*rows)

@@ -157,8 +157,8 @@ def without_gaps(text: bytes, ranks: dict[bytes, int]) -> bytes:
 
     The fillers are a letter and a digit, which every split pattern separates, so they never occur.
     """
-    taken = set(ranks.values())
-    free = [rank for rank in range(max(taken)) if rank not in taken]
+    used = set(ranks.values())
+    free = [rank for rank in range(max(used)) if rank not in used]
     fillers = [bytes(pair) for pair in itertools.product(string.ascii_letters.encode(), string.digits.encode())]
     fillers = [filler for filler in fillers if filler not in ranks]
     if not free or len(free) > len(fillers):

@@ -18,7 +18,7 @@ class Scheme:
     family: str
     """Which rules of cuts.py find its safe places."""
     digit_group: int = 0
-    """Digits are grouped by so many, from the beginning of a number; 0: they are not."""
+    """Digits per group, counted from the beginning of a number; 0: digits are not grouped."""
     looks_past_white: bool = True
     """White space is grouped by the position of its last line end."""
 
