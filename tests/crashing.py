@@ -271,7 +271,7 @@ def _count_requests(store: Any, count: Any) -> None:
                 count()
             yield block
 
-    for name in ("put", "exchange", "upload", "delete"):
+    for name in ("put", "compare_and_swap", "upload", "delete"):
         setattr(store, name, counted(getattr(store, name)))
     store._counted = counted_blocks
 

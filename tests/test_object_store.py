@@ -100,7 +100,7 @@ def test_nothing_bears_its_name_before_it_is_whole_and_the_manifest_comes_last(
 
         return changed
 
-    for name in ("put", "exchange", "upload", "delete"):
+    for name in ("put", "compare_and_swap", "upload", "delete"):
         monkeypatch.setattr(ObjectStore, name, looking(getattr(ObjectStore, name)))
     shardmill.prepare(words, bucket.url(), **WORDS)
     seen = [{name: size for name, size in found.items() if name[0] != "."} for found in looks]
