@@ -204,8 +204,8 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
 @number_flag("--at", help="show the document that holds token N of the split")
 @click.option("--random", is_flag=True, help="show documents drawn at random")
 @number_flag("--seed", help="with --random: draw the same documents every time")
-@number_flag("-n", "--documents", least=1, default=3, help="number of documents to show")
-@number_flag("--tokens", least=1, default=200, help="maximum number of tokens to show of each document")
+@number_flag("-n", "--documents", minimum=1, default=3, help="number of documents to show")
+@number_flag("--tokens", minimum=1, default=200, help="maximum number of tokens to show of each document")
 @click.option("--ids", is_flag=True, help="show the id of each token too")
 @click.option("--text", metavar="TEXT", help="show how tokenizers split this text, instead of a dataset")
 @click.option(
@@ -241,7 +241,7 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **fl
 @folder_argument("other", metavar="[DIR2]", required=False)
 @click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="file to write")
 @number_flag("--seed", default=0, help="seed for drawing documents at random")
-@number_flag("-n", "--documents", least=1, most=50, default=6, help="number of documents to draw from each split")
+@number_flag("-n", "--documents", minimum=1, maximum=50, default=6, help="number of documents to draw from each split")
 @click.option(
     "--tokens", default="2B", show_default=True, metavar="N",
     help="maximum number of tokens to read; a larger dataset is sampled",

@@ -49,10 +49,10 @@ json_flag = partial(click.option, "--json", "as_json", is_flag=True)
 quiet_flag = partial(click.option, "-q", "--quiet", is_flag=True)
 
 
-def number_flag(*names: str, least: int = 0, most: int | None = None, **settings: Any) -> Decorator:
+def number_flag(*names: str, minimum: int = 0, maximum: int | None = None, **settings: Any) -> Decorator:
     """A flag that takes a whole number."""
     shown = settings.get("default") is not None
-    return click.option(*names, type=click.IntRange(least, most), metavar="N", show_default=shown, **settings)
+    return click.option(*names, type=click.IntRange(minimum, maximum), metavar="N", show_default=shown, **settings)
 
 
 def summary_flags(command: Command) -> Command:

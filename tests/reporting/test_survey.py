@@ -40,7 +40,7 @@ def look(
     draws: int = 5,
     outliers: int = 2,
 ) -> SplitSurvey:
-    return survey(data, split, sizes, most=most, seed=seed, draws=draws, outliers=outliers)
+    return survey(data, split, sizes, max_tokens=most, seed=seed, draws=draws, outliers=outliers)
 
 
 def test_token_bytes_are_those_of_each_token_alone_and_none_for_end_of_text(sizes: np.ndarray) -> None:

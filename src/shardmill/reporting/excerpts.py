@@ -92,21 +92,23 @@ def _token(id_: int, text: str, data: bytes) -> Token:
     return Token(id_, text, "" if text.encode() == data else data.hex(" "))
 
 
-def excerpt(data: Dataset, split: str, chosen: ChosenDocument, most: int) -> Excerpt:
-    """A document of a split, with at most `most` of its tokens."""
-    ids = _ids(data, split, chosen.start, min(chosen.stop, chosen.start + most + _CHARACTER + 1))[: most + _CHARACTER]
+def excerpt(data: Dataset, split: str, chosen: ChosenDocument, max_tokens: int) -> Excerpt:
+    """A document of a split, with at most `max_tokens` of its tokens."""
+    ids = _ids(data, split, chosen.start, min(chosen.stop, chosen.start + max_tokens + _CHARACTER + 1))[
+        : max_tokens + _CHARACTER
+    ]
     name = f"document {chosen.number:,}" if chosen.number is not None else f"at token {chosen.start:,}"
     ratio = f", {chosen.bytes / chosen.tokens:.2f} bytes per token" if chosen.tokens else ""
     facts = (
         f"{chosen.tokens:,} token{'s' * (chosen.tokens != 1)}, {chosen.bytes:,} byte{'s' * (chosen.bytes != 1)}{ratio}"
     )
-    tokens = running_tokens(data.tokenizer, ids)[:most]
+    tokens = running_tokens(data.tokenizer, ids)[:max_tokens]
     return Excerpt(name, facts, tokens, chosen.tokens - len(tokens))
 
 
-def stretch(data: Dataset, split: str, start: int, most: int) -> Excerpt:
+def stretch(data: Dataset, split: str, start: int, max_tokens: int) -> Excerpt:
     """Some tokens of a split whose documents nothing separates."""
-    ids = data[split].tokens.read(start, min(start + most, len(data[split])))
+    ids = data[split].tokens.read(start, min(start + max_tokens, len(data[split])))
     return Excerpt(f"tokens {start:,} to {start + len(ids):,}", "", running_tokens(data.tokenizer, ids), 0)
 
 

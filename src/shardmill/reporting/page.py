@@ -77,13 +77,15 @@ def report(
         raise UsageError("a page is written to a file of this machine only", place=os.fspath(out))
     path = Path(out)
     seed, documents = arguments.number("seed", seed, 0), arguments.number("documents", documents, 1)
-    most = parse_count(arguments.amount("tokens", tokens))
-    if most < 1:
+    max_tokens = parse_count(arguments.amount("tokens", tokens))
+    if max_tokens < 1:
         raise UsageError("`tokens` is 0, and at least 1 is needed")
     _check_place(path)
     folders = [folder] if other is None else [folder, other]
     names = _names([Path(arguments.path("folder", one)) for one in folders])
-    sides = [_side(name, open_dataset(one), most, seed, documents) for name, one in zip(names, folders, strict=True)]
+    sides = [
+        _side(name, open_dataset(one), max_tokens, seed, documents) for name, one in zip(names, folders, strict=True)
+    ]
     page, style, script = (
         resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "style.css", "script.js")
@@ -125,13 +127,15 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
 
 
-def _side(name: str, data: Dataset, most: int, seed: int, draws: int) -> Side:
+def _side(name: str, data: Dataset, max_tokens: int, seed: int, draws: int) -> Side:
     sizes = token_bytes(data.tokenizer)
     total = max(1, sum(len(data[split]) for split in data))
     # Each split gets its share of what may be read, and a small one is read whole.
-    shares = {split: max(min(len(data[split]), most // 10), most * len(data[split]) // total) for split in data}
+    shares = {
+        split: max(min(len(data[split]), max_tokens // 10), max_tokens * len(data[split]) // total) for split in data
+    }
     splits = [
-        survey(data, split, sizes, most=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
+        survey(data, split, sizes, max_tokens=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
         for split in data
     ]
     return Side(name, data, sizes, splits, joined(name, splits), excerpts.rejects(data))

@@ -134,9 +134,9 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
 
 
 def survey(
-    data: Dataset, name: str, sizes: NDArray[np.uint16], *, most: int, seed: int, draws: int, outliers: int
+    data: Dataset, name: str, sizes: NDArray[np.uint16], *, max_tokens: int, seed: int, draws: int, outliers: int
 ) -> SplitSurvey:
-    """Survey a split, or a sample of `most` of its tokens; draw some documents with the `seed`."""
+    """Survey a split, or a sample of `max_tokens` of its tokens; draw some documents with the `seed`."""
     split = data[name]
     found = SplitSurvey(name, len(split), split.described["documents"], counts=np.zeros(len(sizes), np.int64))
     try:
@@ -145,7 +145,7 @@ def survey(
         found.separated = False
     random = np.random.default_rng([seed, *name.encode()])
     chosen = _Choice(random, {"random": draws, **dict.fromkeys(OUTLIERS, outliers)})
-    for start, stop in _stretches(len(split), most, random):
+    for start, stop in _stretches(len(split), max_tokens, random):
         for rows in _read_stretch(split, found, sizes, start, stop):
             found.count(rows)
             chosen.offer(rows)
@@ -155,13 +155,13 @@ def survey(
     return found
 
 
-def _stretches(tokens: int, most: int, random: np.random.Generator) -> Iterator[tuple[int, int]]:
-    """Yield all of it, or stretches of `most` tokens together: one at random in each of equal parts."""
-    if tokens <= most:
+def _stretches(tokens: int, max_tokens: int, random: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Yield all of it, or stretches of `max_tokens` tokens together: one at random in each of equal parts."""
+    if tokens <= max_tokens:
         yield 0, tokens
         return
-    number = max(1, most // STRETCH)
-    size = min(STRETCH, most)
+    number = max(1, max_tokens // STRETCH)
+    size = min(STRETCH, max_tokens)
     parts = np.linspace(0, tokens, number + 1).astype(np.int64).tolist()
     for low, high in itertools.pairwise(parts):
         start = low + int(random.integers(0, max(1, high - low - size)))

@@ -29,7 +29,7 @@ _STEP_FREE = 8 * MB
 # Bytes that are fetched ahead of remote sources. If a response takes 50 ms, 8 MB give 160 MB/s; if it takes 200 ms,
 # 22 MB give what two workers encode at 512 MB. With little memory, engines' caches need it more: with 25 of 400 MB set
 # aside, engines were replaced 24 times instead of 3.
-LEAST_AHEAD, _MOST_AHEAD = 8 * MB, 64 * MB
+MIN_READ_AHEAD, _MAX_READ_AHEAD = 8 * MB, 64 * MB
 # The HTTP clients of sixteen connections.
 _CLIENT = 12 * MB
 # A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
@@ -87,13 +87,13 @@ class Budget:
         self._sampled, self._peak_before = resident(), peak_resident()
         self._base = base = self._sampled + extra - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
-        self._most_workers = self.workers = workers or usable_cpus()
+        self._max_workers = self.workers = workers or usable_cpus()
         # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
         self.memory = memory or default_memory(self.workers) + int(max(0, self._sampled - _FRESH) / _CEILING)
-        self.read_ahead = max(LEAST_AHEAD, min(_MOST_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
+        self.read_ahead = max(MIN_READ_AHEAD, min(_MAX_READ_AHEAD, self.memory // 8 - 42 * MB)) if remote else 0
         """Bytes of remote sources that may be fetched ahead."""
         fixed = base + _FEEDER + self.read_ahead + (_CLIENT if remote else 0)
-        self._check_least(fixed, workers)
+        self._check_minimum(fixed, workers)
         self._divide(fixed, workers)
 
     def _divide(self, fixed: int, workers: int | None) -> None:
@@ -102,7 +102,7 @@ class Budget:
         """The most that the program, the engines and the leases take together."""
         room = ceiling - fixed
         if workers is None:
-            self.workers = max(1, min(self._most_workers, room // self._worker_needs(SMALLEST)))
+            self.workers = max(1, min(self._max_workers, room // self._worker_needs(SMALLEST)))
         self.chunk_bytes = self._fitting_chunk(room)
         fixed += self.workers * self.engine_bytes
         # While no engine grows, this much is in use at most.
@@ -116,7 +116,7 @@ class Budget:
         self.largest_step = self._ceiling_while_feeding - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
 
-    def _check_least(self, fixed: int, workers: int | None) -> None:
+    def _check_minimum(self, fixed: int, workers: int | None) -> None:
         """Raise BudgetError when fixed costs leave too little for these workers, or for one."""
         least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
         if self.memory < least:
@@ -160,8 +160,8 @@ class Budget:
 
     def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
         """The error that names the memory with which leases have so much `capacity`."""
-        feeder = _FEEDER + (_MOST_AHEAD + _CLIENT if self._remote else 0)
-        engines = self._most_workers * (self.engine_bytes + self._growth(LARGEST))
+        feeder = _FEEDER + (_MAX_READ_AHEAD + _CLIENT if self._remote else 0)
+        engines = self._max_workers * (self.engine_bytes + self._growth(LARGEST))
         enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
         hint = f"with {_option(enough)} there is room for it{unless}"
         if enough > usable_memory():

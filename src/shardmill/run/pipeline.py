@@ -107,11 +107,11 @@ class Pipeline:
         return future.result()
 
     def _feed(self, entries: Iterable[Entry]) -> None:
-        failure: list[BaseException] = []
+        errors: list[BaseException] = []
         set_thread_budget(self._budget)
         try:
             # Closed by this thread: an iterable of the caller is closed in the thread that iterated it.
-            with contextlib.closing(_up_to(failure, entries)) as readable:
+            with contextlib.closing(_until_error(errors, entries)) as readable:
                 for task in self._grouped(readable):
                     if not self._budget.lease(task.lease):
                         return
@@ -120,7 +120,7 @@ class Pipeline:
                         task.future = self._pool.submit(self._work, task)
                     if not self._put(task):
                         return
-            self._put(failure[0] if failure else None)
+            self._put(errors[0] if errors else None)
         except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
             self._put(error)
 
@@ -171,12 +171,12 @@ class Pipeline:
         return batch
 
 
-def _up_to(failure: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:
+def _until_error(errors: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:
     """The entries before an error, which is put into the list: what comes before it is still encoded and recorded."""
     try:
         yield from entries
     except BaseException as error:  # noqa: BLE001 - handed to the consumer, who raises it
-        failure.append(error)
+        errors.append(error)
 
 
 def _without_payload(entry: Entry) -> Entry:

@@ -14,7 +14,7 @@ from shardmill import arguments
 from shardmill.documents import Chunk, Documents, Position, Reading, TooLarge, chunks_of, load_libraries
 from shardmill.errors import UsageError
 from shardmill.options import Options
-from shardmill.run.budget import LEAST_AHEAD, Budget, thread_budget
+from shardmill.run.budget import MIN_READ_AHEAD, Budget, thread_budget
 from shardmill.run.plan import SourceFacts, fingerprint
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Cache, Fetcher
@@ -70,7 +70,7 @@ class DocumentBatches:
         # In a generator that `prepare` iterates, the memory comes from the run's budget.
         budget = thread_budget() if options.memory is None else None
         budget = budget or Budget(options.memory_bytes, 1, engine_bytes=0, remote=sources.remote)
-        read_ahead = budget.read_ahead or (LEAST_AHEAD if sources.remote else 0)
+        read_ahead = budget.read_ahead or (MIN_READ_AHEAD if sources.remote else 0)
         with Fetcher(sources, read_ahead, cache=Cache(options.cache) if options.cache else None) as fetcher:
             reading = Reading(
                 text_field=options.text_field,
