@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,8 +54,21 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
     """Encode a stretch without a place to cut, in pieces that are written one by one; only the last is final."""
     chunk, spans = entry.chunk, text.spans
     assert chunk is not None
-    counts = _PieceCounts()
-    pieces, head = counts.counted(entry.reader.pieces(chunk, _PIECE)), b""
+    seen = replaced = 0
+
+    def read() -> Iterator[bytes]:
+        nonlocal seen, replaced
+        pieces = entry.reader.pieces(chunk, _PIECE)
+        while True:
+            try:
+                piece = next(pieces)
+            except StopIteration as end:
+                replaced = end.value or 0
+                return
+            seen += len(piece)
+            yield piece
+
+    pieces, head = read(), b""
     for piece in pieces:
         head += piece
         if len(head) >= PREFIX:
@@ -65,11 +78,9 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
 
     def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
         begins, ends = chunk.begins and first, chunk.ends and last
-        rows = Rows(
-            *(np.array([value]) for value in (len(tokens), counts.text_bytes if last else 0, val, begins, ends))
-        )
+        rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
         encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
-        counted = [Counted(int(chunk.ends), 0, 0, counts.replaced, [], total)] if last else []
+        counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
         return Batch([entry], counted, _with_eots(text, rows, encoded), 0, spans, begins, ends, final=last)
 
     first, total = True, 0
@@ -87,24 +98,6 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         waiting, total = tokens, total + len(tokens)
     rest = waiting if waiting is not None else np.empty(0, text.plan.tokenizer.dtype)
     yield batch(rest, first=first, last=True)
-
-
-class _PieceCounts:
-    """What was read so far of a stretch that is read piece by piece."""
-
-    text_bytes = 0
-    replaced = 0
-
-    def counted(self, pieces: Generator[bytes, None, int]) -> Iterator[bytes]:
-        """Yield the pieces and count their bytes; the generator returns how many invalid sequences were replaced."""
-        while True:
-            try:
-                piece = next(pieces)
-            except StopIteration as end:
-                self.replaced = end.value or 0
-                return
-            self.text_bytes += len(piece)
-            yield piece
 
 
 def _with_eots(text: EncodedText, rows: Rows, encoded: Encoded) -> dict[str, Stream]:
