@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from shardmill.byte_search import occurrences
-from shardmill.run.machine import configure_allocator
+from shardmill.run.machine import settle_allocator
 
 PIECE = 4 << 20
 """Bytes of text at a time: the usual chunk of a run."""
@@ -273,6 +273,6 @@ STEPS: dict[str, Callable[..., dict[str, Clock]]] = {
 
 
 if __name__ == "__main__":
-    configure_allocator()
+    settle_allocator()
     done = STEPS[sys.argv[1]](*sys.argv[2:])
     print(json.dumps({name: {"cpu": c.cpu, "seconds": c.seconds, "did": c.did} for name, c in done.items()}))

@@ -75,7 +75,7 @@ def test_of_remote_sources_so_much_may_be_on_its_way_at_once(
 ) -> None:
     # With 200 ms for an answer, 22 MB are what two workers encode at 512 MB.
     monkeypatch.setattr(budget, "resident", lambda: 90 * MB)
-    monkeypatch.setattr(budget, "peak_resident", lambda: 90 * MB)
+    monkeypatch.setattr(budget, "most_resident", lambda: 90 * MB)
     window = Budget(memory * MB, 2, engine_bytes=10 * MB, remote=True).read_ahead
     assert window == ahead * MB
     fetcher = Fetcher(window=window)

@@ -62,14 +62,14 @@ import sys, threading
 from shardmill.cli import main
 from shardmill.run import progress
 progress._EVERY, told = 0.01, threading.Semaphore(0)
-words, update = progress.Meter.words, progress.Lines.update
+line, update = progress.Meter.line, progress.Lines.update
 def counted(self):
     told.release()
-    return words(self)
+    return line(self)
 def waiting(self, done):
     told.acquire(timeout=100)
     update(self, done)
-progress.Meter.words, progress.Lines.update = counted, waiting
+progress.Meter.line, progress.Lines.update = counted, waiting
 main(sys.argv[1:])
 """
     source = tmp_path / "a.txt"

@@ -232,9 +232,9 @@ def test_an_input_that_breaks_in_the_middle_goes_on_when_it_is_mended(tmp_path: 
 
 def test_the_journal_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(6000))
-    checkpoint = Checkpoints.checkpoint
+    keep = Checkpoints.keep
     # After every result, however slow the disk is: otherwise there may be too few to tell.
-    monkeypatch.setattr(Checkpoints, "checkpoint", lambda self, **_: checkpoint(self, now=True))
+    monkeypatch.setattr(Checkpoints, "keep", lambda self, **_: keep(self, now=True))
     monkeypatch.setattr("shardmill.run.journal._COMPACT_ABOVE", 1_500)
     sizes = []
     record = shardmill.run.journal.Journal.record

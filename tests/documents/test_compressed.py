@@ -167,14 +167,14 @@ def test_a_decompression_bomb_is_read_in_bounded_memory(tmp_path: Path, ending: 
     assert path.stat().st_size < 1 << 20
     code = f"""
         from shardmill.documents import Position, Reading, SourceReader
-        from shardmill.run.machine import peak_resident
+        from shardmill.run.machine import most_resident
         from shardmill.sources import find_sources
         [source] = find_sources([{str(path)!r}])
         reader = SourceReader(0, source, Reading(separator=b"\\n"))
-        before = peak_resident()
+        before = most_resident()
         rows = sum(len(reader.read(chunk)) for chunk in reader.chunks(Position(), 1 << 20))
         assert rows == {BOMBS[ending]}, rows
-        print(peak_resident() - before)
+        print(most_resident() - before)
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True, timeout=100

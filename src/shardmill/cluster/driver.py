@@ -105,7 +105,7 @@ def prepare_in_parts(
         raise UsageError("`--overwrite` cannot be used with `--executor`", place=out, hint="delete what is there first")
     if complete and not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
         place_of(out).clear()  # leftovers of a kill in the last step
-        return Result(open_destination(out).location, manifest, already=True)
+        return Result(open_destination(out).shown, manifest, already=True)
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
     sizes = {part.number: part.bytes for part in plan.parts}
     driver = Driver(sizes, partial(missing_parts, plan), runs, progress)

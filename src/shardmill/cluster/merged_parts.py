@@ -107,7 +107,7 @@ class MergedParts(Producer):
             for split in {split for _, split, _ in files}:
                 position[split][0] = position[split][0] or 1  # the split has files already
             output.restore(position, [written for _, _, written in files])
-        writer.checkpoints.checkpoint(now=True)
+        writer.checkpoints.keep(now=True)
         self._whole.place.adopt({part_name(n): final_files(one) for n, one in enumerate(self._manifests)})
         for output in self._outputs:
             output.only = None
@@ -141,7 +141,7 @@ class MergedParts(Producer):
             yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
             used.append(part)
             if part is parts[-1] or sum(one.bytes for one in used) >= _USED:
-                writer.checkpoints.checkpoint(now=True)
+                writer.checkpoints.keep(now=True)
                 for one in used:
                     place.remove(part_name(one.number))
                 used.clear()
@@ -154,7 +154,7 @@ class MergedParts(Producer):
             self._write_nothing()
             yield from self._lay_out(writer)
             yield Batch([], [], {}, after=partial(_set_stage, "laid out"))
-            writer.checkpoints.checkpoint(now=True)
+            writer.checkpoints.keep(now=True)
         layout = read_layout(self._whole.place)
         assert layout is not None
         names = list(map(piece_name, range(len(layout.pieces))))
@@ -165,7 +165,7 @@ class MergedParts(Producer):
                 self._outputs[piece.output].adopt(files)
                 writer.checkpoints.adopt([(piece.output, piece.split, written) for written in files])
             yield Batch([], [], {}, after=partial(_set_stage, "adopted"))
-            writer.checkpoints.checkpoint(now=True)
+            writer.checkpoints.keep(now=True)
         pieces = zip(names, layout.pieces, strict=True)
         self._whole.place.adopt({name: self._files(name, piece.split) for name, piece in pieces})
         for output in self._outputs:

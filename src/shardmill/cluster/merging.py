@@ -23,9 +23,9 @@ from shardmill.run import (
     Progress,
     Result,
     Run,
-    configure_allocator,
     open_destination,
     open_outputs,
+    settle_allocator,
     usable_cpus,
 )
 from shardmill.units import parse_bytes
@@ -117,13 +117,13 @@ class Copied:
 
 def merge_by(make: MakePieces, at_once: int, out: str, memory: int | str | None, progress: Progress) -> Result:
     """Merge with pieces that `make` makes, `at_once` of them at a time."""
-    configure_allocator()
+    settle_allocator()
     destination = open_destination(out)
     whole = find_part_plan(out)
     if whole is None:
         if manifest := destination.manifest():
             place_of(out).clear()  # leftovers of a kill in the last step
-            return Result(destination.location, manifest, already=True)
+            return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
     plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
     outputs = open_outputs(plan, destination.folder)

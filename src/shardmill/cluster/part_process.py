@@ -21,7 +21,7 @@ from typing import IO
 from shardmill import interrupts
 from shardmill.cluster.executors import PartReport
 from shardmill.errors import ShardmillError
-from shardmill.run import Done, MemoryUse, Progress, own_process, peak_resident, resident
+from shardmill.run import Done, MemoryUse, Progress, most_resident, own_process, resident
 
 _EVERY = 1.0  # seconds between two reports
 _GRACE = 0.6  # seconds to record what is done; a command has two seconds to end
@@ -115,7 +115,7 @@ class _Reports(Progress):
 
     def send(self, kind: str, error: ShardmillError | None = None, *, still: bool = False) -> None:
         """Send a report. `still`: only while something is being made."""
-        memory = resident() if kind == "running" else peak_resident()
+        memory = resident() if kind == "running" else most_resident()
         with self._sending:
             if still and not self._busy:
                 return

@@ -21,9 +21,9 @@ from shardmill.options import Options
 from shardmill.run import (
     SHARDS_HERE,
     Budget,
-    configure_allocator,
     dataset_files,
     default_memory,
+    settle_allocator,
     staging_folder,
     usable_cpus,
     usable_memory,
@@ -168,7 +168,7 @@ def _describe_machine(report: Inspection, options: Options, remote: bool, tokeni
         folder = folder.parent
     report.free_bytes = shutil.disk_usage(folder).free
     report.machine_bytes = usable_memory()
-    configure_allocator()  # as in a run, or the sample would be slower
+    settle_allocator()  # as in a run, or the sample would be slower
     budget: Budget | BudgetError
     try:
         budget = Budget(
@@ -179,7 +179,7 @@ def _describe_machine(report: Inspection, options: Options, remote: bool, tokeni
             engine_bytes=tokenizer.engine_bytes,
             library_bytes=tokenizer.library_bytes,
             remote=remote,
-            extra=ROOM if report.staging else 0,
+            beside=ROOM if report.staging else 0,
         )
         report.workers = budget.workers
     except BudgetError as error:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from shardmill.run.encoded_text import EncodedText
     from shardmill.run.journal import Journal
     from shardmill.run.loop import Producer, Run
-    from shardmill.run.machine import configure_allocator, peak_resident, resident, usable_cpus, usable_memory
+    from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
     from shardmill.run.main import open_outputs, output_orders, prepare
     from shardmill.run.manifest import NAME as MANIFEST
     from shardmill.run.manifest import (
@@ -45,7 +45,7 @@ __all__, __getattr__ = lazily(
         "encoded_text": "EncodedText",
         "journal": "Journal",
         "loop": "Producer Run",
-        "machine": "configure_allocator peak_resident resident usable_cpus usable_memory",
+        "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
         "manifest": "NAME:MANIFEST REJECTS SourceLines dataset_files dataset_folder each_output json_line "
         "manifest_json parse_manifest read_manifest",

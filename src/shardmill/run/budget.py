@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
-from shardmill.run.machine import peak_resident, resident, trim_memory, usable_cpus, usable_memory
+from shardmill.run.machine import most_resident, resident, trim_memory, usable_cpus, usable_memory
 from shardmill.units import show_bytes
 
 MB = 1_000_000
@@ -63,13 +63,13 @@ class Budget:
         engines: int = 0,
         library_bytes: int = 0,
         remote: bool = False,
-        extra: int = 0,
+        beside: int = 0,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
         `engine_bytes`: the size of an engine, if it never grows. `engines`: how many exist already, so that they are
         not counted twice. `library_bytes`: what the tokenizer's library takes in addition for each byte of text.
-        `remote`: sources are read ahead. `extra`: memory that is needed whatever the size of the chunks.
+        `remote`: sources are read ahead. `beside`: memory that is needed whatever the size of the chunks.
         """
         self._closed = False
         self._held = 0
@@ -84,8 +84,8 @@ class Budget:
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
-        self._sampled, self._peak_before = resident(), peak_resident()
-        self._base = base = self._sampled + extra - (0 if engine_bytes is None else engines * engine_bytes)
+        self._sampled, self._peak_before = resident(), most_resident()
+        self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
         self._remote = remote
         self._max_workers = self.workers = workers or usable_cpus()
         # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
@@ -188,7 +188,7 @@ class Budget:
     @property
     def peak(self) -> int:
         """The largest resident size since the budget was made, also between two samples."""
-        peak = peak_resident()
+        peak = most_resident()
         return max(self._sampled, peak) if peak > self._peak_before else self._sampled
 
     def must_replace_engine(self) -> bool:

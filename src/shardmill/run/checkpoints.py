@@ -72,7 +72,7 @@ class Checkpoints:
         yield
         self._consistent = final
 
-    def checkpoint(self, *, now: bool = False) -> None:
+    def keep(self, *, now: bool = False) -> None:
         """Start a checkpoint when it is time for one; with `now` make one in any case, and wait for its end.
 
         After a step that is not final, full files get their names and nothing is recorded.
@@ -101,7 +101,7 @@ class Checkpoints:
             return
         try:
             if self._consistent:
-                self.checkpoint(now=True)
+                self.keep(now=True)
                 here = self._destination.folder
                 self._destination.ended_early(
                     [file for file in self.extra_files if file.path.parent == here and file.length]
@@ -144,7 +144,7 @@ class Checkpoints:
                 self._destination.journal.stuck = self._destination.medium == "disk"
                 raise StuckError(
                     f"the {self._destination.medium} has not answered for {_TIMEOUT:.0f} seconds",
-                    place=str(self._destination.location),
+                    place=str(self._destination.shown),
                     kept="progress recorded before; the same command resumes the run",
                 )
             waiting = time.monotonic()

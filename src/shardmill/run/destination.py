@@ -50,7 +50,7 @@ class Destination:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         """Where files are written."""
-        self.location: Path | str = folder
+        self.shown: Path | str = folder
         """The folder or URL that the user named."""
         self.commits: dict[str, str] = {}
         """Revisions of the sources → commits: what a later run reads, even if a branch has moved."""
@@ -108,7 +108,7 @@ class Destination:
         if foreign := [name for output in outputs for name in output.matching_files(there)]:
             raise OutputError(
                 f"files of another making are in the way: {', '.join(foreign[:3])}",
-                place=str(self.location),
+                place=str(self.shown),
                 hint="choose another folder, or replace them with `--overwrite`",
             )
 

@@ -15,7 +15,7 @@ from shardmill.options import Val
 from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import Budget
 from shardmill.run.loop import Producer
-from shardmill.run.machine import configure_allocator, trim_memory
+from shardmill.run.machine import settle_allocator, trim_memory
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.process_limit import memory_limit
 from shardmill.run.splits import Limit
@@ -86,7 +86,7 @@ class EncodedText(Producer):
     def _make_budget(self, buffer_bytes: int) -> Budget:
         """Load the libraries and an engine, because the budget counts what is in memory already."""
         options, tokenizer, sources = self.plan.options, self.plan.tokenizer, self.sources
-        configure_allocator()
+        settle_allocator()
         load_libraries(sources)
         if not self.engines:
             self.engines.append(tokenizer.engine())
@@ -101,7 +101,7 @@ class EncodedText(Producer):
             engines=len(self.engines),
             library_bytes=tokenizer.library_bytes,
             remote=sources.remote,
-            extra=buffer_bytes + (0 if sources.arrow_free else _KEPT_BY_ARROW),
+            beside=buffer_bytes + (0 if sources.arrow_free else _KEPT_BY_ARROW),
         )
 
     def take_engine(self) -> Engine:

@@ -81,7 +81,7 @@ class Run:
 
     def _finished_result(self) -> Result | None:
         manifest = None if self.overwrite else self.destination.finished(self.producer.facts)
-        return Result(self.destination.location, manifest, already=True) if manifest else None
+        return Result(self.destination.shown, manifest, already=True) if manifest else None
 
     def _make(self) -> Result:
         started = time.monotonic()
@@ -100,7 +100,7 @@ class Run:
                 manifest = self._complete(writer)
         totals = writer.state.totals
         return Result(
-            self.destination.location,
+            self.destination.shown,
             manifest,
             seconds=time.monotonic() - started,
             peak_memory=budget.peak,

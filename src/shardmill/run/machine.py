@@ -41,7 +41,7 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def peak_resident() -> int:
+def most_resident() -> int:
     """The most bytes that this process has ever held in memory; 0 where the system does not tell."""
     if _LINUX:
         with open("/proc/self/status", "rb") as facts:
@@ -105,7 +105,7 @@ def trim_memory() -> None:
         _libc.malloc_trim(0)
 
 
-def configure_allocator() -> None:
+def settle_allocator() -> None:
     """Make glibc reuse the buffers of one chunk for the next, and not keep an arena for each thread.
 
     By default it returns every buffer to the system, and page faults take a fifth of all time (docs/log.md).

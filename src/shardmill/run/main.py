@@ -14,7 +14,7 @@ from shardmill.options import Options, Val
 from shardmill.run.destination import Destination, open_destination
 from shardmill.run.encoded_text import EncodedText
 from shardmill.run.loop import Run
-from shardmill.run.machine import peak_resident
+from shardmill.run.machine import most_resident
 from shardmill.run.manifest import dataset_files
 from shardmill.run.plan import Plan
 from shardmill.run.progress import Progress, default_progress
@@ -36,7 +36,7 @@ def prepare(
     `sources`: a path or a URL, text from Python (an iterable, Arrow data, a callable, a NamedSource), or a list.
     Raise a ShardmillError for any expected failure. The same call resumes an unfinished run.
     """
-    before = peak_resident()
+    before = most_resident()
     arguments.instance("progress", progress, Progress)
     out = arguments.path("out", out)
     specs, options = apply_recipes(arguments.sources("sources", sources), Options.typed(options))
@@ -44,12 +44,12 @@ def prepare(
     destination = open_destination(out, chosen.cache)
     plan = _make_plan(specs, chosen, destination)
     if not chosen.overwrite and (manifest := destination.finished(plan.facts())):
-        return Result(destination.location, manifest, already=True)
+        return Result(destination.shown, manifest, already=True)
     outputs = open_outputs(plan, destination.folder)
     text = EncodedText(plan, outputs, destination.buffer_bytes)
     result = Run(text, destination, outputs, progress or default_progress(), overwrite=chosen.overwrite).go()
     # The budget saw only samples. But the process may have held more before this call.
-    most = peak_resident()
+    most = most_resident()
     return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))
 
 
@@ -57,7 +57,7 @@ def _make_plan(specs: list[Any], options: Options, destination: Destination) -> 
     """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
     commits = None if options.overwrite else destination.recorded_commits()
     sources = find_sources(
-        specs, options.input_format, commits, options.cache, out=destination.location, owned=dataset_files
+        specs, options.input_format, commits, options.cache, out=destination.shown, owned=dataset_files
     )
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
     plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)

@@ -69,7 +69,7 @@ class StoreDestination(Destination):
         self.url = self._store.url
         # The same for every run with this URL, so that the next run removes what a killed one has left.
         super().__init__(staging_folder(cache) / hashlib.sha256(self.url.encode()).hexdigest()[:16])
-        self.location = self.url
+        self.shown = self.url
         self._staged = False
         self._run = secrets.token_hex(6)
         self._record: dict[str, Any] | None = None

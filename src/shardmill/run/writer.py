@@ -105,7 +105,7 @@ class Writer:
         self._refuse_too_large(batch)
         with self.checkpoints.step(final=batch.final):
             self._write(batch)
-        self.checkpoints.checkpoint()
+        self.checkpoints.keep()
 
     def _write(self, batch: Batch) -> None:
         streams = self._with_carried(batch) if batch.piece else batch.streams
@@ -159,7 +159,7 @@ class Writer:
         bad, read = totals["rejected"], totals["documents"] + totals["empty"] + totals["rejected"]
         most = max(_ALWAYS_ALLOWED, allowed * read) if isinstance(allowed, float) else allowed
         if self._last_reason and most is not None and bad > most:
-            listed = f"{self._destination.location}/{REJECTS}{PARTIAL}"
+            listed = f"{self._destination.shown}/{REJECTS}{PARTIAL}"
             raise SourceError(
                 f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows; the last: {self._last_reason}",
                 place=where,
@@ -181,7 +181,7 @@ class Writer:
         with self.checkpoints.step():
             for output in self._outputs:
                 output.finish(self._producer.splits)
-        self.checkpoints.checkpoint(now=True)
+        self.checkpoints.keep(now=True)
         self.checkpoints.extra_files = [self._sources]
         if self._rejects.length:
             written = self._rejects.finish(0)
