@@ -222,14 +222,14 @@ def _in_parts(source: str, out: str, parts: int, rolling: bool, **options: Any) 
     if not (Path(out) / "manifest.json").exists() or (Path(out) / ".parts" / "plan.json").exists():
         plan = plan_parts(source, out, parts=parts, **options)
         if rolling:
-            merge_by(_maker(plan), plan, "600MB")
+            merge_by(maker_in_this_process(plan), plan, "600MB")
             return
         for number in missing_parts(plan):
             make_part(out, number, memory="600MB")
     merge(out, memory="600MB")
 
 
-def _maker(plan: Any) -> Any:
+def maker_in_this_process(plan: Any, memory: str = "600MB") -> Any:
     """Makes parts when they are asked for, and pieces later, in this process: the n-th step is always the same."""
     from shardmill.cluster import make_part
     from shardmill.cluster.merged_parts import Maker
@@ -238,10 +238,9 @@ def _maker(plan: Any) -> Any:
     from shardmill.run import Progress
 
     class InThisProcess(Maker):
-        at_once = 1
-
         def __init__(self) -> None:
             self.waiting: list[int] = []
+            self.parts: list[int] = []
 
         def progress_of_run(self, outputs: Any, *, in_pieces: bool) -> Progress:
             return Progress()
@@ -249,11 +248,9 @@ def _maker(plan: Any) -> Any:
         def part(self, number: int) -> dict[str, Any] | None:
             found = checked_part(plan, number, None)
             if found is None:
-                make_part(plan.out, number, memory="600MB")
+                make_part(plan.out, number, memory=memory)
+                self.parts.append(number)
             return found
-
-        def all_parts(self) -> None:
-            return None
 
         def make_piece(self, number: int, size: int) -> None:
             self.waiting.append(number)
@@ -263,6 +260,9 @@ def _maker(plan: Any) -> Any:
             for number in made:
                 make_piece(plan.out, number)
             return made
+
+        def close(self) -> None:
+            pass
 
     return InThisProcess()
 

@@ -129,10 +129,6 @@ class _ByExecutor(Maker):
         self._whole, self._driver, self._progress = whole, driver, progress
         self._first: dict[str, Any] | None = None
 
-    @property
-    def at_once(self) -> int:  # type: ignore[override]
-        return self._driver.room()
-
     def progress_of_run(self, outputs: list[Output], *, in_pieces: bool) -> Progress:
         return hidden_progress(self._progress)
 
@@ -146,15 +142,15 @@ class _ByExecutor(Maker):
         self._driver.step(_TICK)
         return None
 
-    def all_parts(self) -> None:
-        return None
-
     def make_piece(self, number: int, size: int) -> None:
         self._driver.make_piece(number, size)
 
     def made_pieces(self, *, wait: bool = False) -> list[int]:
         self._driver.step(_TICK if wait else 0.0)
         return self._driver.new_pieces()
+
+    def close(self) -> None:
+        self._driver.close()
 
 
 class Driver:
@@ -207,8 +203,12 @@ class Driver:
             interrupted.kept = self._kept()
             raise interrupted from None
         finally:
-            self._progress.end()
-            self._executor.close()
+            self.close()
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._progress.end()
+        self._executor.close()
 
     def make_piece(self, number: int, size: int) -> None:
         """Have a piece made with so many bytes of tokens."""
@@ -248,6 +248,7 @@ class Driver:
         Raise the error of a part that cannot be made.
         """
         if not self._busy:
+            self._last_report = None
             return
         if self._last_report is None:
             self._executor.open()
@@ -265,10 +266,6 @@ class Driver:
                 f"no part has reported for {show_seconds(_STALLED)}",
                 hint="the nodes may be busy or out of reach",
             )
-
-    def room(self) -> int:
-        """Return how many more copies could be started now."""
-        return self._executor.room()
 
     def _start_copies(self) -> None:
         """Start as many copies as there is room for: first of parts that nobody makes, then of late ones."""

@@ -50,7 +50,7 @@ _USED = 1 << 30  # bytes of used parts that are removed together
 class Maker(ABC):
     """Makes the parts and pieces of a merge somewhere, or finds them made. No call waits for long."""
 
-    at_once: int
+    at_once = 1
     """Pieces that are written at a time."""
 
     @abstractmethod
@@ -61,9 +61,9 @@ class Maker(ABC):
     def part(self, number: int) -> dict[str, Any] | None:
         """Return the manifest of a part, checked; None after a moment if it is not there yet."""
 
-    @abstractmethod
     def all_parts(self) -> list[dict[str, Any]] | None:
         """Return the manifests of all parts, if they were all there when the merge began."""
+        return None
 
     @abstractmethod
     def make_piece(self, number: int, size: int) -> None:
@@ -72,6 +72,10 @@ class Maker(ABC):
     @abstractmethod
     def made_pieces(self, *, wait: bool = False) -> list[int]:
         """Let the work go on. Return the pieces that were made since the last call; `wait`: after a moment."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop what is still being made: with `--limit`, not all parts are needed."""
 
 
 def hidden_progress(shown: Progress) -> Progress:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -64,21 +65,13 @@ def merge(
     threads = workers or min(_AT_ONCE, 2 * usable_cpus(), by_memory)
     settle_allocator()
     if whole is None:
-        if done := merged_already(out):
-            return done
+        destination = open_destination(out)
+        if manifest := destination.manifest():
+            place_of(out).clear()  # leftovers of a kill in the last step
+            return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
-    with Threads(whole, threads, progress or Progress()) as maker:
+    with closing(Threads(whole, threads, progress or Progress())) as maker:
         return merge_by(maker, whole, memory)
-
-
-def merged_already(out: str) -> Result | None:
-    """Return the result if the dataset is complete and there is no plan any more."""
-    destination = open_destination(out)
-    manifest = destination.manifest()
-    if manifest is None:
-        return None
-    place_of(out).clear()  # leftovers of a kill in the last step
-    return Result(destination.shown, manifest, already=True)
 
 
 def merge_by(maker: Maker, whole: PartPlan, memory: int | str | None) -> Result:
@@ -90,6 +83,7 @@ def merge_by(maker: Maker, whole: PartPlan, memory: int | str | None) -> Result:
     outputs = open_outputs(plan, destination.folder)
     parts = MergedParts(whole, first, plan, outputs, maker)
     result = Run(parts, destination, outputs, maker.progress_of_run(outputs, in_pieces=parts.in_pieces)).go()
+    maker.close()
     whole.place.clear()
     return result
 
@@ -112,12 +106,10 @@ class Threads(Maker):
         self._pool, self._stopped = ThreadPoolExecutor(threads, "shardmill-piece"), threading.Event()
         self._running: dict[Future[bool], int] = {}
         self._copied: dict[int, int] = {}
+        self._lock = threading.Lock()
         self._last, self._stuck = time.monotonic(), False
 
-    def __enter__(self) -> Threads:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._stopped.set()  # each thread ends within a batch, unless the disk is stuck
         self._pool.shutdown(wait=not self._stuck, cancel_futures=True)
         self._progress.end()
@@ -155,11 +147,13 @@ class Threads(Maker):
         return [self._running.pop(piece) for piece in done]
 
     def _update(self, number: int, done: Done) -> None:
-        self._copied[number], self._last = done.bytes, time.monotonic()
-        self._progress.update(Done(bytes=sum(self._copied.values())))
+        with self._lock:
+            self._copied[number], self._last = done.bytes, time.monotonic()
+            self._progress.update(Done(bytes=sum(self._copied.values())))
 
 
 def _all_parts(whole: PartPlan) -> Iterator[dict[str, Any]]:
+    """Yield the manifests of all parts, checked."""
     first = None
     for part in whole.parts:
         manifest = checked_part(whole, part.number, first)

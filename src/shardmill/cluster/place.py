@@ -190,6 +190,8 @@ class FolderPlace(Place):
             (self._folder / name).unlink(missing_ok=True)
 
     def clear(self) -> None:
+        # The plan goes first: without it, a late copy knows that all is done.
+        self.delete([PLAN])
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -255,7 +257,6 @@ class StorePlace(Place):
 
     def clear(self) -> None:
         shutil.rmtree(self._own, ignore_errors=True)
-        # The plan goes first: without it, a late copy knows that all is done.
         names = sorted((name for name, _ in self._store.below(FOLDER)), key=lambda name: not name.endswith(PLAN))
         self._store.delete(names[:1])
         self._store.delete(names[1:])
