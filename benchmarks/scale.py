@@ -10,12 +10,12 @@ import heapq
 import itertools
 import json
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks import results
 from shardmill.cluster import driver
-from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.executors import Executor, PartReport, Task
 from shardmill.run.progress import Progress
 
 GB = 10**9
@@ -80,6 +80,9 @@ class SimulatedExecutor(Executor):
     def missing(self) -> list[int]:
         return [number for number in self._sizes if number not in self.published]
 
+    def look(self) -> Callable[[Task], bool]:
+        return lambda task: task.number in self.published
+
     def clock(self) -> float:
         return self.now
 
@@ -92,8 +95,8 @@ class SimulatedExecutor(Executor):
     def room(self) -> int:
         return sum(self._free.values())
 
-    def start(self, copy: int, number: int) -> None:
-        node = max(self._free, key=self._free.__getitem__)
+    def start(self, copy: int, task: Task) -> None:
+        number, node = task.number, max(self._free, key=self._free.__getitem__)
         self._free[node] -= 1
         self._running[copy] = _Running(number, node, self.now)
         self._later(0.0, "begin", copy)
@@ -171,7 +174,7 @@ def simulate(cluster: Cluster, text: float, part: float, seed: int = 0) -> Outco
     count = max(1, round(text / part))
     sizes = dict.fromkeys(range(count), int(text / count))
     executor = SimulatedExecutor(cluster, sizes, seed)
-    driver.Driver(sizes, executor.missing, executor, Progress(), executor.clock).run()
+    driver.Driver(sizes, executor.look, executor, Progress(), executor.clock).run()
     ideal = text / cluster.rate
     return Outcome(executor.now, ideal / (cluster.nodes * cluster.slots), executor.worked / ideal)
 
@@ -180,7 +183,7 @@ def replay(seconds: list[float], slots: int) -> float:
     """How long a run takes on one node whose parts take so many seconds."""
     sizes = dict.fromkeys(range(len(seconds)), GB)
     executor = SimulatedExecutor(Cluster(nodes=1, slots=slots, lost=0.0), sizes, seconds=seconds)
-    driver.Driver(sizes, executor.missing, executor, Progress(), executor.clock).run()
+    driver.Driver(sizes, executor.look, executor, Progress(), executor.clock).run()
     return executor.now
 
 

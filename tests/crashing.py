@@ -83,23 +83,27 @@ def crash_everywhere_in_store(
         raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
 
 
-def crash_parts(source: Path, out: Path, parts: int, *, every: int = 1, power: float = 0.0, **options: Any) -> int:
+def crash_parts(
+    source: Path, out: Path, parts: int, *, every: int = 1, power: float = 0.0, rolling: bool = False, **options: Any
+) -> int:
     """Kill plan, parts and merge at each `every`-th step, and again soon after; then let them come to their end.
 
+    `rolling`: the merge begins with the first part, and has the others made as it comes to them.
     Asserts that all ends have the bytes of one run, or with `keep_parts` of one that nobody disturbed; gives how many
     times it was killed.
     """
     with _Helper() as helper:
         assert helper.run(source, out / "alone", 0, 0.0, parts=parts * options.get("keep_parts", 0), **options) == 0
         expected = contents(out / "alone")
+        options = {"parts": parts, "rolling": rolling, **options}
         for step in range(1, _STEPS * every, every):
             folder = out / str(step)
-            code = helper.run(source, folder, step, power, parts=parts, **options)
+            code = helper.run(source, folder, step, power, **options)
             if code == 0:
                 return step // every
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
-            helper.run(source, folder, 3 + step % 11, power, parts=parts, **options)
-            assert helper.run(source, folder, 0, 0.0, parts=parts, **options) == 0, f"no end after step {step}"
+            helper.run(source, folder, 3 + step % 11, power, **options)
+            assert helper.run(source, folder, 0, 0.0, **options) == 0, f"no end after step {step}"
             assert contents(folder) == expected, f"other bytes after a death at step {step}"
             assert not (folder / ".parts").exists()
             shutil.rmtree(folder)
@@ -127,6 +131,7 @@ class _Helper:
         chunk: int = 1 << 16,
         cache: Path | None = None,
         parts: int = 0,
+        rolling: bool = False,
         **options: Any,
     ) -> int:
         """The exit code of a run that dies at `step`; 0: it came to its end. `parts`: made in so many, and merged."""
@@ -138,6 +143,7 @@ class _Helper:
             "chunk": chunk,
             "cache": str(cache) if cache else None,
             "parts": parts,
+            "rolling": rolling,
             "options": options,
         }
         assert self._process.stdin is not None
@@ -168,7 +174,15 @@ def _serve() -> None:
 
 
 def _die_at_a_step(
-    source: str, out: str, step: int, power: float, chunk: int, cache: str | None, parts: int, options: dict[str, Any]
+    source: str,
+    out: str,
+    step: int,
+    power: float,
+    chunk: int,
+    cache: str | None,
+    parts: int,
+    rolling: bool,
+    options: dict[str, Any],
 ) -> None:
     import shardmill
     from shardmill.run import budget, checkpoints, store_destination
@@ -195,18 +209,62 @@ def _die_at_a_step(
         else:
             _count_steps(files, count, synced, removing=bool(parts))
     if parts:
-        _in_parts(source, out, parts, **options)
+        _in_parts(source, out, parts, rolling, **options)
     else:
         shardmill.prepare(source, out, **{"memory": "600MB", **options})
 
 
-def _in_parts(source: str, out: str, parts: int, **options: Any) -> None:
-    from shardmill.cluster import make_part, merge, missing_parts, plan_parts
+def _in_parts(source: str, out: str, parts: int, rolling: bool, **options: Any) -> None:
+    from shardmill.cluster import make_part, merge, merged_parts, missing_parts, plan_parts
+    from shardmill.cluster.merging import merge_by
 
+    merged_parts.PIECE_BYTES = 1  # a piece for each file
     if not (Path(out) / "manifest.json").exists() or (Path(out) / ".parts" / "plan.json").exists():
-        for number in missing_parts(plan_parts(source, out, parts=parts, **options)):
+        plan = plan_parts(source, out, parts=parts, **options)
+        if rolling:
+            merge_by(maker_in_this_process(plan), plan, "600MB")
+            return
+        for number in missing_parts(plan):
             make_part(out, number, memory="600MB")
     merge(out, memory="600MB")
+
+
+def maker_in_this_process(plan: Any, memory: str = "600MB") -> Any:
+    """Makes parts when they are asked for, and pieces later, in this process: the n-th step is always the same."""
+    from shardmill.cluster import make_part
+    from shardmill.cluster.merged_parts import Maker
+    from shardmill.cluster.merging import checked_part
+    from shardmill.cluster.pieces import make_piece
+    from shardmill.run import Progress
+
+    class InThisProcess(Maker):
+        def __init__(self) -> None:
+            self.waiting: list[int] = []
+            self.parts: list[int] = []
+
+        def progress_of_run(self, outputs: Any, *, in_pieces: bool) -> Progress:
+            return Progress()
+
+        def part(self, number: int) -> dict[str, Any] | None:
+            found = checked_part(plan, number, None)
+            if found is None:
+                make_part(plan.out, number, memory=memory)
+                self.parts.append(number)
+            return found
+
+        def make_piece(self, number: int, size: int) -> None:
+            self.waiting.append(number)
+
+        def made_pieces(self, *, wait: bool = False) -> list[int]:
+            made, self.waiting = self.waiting[:1], self.waiting[1:]
+            for number in made:
+                make_piece(plan.out, number)
+            return made
+
+        def close(self) -> None:
+            pass
+
+    return InThisProcess()
 
 
 def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool) -> None:

@@ -214,7 +214,7 @@ import select
 import time
 from collections.abc import Iterable
 
-from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.executors import Executor, PartReport, Task
 from shardmill.cluster.part_process import PartProcess
 
 
@@ -232,10 +232,10 @@ class ToyExecutor(Executor):
     def room(self) -> int:
         return int(self._running is None)
 
-    def start(self, copy: int, number: int) -> None:
+    def start(self, copy: int, task: Task) -> None:
         process = PartProcess(self._out, self._memory, self._workers, "toy")
         self._running = copy, process
-        process.make(self.kind, number)
+        process.make(task)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
         if self._running is None:

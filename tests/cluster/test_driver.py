@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.scale import Cluster, SimulatedExecutor
 from shardmill.cluster import driver
-from shardmill.cluster.executors import EXECUTORS, Executor, PartReport, make_executor
+from shardmill.cluster.executors import EXECUTORS, Executor, PartReport, Task, make_executor
 from shardmill.cluster.ray_executor import default_workers
 from shardmill.errors import BudgetError, Interrupted, OutputError, ShardmillError, SourceError, UsageError
 from shardmill.run.progress import Done, Progress
@@ -36,12 +36,13 @@ class Troubled(SimulatedExecutor):
         self.opened = False
         self.most = 0
 
-    def start(self, copy: int, number: int) -> None:
+    def start(self, copy: int, task: Task) -> None:
+        number = task.number
         self.started.append(number)
         what = self._happens[number].pop(0) if self._happens.get(number) else 1.0
         seconds = 10.0 * what if isinstance(what, float) else 10.0
         self._seconds = {number: seconds if seconds < math.inf else 1e9}
-        super().start(copy, number)
+        super().start(copy, task)
         self.most = max(self.most, len(self._running))
         if isinstance(what, PartReport):
             self._ends[copy] = what
@@ -83,7 +84,7 @@ class Seen(Progress):
 
 def drive(executor: Troubled, progress: Progress | None = None) -> driver.Driver:
     sizes = dict(executor._sizes)
-    one = driver.Driver(sizes, executor.missing, executor, progress or Progress(), executor.clock)
+    one = driver.Driver(sizes, executor.look, executor, progress or Progress(), executor.clock)
     one.run()
     return one
 
@@ -181,11 +182,11 @@ def test_a_silent_copy_that_has_published_its_part_counts() -> None:
     executor = Troubled(3, {0: ["frozen"]})
     sizes, asked = dict(executor._sizes), []
 
-    def missing() -> list[int]:
+    def look() -> Callable[[Task], bool]:
         asked.append(1)
-        return [number for number in executor.missing() if number != 0 or len(asked) < 3]
+        return lambda task: task.number in executor.published or (task.number == 0 and len(asked) > 1)
 
-    driver.Driver(sizes, missing, executor, Progress(), executor.clock).run()
+    driver.Driver(sizes, look, executor, Progress(), executor.clock).run()
     assert executor.started.count(0) == 1 and executor.stopped == [0]
 
 
@@ -247,7 +248,7 @@ def test_progress_is_gathered_from_all_copies() -> None:
 
 def test_the_memory_that_is_shown_is_that_of_the_fullest_node() -> None:
     copies = {
-        i: driver._Copy(i, report=PartReport("running", node, memory=memory, limit=100))
+        i: driver._Copy(Task("part", i), report=PartReport("running", node, memory=memory, limit=100))
         for i, (node, memory) in enumerate([("a", 10), ("b", 30), ("a", 25), ("c", 34)])
     }
     gathered = driver.Gathered(copies)

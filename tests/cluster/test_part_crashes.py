@@ -11,6 +11,7 @@ from tests.crashing import crash_parts
 
 
 @pytest.mark.timeout(3600)
+@pytest.mark.parametrize("rolling", [False, True])
 @pytest.mark.parametrize(
     ("every", "power", "format", "keep"),
     [
@@ -25,10 +26,10 @@ from tests.crashing import crash_parts
     ],
 )
 def test_killed_at_any_step_they_come_to_the_same_bytes(
-    tmp_path: Path, every: int, power: float, format: str, keep: bool
+    tmp_path: Path, every: int, power: float, format: str, keep: bool, rolling: bool
 ) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(60, seed=9))
     kept = {"keep_parts": True} if keep else {}
-    kills = crash_parts(source, tmp_path / "out", 2, every=every, power=power, format=format, val=0.1,
-                        shard_tokens=4_000, **kept)  # fmt: skip
+    kills = crash_parts(source, tmp_path / "out", 3, every=every, power=power, format=format, val=0.1,
+                        shard_tokens=4_000, rolling=rolling, **kept)  # fmt: skip
     assert kills > 1

@@ -15,7 +15,7 @@ from tests.corpus import contents, documents, write_jsonl
 from tests.object_store import Bucket, bucket, s3_server  # noqa: F401 - fixtures
 
 OPTIONS: dict[str, Any] = {"val": 0.1, "format": "shards", "shard_tokens": 20_000}
-MEMORY = "2GB"
+MEMORY = "8GB"  # more than the tests' own process holds already
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_
 from shardmill.options import FORMATS
 from tests.corpus import contents, documents
 
-MEMORY = "2GB"  # more than the tests' own process holds already
+MEMORY = "8GB"  # more than the tests' own process holds already
 BAD = ['{"text": 1}', '{"other": "x"}', "{", '{"text": null}', "[]", '{"text": "\\ud800"}', ""]
 
 

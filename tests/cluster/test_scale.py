@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.scale import GB, Cluster, paper, replay, simulate
 from shardmill.cluster import driver
-from shardmill.cluster.executors import PartReport
+from shardmill.cluster.executors import PartReport, Task
 from shardmill.cluster.local_executor import LocalExecutor
 from shardmill.run.progress import Progress
 
@@ -60,9 +60,9 @@ class Watched(LocalExecutor):
         self._free = [self.began] * parallel
         self._begun: dict[int, tuple[int, float]] = {}
 
-    def start(self, copy: int, number: int) -> None:
-        self._begun[copy] = number, self._free.pop(0)
-        super().start(copy, number)
+    def start(self, copy: int, task: Task) -> None:
+        self._begun[copy] = task.number, self._free.pop(0)
+        super().start(copy, task)
 
     def reports(self, seconds: float) -> Iterator[tuple[int, PartReport]]:
         for copy, report in super().reports(seconds):
@@ -81,10 +81,8 @@ def test_a_real_run_takes_as_long_as_the_simulation_of_its_parts(tmp_path: Path)
     source = write_jsonl(tmp_path / "web.jsonl", documents(500))
     plan = plan_parts(source, tmp_path / "out", parts=7)
     executor = Watched(str(tmp_path / "out"), memory=500_000_000, workers=1, parallel=2)
-    driver.Driver(
-        {part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), executor, Progress()
-    ).run()
-    executor.close()
+    sizes = {part.number: part.bytes for part in plan.parts}
+    driver.Driver(sizes, lambda: lambda task: task.number not in missing_parts(plan), executor, Progress()).run()
     # Both are sums of the same seconds, so the speed of the machine does not matter.
     real = executor.ended - executor.began
     assert replay([executor.seconds[number] for number in range(7)], 2) == pytest.approx(real, rel=1e-6)

@@ -1,6 +1,6 @@
-"""Makes all parts of a plan with an executor: starts what is missing, and restarts what is lost.
+"""Makes a dataset in parts with an executor: starts what is missing, restarts what is lost, and merges meanwhile.
 
-The driver holds no state that matters: only published parts count, so it can be killed and restarted at any moment.
+The driver holds no state that matters: only what is published counts, so it can be killed and restarted at any moment.
 """
 
 from __future__ import annotations
@@ -10,20 +10,21 @@ import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from shardmill.cluster.executors import Executor, PartReport, make_executor
-from shardmill.cluster.layout import Layout
-from shardmill.cluster.merging import merge_by
-from shardmill.cluster.pieces import UnusedParts, missing_pieces
-from shardmill.cluster.place import place_of
-from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
+from shardmill.cluster.executors import Executor, PartReport, Task, make_executor
+from shardmill.cluster.layout import piece_name
+from shardmill.cluster.merged_parts import Maker, hidden_progress
+from shardmill.cluster.merging import checked_part, merge_by
+from shardmill.cluster.place import part_name, place_of
+from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
-from shardmill.run import Done, Progress, Result, open_destination
+from shardmill.run import Done, Progress, Result, open_destination, settle_allocator
+from shardmill.shards import Output
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
 
@@ -43,9 +44,9 @@ _TICK = 1.0
 
 @dataclass
 class _Copy:
-    """A part that is being made."""
+    """A part or piece that is being made."""
 
-    number: int
+    task: Task
     started: float | None = None
     last_report: float = 0.0
     report: PartReport = field(default_factory=lambda: PartReport("running"))
@@ -106,77 +107,93 @@ def prepare_in_parts(
     if complete and not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
         place_of(out).clear()  # leftovers of a kill in the last step
         return Result(open_destination(out).shown, manifest, already=True)
+    settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
-    sizes = {part.number: part.bytes for part in plan.parts}
-    driver = Driver(sizes, partial(missing_parts, plan), runs, progress)
-    try:
-        driver.run()
-        runs.open()
-        result = merge_by(partial(make_pieces, runs), runs.room(), out, memory, progress)
-    finally:
-        runs.close()
+    driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: _published(plan), runs, progress)
+    with driver.running():
+        result = merge_by(_ByExecutor(plan, driver, progress), plan, memory)
     most = max(driver.peak_memory, result.peak_memory)
     return replace(result, seconds=time.monotonic() - started, peak_memory=most)
 
 
-def make_pieces(executor: Executor, plan: PartPlan, layout: Layout, progress: Progress) -> None:
-    """Have an executor make all pieces of the final files that are missing."""
-    missing = partial(missing_pieces, plan.place, layout)
-    parts = UnusedParts(plan, layout, missing())
-    progress.end()  # that of the layout
-    executor.kind = "piece"
-    try:
-        Driver(layout.sizes(), missing, executor, progress, finished=parts.remove).run()
-    finally:
-        executor.close()
+def _published(plan: PartPlan) -> Callable[[Task], bool]:
+    """Return a function that tells whether a part or piece is published by now."""
+    names, name_of = plan.place.published(), {"part": part_name, "piece": piece_name}
+    return lambda task: name_of[task.kind](task.number) in names
+
+
+class _ByExecutor(Maker):
+    """Has parts and pieces made by an executor."""
+
+    def __init__(self, whole: PartPlan, driver: Driver, progress: Progress) -> None:
+        self._whole, self._driver, self._progress = whole, driver, progress
+        self._first: dict[str, Any] | None = None
+
+    def progress_of_run(self, outputs: list[Output], *, in_pieces: bool) -> Progress:
+        return hidden_progress(self._progress)
+
+    def part(self, number: int) -> dict[str, Any] | None:
+        if self._driver.has_part(number):
+            manifest = checked_part(self._whole, number, self._first)
+            if manifest is not None:
+                self._first = self._first or manifest
+                return manifest
+            self._driver.make_part_again(number)
+        self._driver.step(_TICK)
+        return None
+
+    def make_piece(self, number: int, size: int) -> None:
+        self._driver.make_piece(number, size)
+
+    def made_pieces(self, *, wait: bool = False) -> list[int]:
+        self._driver.step(_TICK if wait else 0.0)
+        return self._driver.new_pieces()
+
+    def close(self) -> None:
+        self._driver.close()
 
 
 class Driver:
-    """Makes numbered parts or pieces: `run` is called once."""
+    """Has parts and pieces made by an executor, as `step` is called."""
 
     def __init__(
         self,
-        sizes: Mapping[int, int],
-        missing: Callable[[], list[int]],
+        parts: Mapping[int, int],
+        published: Callable[[], Callable[[Task], bool]],
         executor: Executor,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
-        *,
-        finished: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """`sizes`: bytes of each part by its number. `missing`: lists those that are not published yet.
-
-        `finished` is called with the number of each part that gets published.
-        """
-        self._what, self._finished = executor.kind, finished
-        self._bytes, self._missing = sizes, missing
-        self._executor, self._progress, self._clock = executor, progress, clock
-        self._waiting: collections.deque[int] = collections.deque()
+        """`parts`: the bytes of each part by its number. `published`: looks up what is there, and returns a test."""
+        self._sizes = {Task("part", number): size for number, size in parts.items()}
+        self._published, self._executor, self._progress, self._clock = published, executor, progress, clock
+        there = published()
+        self._finished = {task for task in self._sizes if there(task)}
+        self._waiting = collections.deque(task for task in self._sizes if task not in self._finished)
+        self._waiting_pieces: collections.deque[Task] = collections.deque()
+        """They come before parts that wait, because they free disk space."""
+        self._known = collections.Counter(task.kind for task in self._sizes)
+        self._done_count = collections.Counter(task.kind for task in self._finished)
         self._copies: dict[int, _Copy] = {}
         self._names = itertools.count()
-        self._starts: collections.Counter[int] = collections.Counter()
-        self._failures: collections.Counter[tuple[int, str]] = collections.Counter()
-        self._pace: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
-        self._finished_count = 0
+        self._starts: collections.Counter[Task] = collections.Counter()
+        self._failures: collections.Counter[tuple[Task, str]] = collections.Counter()
+        self._pace: dict[str, collections.deque[float]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=_REMEMBERED)
+        )
+        self._new_pieces: list[int] = []
         self._restarts = 0
-        self._sum = self._shown = Done()
+        self._sum = self._shown = Done(bytes=sum(self._sizes[task] for task in self._finished))
+        self._last_report: float | None = None
         self.peak_memory = 0
         """The most memory that one part's process held."""
 
-    def run(self) -> None:
-        """Make all parts that are missing. Raise the error of a part that cannot be made."""
-        missing = self._missing()
-        published = sum(self._bytes.values()) - sum(self._bytes[number] for number in missing)
-        self._finished_count, self._sum = len(self._bytes) - len(missing), Done(bytes=published)
-        if not missing:
-            return
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Show progress; at the end stop everything. Errors say what is kept."""
         try:
-            self._executor.open()
-            self._progress.begin(sum(self._bytes.values()), self._sum, Gathered(self._copies))
-            # In a loop: somebody may have removed a part meanwhile.
-            while missing := self._missing():
-                self._waiting.extend(missing)
-                self._run_waiting()
+            self._progress.begin(sum(self._sizes.values()), self._sum, Gathered(self._copies))
+            yield
         except ShardmillError as error:
             error.kept = error.kept or self._kept()
             raise
@@ -186,46 +203,93 @@ class Driver:
             interrupted.kept = self._kept()
             raise interrupted from None
         finally:
-            self._progress.end()
+            self.close()
 
-    def _run_waiting(self) -> None:
-        last_report = self._clock()
-        while self._waiting or self._copies:
-            self._start_copies()
-            for name, report in self._executor.reports(_TICK):
-                last_report = self._clock()
-                self._process_report(name, report, last_report)
-            self._drop_silent(self._clock())
-            if (done := self._done()) != self._shown:
-                self._shown = done
-                self._progress.update(done)
-            if self._clock() - last_report > _STALLED:
-                raise ShardmillError(
-                    f"no part has reported for {show_seconds(_STALLED)}",
-                    hint="the nodes may be busy or out of reach",
-                )
+    def close(self) -> None:
+        """Stop everything."""
+        self._progress.end()
+        self._executor.close()
+
+    def make_piece(self, number: int, size: int) -> None:
+        """Have a piece made with so many bytes of tokens."""
+        task = Task("piece", number)
+        self._sizes[task] = size
+        self._known["piece"] += 1
+        self._waiting_pieces.append(task)
+
+    def make_part_again(self, number: int) -> None:
+        """Have a part made that was there, and that somebody has removed."""
+        task = Task("part", number)
+        self._finished.remove(task)
+        self._done_count["part"] -= 1
+        self._waiting.appendleft(task)
+
+    def has_part(self, number: int) -> bool:
+        return Task("part", number) in self._finished
+
+    def new_pieces(self) -> list[int]:
+        """Return the pieces that were finished since the last call."""
+        new, self._new_pieces = self._new_pieces, []
+        return new
+
+    def run(self) -> None:
+        """Make everything that is missing."""
+        with self.running():
+            while self._busy:
+                self.step(_TICK)
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._waiting or self._waiting_pieces or self._copies)
+
+    def step(self, seconds: float) -> None:
+        """Start copies, and process reports, for which it waits up to `seconds`.
+
+        Raise the error of a part that cannot be made.
+        """
+        if not self._busy:
+            self._last_report = None
+            return
+        if self._last_report is None:
+            self._executor.open()
+            self._last_report = self._clock()
+        self._start_copies()
+        for name, report in self._executor.reports(seconds):
+            self._last_report = self._clock()
+            self._process_report(name, report, self._last_report)
+        self._drop_silent(self._clock())
+        if (done := self._done()) != self._shown:
+            self._shown = done
+            self._progress.update(done)
+        if self._clock() - self._last_report > _STALLED:
+            raise ShardmillError(
+                f"no part has reported for {show_seconds(_STALLED)}",
+                hint="the nodes may be busy or out of reach",
+            )
 
     def _start_copies(self) -> None:
         """Start as many copies as there is room for: first of parts that nobody makes, then of late ones."""
         for _ in range(self._executor.room()):
-            number = self._waiting.popleft() if self._waiting else self._most_overdue(self._clock())
-            if number is None:
+            queue = self._waiting_pieces or self._waiting
+            task = queue.popleft() if queue else self._most_overdue(self._clock())
+            if task is None:
                 return
             name = next(self._names)
-            self._copies[name] = _Copy(number)
-            self._starts[number] += 1
-            self._executor.start(name, number)
+            self._copies[name] = _Copy(task)
+            self._starts[task] += 1
+            self._executor.start(name, task)
 
-    def _most_overdue(self, now: float) -> int | None:
-        """Return the most overdue part that has only one copy, or None."""
-        if len(self._pace) < _MEASURED:
-            return None
-        alone = collections.Counter(copy.number for copy in self._copies.values())
-        pace = statistics.median(self._pace)
+    def _most_overdue(self, now: float) -> Task | None:
+        """Return the most overdue task that has only one copy, or None."""
+        alone = collections.Counter(copy.task for copy in self._copies.values())
+        pace = {kind: statistics.median(paces) for kind, paces in self._pace.items() if len(paces) >= _MEASURED}
         overdue = {
-            copy.number: now - copy.started - (_LATE * pace * self._bytes[copy.number] + _GRACE)
+            copy.task: now - copy.started - (_LATE * pace[copy.task.kind] * self._sizes[copy.task] + _GRACE)
             for copy in self._copies.values()
-            if copy.started is not None and alone[copy.number] == 1 and self._starts[copy.number] < _STARTS
+            if copy.started is not None
+            and copy.task.kind in pace
+            and alone[copy.task] == 1
+            and self._starts[copy.task] < _STARTS
         }
         latest = max(overdue, key=overdue.__getitem__, default=None)
         if latest is None or overdue[latest] <= 0:
@@ -245,49 +309,52 @@ class Driver:
             return
         del self._copies[name]
         if report.kind == "done":
-            self._pace.append((now - copy.started) / max(1, self._bytes[copy.number]))
+            self._pace[copy.task.kind].append((now - copy.started) / max(1, self._sizes[copy.task]))
             self._finish(copy)
         elif report.error is not None:
-            self._count_failure(copy.number, report, report.error)
+            self._count_failure(copy.task, report, report.error)
             self._start_again(copy, str(report.error))
         else:
             self._start_again(copy, report.why)
 
     def _finish(self, copy: _Copy) -> None:
-        """Count a part that is published, and stop other copies of it."""
-        self._finished_count += 1
-        self._finished(copy.number)
+        """Count what is published, and stop other copies of it."""
+        self._finished.add(copy.task)
+        self._done_count[copy.task.kind] += 1
+        for name in [name for name, other in self._copies.items() if other.task == copy.task]:
+            del self._copies[name]
+            self._executor.stop(name)
+        if copy.task.kind == "piece":
+            self._new_pieces.append(copy.task.number)
+            return
         done = copy.report.done
         self._sum = Done(
-            self._sum.bytes + self._bytes[copy.number],
+            self._sum.bytes + self._sizes[copy.task],
             self._sum.documents + done.documents,
             self._sum.tokens + done.tokens,
             self._sum.rejected + done.rejected,
             retries=self._sum.retries + done.retries,
         )
-        for name in [name for name, other in self._copies.items() if other.number == copy.number]:
-            del self._copies[name]
-            self._executor.stop(name)
 
-    def _count_failure(self, number: int, report: PartReport, error: ShardmillError) -> None:
+    def _count_failure(self, task: Task, report: PartReport, error: ShardmillError) -> None:
         """Raise the error if retrying cannot help, or did not."""
-        self._failures[number, error.message] += 1
-        if isinstance(error, (UsageError, SourceError)) or self._failures[number, error.message] >= _SAME:
-            where = f"{self._what} {number}" + (f", on {report.node}" if report.node else "")
+        self._failures[task, error.message] += 1
+        if isinstance(error, (UsageError, SourceError)) or self._failures[task, error.message] >= _SAME:
+            where = f"{task}, on {report.node}" if report.node else str(task)
             error.place = f"{error.place} ({where})" if error.place else where
             error.kept = self._kept()
             raise error
 
     def _start_again(self, copy: _Copy, why: str) -> None:
-        if any(other.number == copy.number for other in self._copies.values()):
+        if any(other.task == copy.task for other in self._copies.values()):
             return
-        if self._starts[copy.number] >= _STARTS:
+        if self._starts[copy.task] >= _STARTS:
             raise ShardmillError(
-                f"{self._what} {copy.number} was started {_STARTS} times, and never came to its end",
+                f"{copy.task} was started {_STARTS} times, and never came to its end",
                 place=f"on {copy.report.node}: {why}" if copy.report.node else why,
             )
         self._restarts += 1
-        self._waiting.appendleft(copy.number)
+        (self._waiting_pieces if copy.task.kind == "piece" else self._waiting).appendleft(copy.task)
 
     def _drop_silent(self, now: float) -> None:
         """Give up copies that have been silent for too long, unless they have published their part."""
@@ -296,27 +363,27 @@ class Driver:
         ]
         if not silent:
             return
-        missing = set(self._missing())
+        there = self._published()
         for name in silent:
             if name not in self._copies:
                 continue  # stopped as the second copy of a part that is published
             copy = self._copies.pop(name)
             self._executor.stop(name)
-            if copy.number in missing:
-                self._start_again(copy, f"it has not reported for {show_seconds(_SILENT)}")
-            else:
+            if there(copy.task):
                 self._finish(copy)
+            else:
+                self._start_again(copy, f"it has not reported for {show_seconds(_SILENT)}")
 
     def _done(self) -> Done:
         """Return the progress of all parts together."""
-        furthest: dict[int, Done] = {}
+        furthest: dict[Task, Done] = {}
         for copy in self._copies.values():
             done = copy.report.done
-            if copy.number not in furthest or done.bytes > furthest[copy.number].bytes:
-                furthest[copy.number] = done
+            if copy.task.kind == "part" and done.bytes >= furthest.get(copy.task, done).bytes:
+                furthest[copy.task] = done
         running = furthest.values()
         return Done(
-            self._sum.bytes + sum(min(done.bytes, self._bytes[number]) for number, done in furthest.items()),
+            self._sum.bytes + sum(min(done.bytes, self._sizes[task]) for task, done in furthest.items()),
             self._sum.documents + sum(done.documents for done in running),
             self._sum.tokens + sum(done.tokens for done in running),
             self._sum.rejected + sum(done.rejected for done in running),
@@ -324,12 +391,15 @@ class Driver:
             parts=self._parts_shown(),
         )
 
+    def _counts(self, kind: str) -> str:
+        """Return how many parts or pieces are done, as a phrase."""
+        return f"{self._done_count[kind]:,} of {self._known[kind]:,} {kind}s"
+
     def _parts_shown(self) -> str:
         running = sum(copy.started is not None for copy in self._copies.values())
         restarts = f", {self._restarts} started again" if self._restarts else ""
-        return f"{self._finished_count:,} of {len(self._bytes):,} {self._what}s, {running:,} running{restarts}"
+        kind = "part" if self._done_count["part"] < self._known["part"] else "piece"
+        return f"{self._counts(kind)}, {running:,} running{restarts}"
 
     def _kept(self) -> str:
-        return (
-            f"{self._finished_count:,} of {len(self._bytes):,} {self._what}s are done; the same command resumes the run"
-        )
+        return f"{self._counts('part')} are done; the same command resumes the run"

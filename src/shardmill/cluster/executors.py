@@ -12,16 +12,27 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardmill import errors
 from shardmill.errors import ShardmillError, UsageError
 from shardmill.run import Done
 
 
+class Task(NamedTuple):
+    """What an executor makes."""
+
+    kind: str
+    """A `part`, or a `piece` of the final files."""
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.number}"
+
+
 @dataclass(frozen=True)
 class PartReport:
-    """The state of one copy of a part."""
+    """The state of one copy of a task."""
 
     kind: str
     """`running` at its start and every second or two, then `done`, `failed` (with an error) or `lost`."""
@@ -61,10 +72,7 @@ def _fields_of(error: ShardmillError) -> dict[str, str | None]:
 
 
 class Executor(ABC):
-    """Runs copies of parts, each in a process of its own. One thread calls it, and no call waits for a copy."""
-
-    kind: str = "part"
-    """What `start` makes: a `part`, or a `piece` of the final files."""
+    """Runs copies of tasks, each in a process of its own. One thread calls it, and no call waits for a copy."""
 
     def __init__(self, out: str, memory: int | None, workers: int | None) -> None:
         """`memory` and `workers`: of one part; None: chosen by its node."""
@@ -79,8 +87,8 @@ class Executor(ABC):
         """Return how many more copies can be started now. It changes with the cluster, and may be negative."""
 
     @abstractmethod
-    def start(self, copy: int, number: int) -> None:
-        """Start to make the part or piece `number`. `copy` identifies this attempt and is used once."""
+    def start(self, copy: int, task: Task) -> None:
+        """Start to make a part or a piece. `copy` identifies this attempt and is used once."""
 
     @abstractmethod
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:

@@ -1,17 +1,15 @@
 """Divides the final files into pieces that any machine can write by itself.
 
-A merge first goes through the rows of all parts without their tokens, and notes its position where a file begins. A
-piece continues from such a position as the merge would, and writes only its own files.
+A merge goes through the rows of all parts without their tokens, and notes its position where a file begins. A piece
+continues from such a position as the merge would, and writes only its own files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
-
-import numpy as np
 
 from shardmill.cluster.part_files import RowSettings
 from shardmill.cluster.place import Place
@@ -19,9 +17,6 @@ from shardmill.errors import OutputError
 from shardmill.run import Writer
 from shardmill.shards import Output
 
-PIECES = "pieces.json"
-PIECE_BYTES = 1 << 27
-"""The least bytes of tokens in a piece: one shard of the usual size. More if there would be too many pieces."""
 _END = 1 << 62
 
 
@@ -46,58 +41,74 @@ class FilePiece:
 
 
 @dataclass(frozen=True)
-class Layout:
-    """All pieces, and what a process needs to write them."""
+class PieceOrder:
+    """What a process needs to write a piece, as it is stored for all machines."""
 
     settings: RowSettings
     fingerprint: str
     """That of the plan."""
-    orders: list[dict[str, Any]]
-    """The arguments of `open_output`, for each output."""
-    pieces: list[FilePiece]
+    output: dict[str, Any]
+    """The arguments of `open_output`."""
+    piece: FilePiece
 
-    def sizes(self) -> dict[int, int]:
-        """Return the bytes of tokens in each piece, by its number."""
-        width = np.dtype(self.orders[0]["dtype"]).itemsize
-        return {number: width * piece.tokens for number, piece in enumerate(self.pieces)}
+    def store(self, place: Place, number: int) -> None:
+        place.create(_order_name(number), json.dumps(asdict(self)).encode())
 
-    def json(self) -> str:
-        return json.dumps(asdict(self))
+    @classmethod
+    def read(cls, place: Place, number: int) -> PieceOrder | None:
+        """Return the order for the piece of this number, or None if the dataset is complete and nothing is left."""
+        data = place.read(_order_name(number))
+        if data is None:
+            return None
+        try:
+            stored = json.loads(data)
+            settings, piece = RowSettings(**stored.pop("settings")), FilePiece(**stored.pop("piece"))
+            return cls(settings, piece=piece, **stored)
+        except (ValueError, KeyError, TypeError) as why:
+            raise OutputError(
+                "the order for a piece cannot be read", place=f"{place.out}: {_order_name(number)}"
+            ) from why
+
+
+def _order_name(number: int) -> str:
+    return f"pieces/{number:05}.json"
 
 
 def piece_name(number: int) -> str:
     return f"piece-{number:05}"
 
 
-def read_layout(place: Place) -> Layout | None:
-    """Return the layout that a merge has written, or None."""
-    data = place.read(PIECES)
-    if data is None:
-        return None
-    try:
-        stored = json.loads(data)
-        settings, pieces = RowSettings(**stored.pop("settings")), [FilePiece(**piece) for piece in stored.pop("pieces")]
-        return Layout(settings, pieces=pieces, **stored)
-    except (ValueError, KeyError, TypeError) as why:
-        raise OutputError("the list of pieces cannot be read", place=f"{place.out}: {PIECES}") from why
+def is_piece(name: str) -> bool:
+    return name.startswith("piece-")
 
 
 class Pieces:
     """Finds the pieces during a merge that writes nothing."""
 
-    def __init__(self, outputs: Sequence[Output], size: int) -> None:
+    def __init__(self, outputs: Sequence[Output], size: int, saved: dict[str, Any] | None = None) -> None:
+        """`size`: the least bytes of tokens in a piece. `saved`: what `state` has returned, to continue from there."""
         self._outputs, self._size = outputs, size
-        self._done: list[FilePiece] = []
-        self._open: dict[tuple[int, str], FilePiece] = {}
+        stored = {name: [FilePiece(**piece) for piece in (saved or {}).get(name, ())] for name in ("open", "held")}
+        self._open = {(piece.output, piece.split): piece for piece in stored["open"]}
+        # Ended, and not given out before the next one has ended: `--tail` may join the last file to the one before.
+        self._held = {(piece.output, piece.split): piece for piece in stored["held"]}
+
+    def state(self) -> dict[str, Any]:
+        return {"open": list(map(asdict, self._open.values())), "held": list(map(asdict, self._held.values()))}
+
+    def first_part(self, splits: Sequence[str]) -> int:
+        """Return the first part that a piece of these splits will need which is not given out yet."""
+        waiting = [piece for piece in (*self._open.values(), *self._held.values()) if piece.split in splits]
+        return min((piece.parts[0] for piece in waiting), default=_END)
 
     def before(self, writer: Writer) -> None:
         """Note the position: a batch is about to be written."""
-        self._merge_position = dict(writer.state.merge)
+        self._merge_position = {name: at for name, at in writer.state.merge.items() if isinstance(at, int)}
         self._tokens = [{split: count["tokens"] for split, count in counts.items()} for counts in writer.state.counts]
         self._positions = [output.position() for output in self._outputs]
 
-    def after(self, writer: Writer) -> None:
-        """Begin and end pieces: the batch was written."""
+    def after(self, writer: Writer) -> Iterator[FilePiece]:
+        """Begin and end pieces: the batch was written. Yield those that can be made now."""
         for i, output in enumerate(self._outputs):
             for split, (index, *_) in output.position().items():
                 tokens = writer.state.counts[i][split]["tokens"]
@@ -107,21 +118,24 @@ class Pieces:
                 piece = self._open.get((i, split)) or self._begin(i, split, before)
                 piece.parts[1] = self._merge_position.get("part", 0)
                 if index > before and (tokens - piece.tokens) * output.dtype.itemsize >= self._size:
-                    self._end(piece, index, tokens)
+                    if (i, split) in self._held:
+                        yield self._held[i, split]
+                    self._held[i, split] = _ended(piece, index, tokens)
                     self._begin(i, split, index)
 
-    def found(self, writer: Writer) -> list[FilePiece]:
-        """Return all pieces, after the last batch. Those of val come first, because they need every part."""
-        for (i, split), piece in list(self._open.items()):
+    def rest(self, writer: Writer) -> Iterator[FilePiece]:
+        """Yield the last pieces, after the last batch."""
+        for (i, split), piece in self._open.items():
             tokens = writer.state.counts[i][split]["tokens"]
-            full = self._outputs[i].position()[split][0] > piece.first
-            before = [one for one in self._done if (one.output, one.split) == (i, split)]
-            if full or not before:
-                self._end(piece, _END, tokens)
-            else:  # a last file that is not full belongs to the piece before: `--tail` may join them
-                before[-1].stop, before[-1].parts[1] = _END, piece.parts[1]
-                before[-1].tokens += tokens - piece.tokens
-        return sorted(self._done, key=lambda piece: (piece.split != "val", piece.parts, piece.output, piece.first))
+            full, held = self._outputs[i].position()[split][0] > piece.first, self._held.get((i, split))
+            if held is not None and not full:  # a last file that is not full belongs to the piece before
+                held.stop, held.parts[1], held.tokens = _END, piece.parts[1], held.tokens + tokens - piece.tokens
+                yield held
+                continue
+            if held is not None:
+                yield held
+            yield _ended(piece, _END, tokens)
+        self._open, self._held = {}, {}
 
     def _begin(self, output: int, split: str, first: int) -> FilePiece:
         part, tokens = self._merge_position.get("part", 0), self._tokens[output]
@@ -132,6 +146,7 @@ class Pieces:
         self._open[output, split] = piece
         return piece
 
-    def _end(self, piece: FilePiece, stop: int, tokens: int) -> None:
-        piece.stop, piece.tokens = stop, tokens - piece.tokens
-        self._done.append(piece)
+
+def _ended(piece: FilePiece, stop: int, tokens: int) -> FilePiece:
+    piece.stop, piece.tokens = stop, tokens - piece.tokens
+    return piece

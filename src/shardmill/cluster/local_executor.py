@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterable
 
-from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.executors import Executor, PartReport, Task
 from shardmill.cluster.part_process import PartProcess
 from shardmill.errors import UsageError
 from shardmill.run import usable_cpus
@@ -32,11 +32,11 @@ class LocalExecutor(Executor):
     def room(self) -> int:
         return self._parallel - len(self._running)
 
-    def start(self, copy: int, number: int) -> None:
+    def start(self, copy: int, task: Task) -> None:
         process = self._idle.pop() if self._idle else PartProcess(self._out, self._memory, self._workers, self._node)
         self._running[copy] = process
         self._new.append(copy)
-        process.make(self.kind, number)
+        process.make(task)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
         while self._new:  # at once: a process that freezes before its first report must count as silent

@@ -1,7 +1,8 @@
 """The rows of all parts in order, for the same loop and writer as in any other run.
 
+Parts may still be made while the merge is under way: it asks for them in order, and uses each as soon as it is there.
 The files of a format with shards are written in pieces, several at a time (layout.py). A format with one file a split
-is written by one process, and so is a dataset with `--limit`. With `--keep-parts` only the manifest is written.
+is written by this process, and so is a dataset with `--limit`. With `--keep-parts` only the manifest is written.
 """
 
 from __future__ import annotations
@@ -9,16 +10,15 @@ from __future__ import annotations
 import collections
 import json
 import logging
-import tempfile
-from collections.abc import Callable, Generator, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from shardmill.cluster.layout import PIECE_BYTES, PIECES, Layout, Pieces, piece_name, read_layout
+from shardmill.cluster.layout import FilePiece, PieceOrder, Pieces, piece_name
 from shardmill.cluster.part_files import RowSettings, StoredPart
-from shardmill.cluster.place import final_files, part_name
+from shardmill.cluster.place import final_files, part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, facts_of
 from shardmill.documents import Bounds, Position
 from shardmill.options import Val
@@ -30,63 +30,110 @@ from shardmill.run import (
     Limit,
     Plan,
     Producer,
+    Progress,
     Writer,
     json_line,
     output_orders,
+    surely_fits,
 )
 from shardmill.shards import SPLITS, Output
-from shardmill.storage import Written, writing_temporary_files
+from shardmill.storage import Written
 from shardmill.units import show_bytes
 
 _log = logging.getLogger(__name__)
-_MOST_PIECES = 10_000  # about: every process that makes a piece reads the list of them
+PIECE_BYTES = 1 << 27
+"""The least bytes of tokens in a piece: one shard of the usual size. More if there would be too many pieces."""
+_MOST_PIECES = 100_000  # about: each is a folder until the end
 _USED = 1 << 30  # bytes of used parts that are removed together
+
+
+class Maker(ABC):
+    """Makes the parts and pieces of a merge somewhere, or finds them made. No call waits for long."""
+
+    at_once = 1
+    """Pieces that are written at a time."""
+
+    @abstractmethod
+    def progress_of_run(self, outputs: list[Output], *, in_pieces: bool) -> Progress:
+        """Return the display of the merge itself: a hidden one if the maker shows the progress of all."""
+
+    @abstractmethod
+    def part(self, number: int) -> dict[str, Any] | None:
+        """Return the manifest of a part, checked; None after a moment if it is not there yet."""
+
+    def all_parts(self) -> list[dict[str, Any]] | None:
+        """Return the manifests of all parts, if they were all there when the merge began."""
+        return None
+
+    @abstractmethod
+    def make_piece(self, number: int, size: int) -> None:
+        """Start to make a piece with so many bytes of tokens."""
+
+    @abstractmethod
+    def made_pieces(self, *, wait: bool = False) -> list[int]:
+        """Let the work go on. Return the pieces that were made since the last call; `wait`: after a moment."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop what is still being made: with `--limit`, not all parts are needed."""
+
+
+def hidden_progress(shown: Progress) -> Progress:
+    """Return a progress display that shows nothing. What is being retried, `shown` shows for it."""
+    hidden = Progress()
+    shown.status = lambda: hidden.status()
+    return hidden
 
 
 class MergedParts(Producer):
     """Produces the rows of all parts in order."""
 
-    def __init__(
-        self,
-        whole: PartPlan,
-        manifests: list[dict[str, Any]],
-        plan: Plan,
-        outputs: list[Output],
-        make: Callable[[Layout], None],
-        at_once: int,
-    ) -> None:
-        """`manifests`: those of all parts. `make`: makes the missing pieces, `at_once` of them at a time."""
+    def __init__(self, whole: PartPlan, first: dict[str, Any], plan: Plan, outputs: list[Output], maker: Maker) -> None:
+        """`first`: the manifest of the first part."""
         val, options = Val.parse(plan.options.val), plan.options
-        self._whole, self._plan, self._outputs, self._make, self._pieces_at_once = whole, plan, outputs, make, at_once
+        self._whole, self._plan, self._outputs, self._maker = whole, plan, outputs, maker
         self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.budget = Budget(None, 1)
-        self._manifests = manifests
-        self.engine = self._manifests[0]["part"]["engine"]
+        self.engine = first["part"]["engine"]
         spans = options.separator is None and not (val.nothing and options.limit is None)
         self._settings = RowSettings(plan.tokenizer.dtype.name, spans, val.first)
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
-        self._in_pieces = options.limit is None and all(output.file_tokens for output in outputs)
-        if whole.keep or (self._in_pieces and read_layout(whole.place) is not None):
+        self.in_pieces = not whole.keep and options.limit is None and all(output.file_tokens for output in outputs)
+        self._piece_bytes = max(PIECE_BYTES, whole.bytes // _MOST_PIECES)
+        self._orders = [{**order, "dtype": order["dtype"].name} for order in output_orders(plan)]
+        # With `first:N`, val takes tokens from files of train.
+        self._splits_with_train = SPLITS if val.first else ("train",)
+        self._running: dict[int, FilePiece] = {}
+        self._needed: collections.Counter[int] = collections.Counter()
+        """How many running pieces need the tokens of train of each part."""
+        if whole.keep or self.in_pieces:
             self._write_nothing()
 
     def _write_nothing(self) -> None:
         for output in self._outputs:
             output.only = {}
 
+    def _write_what_remains(self) -> None:
+        """From here on, the outputs write what belongs to whole splits."""
+        for output in self._outputs:
+            output.only = None
+
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check the disk. Parts are removed once used, but those that files are being written from are still there."""
         if self._whole.keep:
             return
-        tokens: collections.Counter[str] = collections.Counter()
-        for manifest in self._manifests:
-            for one in (manifest, *manifest.get("also", ())):
-                tokens[one["eot"]] += _tokens_of(one)
-        stored = [sum(file["bytes"] for file in final_files(manifest)) for manifest in self._manifests]
-        used = self._pieces_at_once * self._piece_bytes() if self._in_pieces else _USED
+        self._write_what_remains()  # a merge that has just begun has no files yet: those that are there are foreign
+        manifests = self._maker.all_parts()
+        if manifests is None:  # there is only the text to judge by, as in a run without parts
+            if not surely_fits(self._plan, destination, outputs):
+                EncodedText(self._plan, outputs).check_space(destination, outputs)
+            return
+        need = sum(destination.space(output, bytes_of(manifests, output), 0)[0] for output in outputs)
+        stored = [sum(file["bytes"] for file in final_files(manifest)) for manifest in manifests]
+        used = self._maker.at_once * self._piece_bytes if self.in_pieces else _USED
         waiting = min(2 * max(stored) + used, sum(stored))
-        need = sum(destination.space(output, tokens[output.eot] * output.dtype.itemsize, 0)[0] for output in outputs)
         more = max(0, need + waiting - sum(stored))
         _log.warning("note: up to %s of disk are needed besides the parts, which are removed as they are used up",
                      show_bytes(more))  # fmt: skip
@@ -94,110 +141,160 @@ class MergedParts(Producer):
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        way = self._kept if self._whole.keep else self._laid_out if self._in_pieces else self._at_once
+        way = self._kept if self._whole.keep else self._laid_out if self.in_pieces else self._at_once
         with closing(way(writer)) as batches:
             yield batches
+
+    def _manifest(self, part: PartBounds) -> Generator[Batch, None, dict[str, Any]]:
+        """Wait until a part is there. Yield empty batches meanwhile, so that the run shows that it goes on."""
+        while (manifest := self._maker.part(part.number)) is None:
+            yield Batch([], [], {})
+        return manifest
 
     def _kept(self, writer: Writer) -> Generator[Batch, None, None]:
         """Yield no rows: count the files of the parts, and give them their names."""
         for part in self._whole.parts[writer.state.merge.get("part", 0) :]:
-            yield Batch([], [], {}, after=partial(self._take_files, part))
+            manifest = yield from self._manifest(part)
+            yield Batch([], [], {}, after=partial(self._take_files, part, manifest))
         for i, output in enumerate(self._outputs):
             files, position = [file for file in writer.checkpoints.files if file[0] == i], output.position()
             for split in {split for _, split, _ in files}:
                 position[split][0] = position[split][0] or 1  # the split has files already
             output.restore(position, [written for _, _, written in files])
         writer.checkpoints.keep(now=True)
-        self._whole.place.adopt({part_name(n): final_files(one) for n, one in enumerate(self._manifests)})
-        for output in self._outputs:
-            output.only = None
+        named: dict[str, list[dict[str, Any]]] = {}
+        for part in self._whole.parts:
+            named[part_name(part.number)] = final_files((yield from self._manifest(part)))
+        self._whole.place.adopt(named)
+        self._write_what_remains()
 
-    def _take_files(self, part: PartBounds, writer: Writer) -> None:
+    def _take_files(self, part: PartBounds, manifest: dict[str, Any], writer: Writer) -> None:
         """Take the files of a part over into the dataset."""
-        manifest = self._manifests[part.number]
         for i, described in enumerate((manifest, *manifest.get("also", ()))):
             for name, split in described["splits"].items():
                 for key, count in writer.state.counts[i][name].items():
                     writer.state.counts[i][name][key] = count + split[key]
                 writer.checkpoints.adopt([(i, name, Written(**entry)) for entry in split["files"]])
-        _end_part(part, manifest, self._stored(part), writer)
+        _end_part(part, manifest, self._stored(part, manifest), writer)
 
     def _at_once(self, writer: Writer) -> Generator[Batch, None, None]:
         """Yield all rows. A part inside which `--limit` is reached is read from its text, as on one machine."""
-        state, place = writer.state, self._whole.place
+        state = writer.state
         parts = self._whole.parts[state.merge.get("part", 0) :]
         writer.pass_bytes(self._whole.bytes - sum(part.bytes for part in parts))
-        used: list[PartBounds] = []
+        used: list[StoredPart] = []
+        used_bytes = 0
         for part in parts:
-            manifest = self._manifests[part.number]
+            manifest = yield from self._manifest(part)
             if "text" in state.merge or self._reaches_limit(writer, manifest):
                 if "text" not in state.merge:
                     yield Batch([], [], {}, after=partial(_enter_text, part))
                 with _TextOfPart(part, len(self.sources), self._plan, self._outputs).batches(writer) as batches:
                     yield from batches
                 return
-            stored = self._stored(part)
-            yield from stored.batches(dict(state.merge), self._eots)
+            stored = self._stored(part, manifest)
+            for batch in stored.batches(dict(state.merge), self._eots):
+                yield batch
+                self._maker.made_pieces()
             yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
-            used.append(part)
-            if part is parts[-1] or sum(one.bytes for one in used) >= _USED:
+            used.append(stored)
+            used_bytes += part.bytes
+            if part is parts[-1] or used_bytes >= _USED:
                 writer.checkpoints.keep(now=True)
-                for one in used:
-                    place.remove(part_name(one.number))
-                used.clear()
+                while used:
+                    used.pop().delete()
+                used_bytes = 0
 
     def _laid_out(self, writer: Writer) -> Generator[Batch, None, None]:
-        """Yield the rows without writing tokens, to find the pieces; then have these made, and take their files."""
-        state = writer.state
-        writer.pass_bytes(self._whole.bytes if state.merge else 0)
-        if not state.merge:
-            self._write_nothing()
+        """Yield the rows without writing tokens, to find the pieces. They are made meanwhile; take their files."""
+        state, place = writer.state, self._whole.place
+        self._write_nothing()
+        self._published = place.published()
+        for number in range(state.merge.get("pieces", 0)):
+            if piece_name(number) not in self._published and (order := PieceOrder.read(place, number)):
+                self._start(number, order.piece)
+        if "laid out" not in state.merge:
             yield from self._lay_out(writer)
-            yield Batch([], [], {}, after=partial(_set_stage, "laid out"))
             writer.checkpoints.keep(now=True)
-        layout = read_layout(self._whole.place)
-        assert layout is not None
-        names = list(map(piece_name, range(len(layout.pieces))))
+        while self._running:
+            self._remove_used(writer, len(self._whole.parts), wait=True)
+            yield Batch([], [], {})
+        files: dict[str, list[dict[str, Any]]] = {}
+        for number in range(state.merge["pieces"]):
+            manifest = place.manifest(piece_name(number))
+            assert manifest is not None
+            ((split, described),) = manifest["splits"].items()
+            files[piece_name(number)] = described["files"]
+            if "adopted" not in state.merge:
+                written = [Written(**entry) for entry in described["files"]]
+                self._outputs[manifest["output"]].adopt(written)
+                writer.checkpoints.adopt([(manifest["output"], split, one) for one in written])
         if "adopted" not in state.merge:
-            self._make(layout)
-            for piece, name in zip(layout.pieces, names, strict=True):
-                files = [Written(**entry) for entry in self._files(name, piece.split)]
-                self._outputs[piece.output].adopt(files)
-                writer.checkpoints.adopt([(piece.output, piece.split, written) for written in files])
-            yield Batch([], [], {}, after=partial(_set_stage, "adopted"))
+            yield Batch([], [], {}, after=partial(_note, {"adopted": 1}))
             writer.checkpoints.keep(now=True)
-        pieces = zip(names, layout.pieces, strict=True)
-        self._whole.place.adopt({name: self._files(name, piece.split) for name, piece in pieces})
-        for output in self._outputs:
-            output.only = None
+        place.adopt(files)
+        self._write_what_remains()
 
     def _lay_out(self, writer: Writer) -> Iterator[Batch]:
-        """Find the pieces. Nothing is recorded before the end: it takes a hundredth of the time of writing."""
-        pieces = Pieces(self._outputs, self._piece_bytes())
-        for part in self._whole.parts:
-            stored = self._stored(part)
-            for batch in stored.batches(dict(writer.state.merge), self._eots):
+        """Find the pieces, and start each as soon as the parts that it needs are there."""
+        state = writer.state
+        pieces = Pieces(self._outputs, self._piece_bytes, state.merge.get("layout"))
+        parts = self._whole.parts[state.merge.get("part", 0) :]
+        writer.pass_bytes(self._whole.bytes - sum(part.bytes for part in parts))
+        self._count = state.merge.get("pieces", 0)
+        for part in parts:
+            manifest = yield from self._manifest(part)
+            stored = self._stored(part, manifest)
+            for batch in stored.batches(dict(state.merge), self._eots):
                 batch.final = False
                 pieces.before(writer)
                 yield batch
-                pieces.after(writer)
-            end = partial(_end_part, part, self._manifests[part.number], stored)
-            yield Batch([], [], {}, final=False, after=end)
-        orders = [{**order, "dtype": order["dtype"].name} for order in output_orders(self._plan)]
-        layout = Layout(self._settings, self._whole.fingerprint, orders, pieces.found(writer))
-        with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
-            written = Path(folder) / PIECES
-            written.write_text(layout.json())
-            self._whole.place.create(PIECES, written)
+                self._order(pieces.after(writer))
+            yield Batch([], [], {}, after=partial(self._end_laid_out, part, manifest, stored, pieces))
+            self._remove_used(writer, min(part.number + 1, pieces.first_part(self._splits_with_train)))
+        self._order(pieces.rest(writer))
+        yield Batch([], [], {}, after=partial(_note, {"laid out": 1, "pieces": self._count, "layout": None}))
 
-    def _files(self, name: str, split: str) -> list[dict[str, Any]]:
-        manifest = self._whole.place.manifest(name)
-        assert manifest is not None
-        files: list[dict[str, Any]] = manifest["splits"][split]["files"]
-        return files
+    def _end_laid_out(
+        self, part: PartBounds, manifest: dict[str, Any], stored: StoredPart, pieces: Pieces, writer: Writer
+    ) -> None:
+        removed = writer.state.merge.get("removed", 0)
+        _end_part(part, manifest, stored, writer)
+        writer.state.merge |= {"layout": pieces.state(), "pieces": self._count, "removed": removed}
 
-    def _stored(self, part: PartBounds) -> StoredPart:
-        return StoredPart(self._whole.place, part.number, self._manifests[part.number], self._settings)
+    def _order(self, found: Iterator[FilePiece]) -> None:
+        """Have pieces made. After a kill, the same ones are found again and get the same numbers."""
+        for piece in found:
+            order = PieceOrder(self._settings, self._whole.fingerprint, self._orders[piece.output], piece)
+            order.store(self._whole.place, self._count)
+            if piece_name(self._count) not in self._published:
+                self._start(self._count, piece)
+            self._count += 1
+
+    def _start(self, number: int, piece: FilePiece) -> None:
+        self._running[number] = piece
+        if piece.split in self._splits_with_train:
+            self._needed.update(range(piece.parts[0], piece.parts[1] + 1))
+        self._maker.make_piece(number, piece.tokens * self._outputs[piece.output].dtype.itemsize)
+
+    def _remove_used(self, writer: Writer, stop: int, *, wait: bool = False) -> None:
+        """Remove the tokens of train of parts before `stop` that no piece needs any more. All else goes at the end."""
+        for number in self._maker.made_pieces(wait=wait):
+            piece = self._running.pop(number)
+            if piece.split in self._splits_with_train:
+                self._needed.subtract(range(piece.parts[0], piece.parts[1] + 1))
+        start = end = writer.state.merge.get("removed", 0)
+        while end < stop and not self._needed[end]:
+            end += 1
+        if start < end:
+            writer.state.merge["removed"] = end
+            writer.checkpoints.keep(now=True)  # a later run must not go through the rows of these parts again
+            for part in self._whole.parts[start:end]:
+                if manifest := part_manifest(self._whole.place, part.number):
+                    self._stored(part, manifest).delete("train")
+
+    def _stored(self, part: PartBounds, manifest: dict[str, Any]) -> StoredPart:
+        return StoredPart(self._whole.place, part.number, manifest, self._settings)
 
     def _reaches_limit(self, writer: Writer, manifest: dict[str, Any]) -> bool:
         documents, tokens = self._plan.options.limits
@@ -206,9 +303,6 @@ class MergedParts(Producer):
         done = writer.done()
         limit = Limit(documents and documents - done.documents, tokens and tokens - done.tokens)
         return limit.reached_by(manifest["documents"], _tokens_of(manifest))
-
-    def _piece_bytes(self) -> int:
-        return max(PIECE_BYTES, sum(map(_tokens_of, self._manifests)) * self._outputs[0].dtype.itemsize // _MOST_PIECES)
 
 
 class _TextOfPart(EncodedText):
@@ -223,8 +317,16 @@ def _tokens_of(described: dict[str, Any]) -> int:
     return sum(split["tokens"] for split in described["splits"].values())
 
 
-def _set_stage(stage: str, writer: Writer) -> None:
-    writer.state.merge = {**writer.state.merge, stage: 1}
+def bytes_of(manifests: list[dict[str, Any]], output: Output) -> int:
+    """Return the bytes that the tokens of all parts take in the files of an output."""
+    streams = (
+        one for manifest in manifests for one in (manifest, *manifest.get("also", ())) if one["eot"] == output.eot
+    )
+    return sum(map(_tokens_of, streams)) * output.dtype.itemsize
+
+
+def _note(entries: dict[str, Any], writer: Writer) -> None:
+    writer.state.merge |= entries
 
 
 def _enter_text(part: PartBounds, writer: Writer) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 from shardmill import arguments
-from shardmill.cluster.layout import Layout
-from shardmill.cluster.merged_parts import MergedParts
-from shardmill.cluster.pieces import UnusedParts, make_piece, missing_pieces
-from shardmill.cluster.place import part_manifest, place_of
+from shardmill.cluster.layout import is_piece
+from shardmill.cluster.merged_parts import Maker, MergedParts, bytes_of, hidden_progress
+from shardmill.cluster.pieces import make_piece
+from shardmill.cluster.place import final_files, part_manifest, place_of
 from shardmill.cluster.planning import PartPlan, find_part_plan, missing_parts, read_part_plan
-from shardmill.errors import Interrupted, MismatchError, ShardmillError, StuckError, UsageError
+from shardmill.errors import MismatchError, StuckError, UsageError
 from shardmill.run import (
     Budget,
     Done,
@@ -28,10 +30,9 @@ from shardmill.run import (
     settle_allocator,
     usable_cpus,
 )
+from shardmill.shards import Output
 from shardmill.units import parse_bytes
 
-MakePieces = Callable[[PartPlan, Layout, Progress], None]
-"""Makes all pieces that are missing, and removes parts that no piece needs any more."""
 _PROCESS, _PIECE = 150_000_000, 60_000_000  # bytes of memory that a merge takes, and each piece that is being written
 _AT_ONCE = 4  # pieces that are written together by default: fewer keep a disk busy
 _PATIENCE = 600.0  # seconds without a byte written after which the disk has failed
@@ -62,103 +63,124 @@ def merge(
     by_memory = _AT_ONCE if memory is None else max(1, (parse_bytes(memory) - _PROCESS) // _PIECE)
     # More than CPUs: while one piece is synced to the disk, another can be hashed.
     threads = workers or min(_AT_ONCE, 2 * usable_cpus(), by_memory)
-    return merge_by(partial(_make_in_threads, threads), threads, out, memory, progress or Progress())
-
-
-def _make_in_threads(threads: int, plan: PartPlan, layout: Layout, progress: Progress) -> None:
-    """Make the missing pieces in threads: copying and hashing release the GIL."""
-    missing, sizes = missing_pieces(plan.place, layout), layout.sizes()
-    parts, stopped, copied = UnusedParts(plan, layout, missing), threading.Event(), Copied(sizes, missing, progress)
-    pool, stuck = ThreadPoolExecutor(threads, "shardmill-piece"), False
-    running: dict[Future[bool], int] = {
-        pool.submit(make_piece, plan.out, number, progress=copied.of(number), stopped=stopped): number
-        for number in missing
-    }
-    try:
-        while running:
-            done, _ = wait(running, timeout=1.0, return_when=FIRST_COMPLETED)
-            for piece in done:
-                piece.result()
-                parts.remove(running.pop(piece))
-            if stuck := time.monotonic() - copied.last > _PATIENCE:
-                raise StuckError(f"nothing was written for {_PATIENCE:.0f} seconds", place=plan.out)
-    except (ShardmillError, Interrupted) as why:
-        there = len(layout.pieces) - len(running)
-        why.kept = why.kept or f"{there:,} of {len(layout.pieces):,} pieces are done; the same command resumes the run"
-        raise
-    finally:
-        stopped.set()  # each thread ends within a batch, unless the disk is stuck
-        pool.shutdown(wait=not stuck, cancel_futures=True)
-        progress.end()
-
-
-class Copied:
-    """Adds up what all pieces have copied, for the progress display."""
-
-    def __init__(self, sizes: dict[int, int], missing: list[int], progress: Progress) -> None:
-        self._bytes = {number: 0 if number in set(missing) else size for number, size in sizes.items()}
-        self._progress, self.last = progress, time.monotonic()
-        progress.end()  # that of the layout
-        progress.begin(sum(sizes.values()), self._sum(), Budget(None, 1))
-
-    def of(self, number: int) -> Progress:
-        """Return the object to which the piece of this number reports."""
-        piece = Progress()
-        piece.update = partial(self._update, number)  # type: ignore[method-assign]
-        return piece
-
-    def _update(self, number: int, done: Done) -> None:
-        self._bytes[number], self.last = done.bytes, time.monotonic()
-        self._progress.update(self._sum())
-
-    def _sum(self) -> Done:
-        return Done(bytes=sum(self._bytes.values()))
-
-
-def merge_by(make: MakePieces, at_once: int, out: str, memory: int | str | None, progress: Progress) -> Result:
-    """Merge with pieces that `make` makes, `at_once` of them at a time."""
     settle_allocator()
-    destination = open_destination(out)
-    whole = find_part_plan(out)
     if whole is None:
+        destination = open_destination(out)
         if manifest := destination.manifest():
             place_of(out).clear()  # leftovers of a kill in the last step
             return Result(destination.shown, manifest, already=True)
         whole = read_part_plan(out)
+    with closing(Threads(whole, threads, progress or Progress())) as maker:
+        return merge_by(maker, whole, memory)
+
+
+def merge_by(maker: Maker, whole: PartPlan, memory: int | str | None) -> Result:
+    """Merge parts and pieces that `maker` makes."""
+    destination = open_destination(whole.out)
+    while (first := maker.part(0)) is None:
+        pass
     plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
     outputs = open_outputs(plan, destination.folder)
-    manifests = list(_all_parts(whole))
-    parts = MergedParts(whole, manifests, plan, outputs, lambda layout: make(whole, layout, progress), at_once)
-    result = Run(parts, destination, outputs, progress).go()
+    parts = MergedParts(whole, first, plan, outputs, maker)
+    result = Run(parts, destination, outputs, maker.progress_of_run(outputs, in_pieces=parts.in_pieces)).go()
+    maker.close()
     whole.place.clear()
     return result
 
 
+class Threads(Maker):
+    """Makes pieces in threads, since copying and hashing release the GIL. All parts must be there."""
+
+    def __init__(self, whole: PartPlan, threads: int, progress: Progress) -> None:
+        """Raise an error that names a missing or foreign part."""
+        self.at_once = threads
+        self._whole, self._progress = whole, progress
+        if missing := missing_parts(whole):
+            listed = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
+            raise UsageError(
+                f"{len(missing):,} of {len(whole.parts):,} parts are missing: {listed}",
+                place=whole.out,
+                hint=f"make them: `shardmill prepare --plan {whole.out} --part {missing[0]}`",
+            )
+        self._manifests = list(_all_parts(whole))
+        self._pool, self._stopped = ThreadPoolExecutor(threads, "shardmill-piece"), threading.Event()
+        self._running: dict[Future[bool], int] = {}
+        self._copied: dict[int, int] = {}
+        self._lock = threading.Lock()
+        self._last, self._stuck = time.monotonic(), False
+
+    def close(self) -> None:
+        self._stopped.set()  # each thread ends within a batch, unless the disk is stuck
+        self._pool.shutdown(wait=not self._stuck, cancel_futures=True)
+        self._progress.end()
+
+    def progress_of_run(self, outputs: list[Output], *, in_pieces: bool) -> Progress:
+        if not in_pieces:
+            return self._progress
+        place = self._whole.place
+        made = [place.manifest(name) for name in place.published() if is_piece(name)]
+        before = sum(file["bytes"] for manifest in made if manifest for file in final_files(manifest))
+        total = sum(bytes_of(self._manifests, output) for output in outputs)
+        self._copied[-1] = before
+        self._progress.begin(total, Done(bytes=before), Budget(None, 1))
+        return hidden_progress(self._progress)
+
+    def part(self, number: int) -> dict[str, Any]:
+        return self._manifests[number]
+
+    def all_parts(self) -> list[dict[str, Any]]:
+        return self._manifests
+
+    def make_piece(self, number: int, size: int) -> None:
+        progress = Progress()
+        progress.update = partial(self._update, number)  # type: ignore[method-assign]
+        piece = self._pool.submit(make_piece, self._whole.out, number, progress=progress, stopped=self._stopped)
+        self._running[piece] = number
+
+    def made_pieces(self, *, wait: bool = False) -> list[int]:
+        done, _ = wait_for(self._running, timeout=1.0 if wait else 0.0, return_when=FIRST_COMPLETED)
+        if not done and self._running and time.monotonic() - self._last > _PATIENCE:
+            self._stuck = True
+            raise StuckError(f"nothing was written for {_PATIENCE:.0f} seconds", place=self._whole.out)
+        for piece in done:
+            piece.result()
+        return [self._running.pop(piece) for piece in done]
+
+    def _update(self, number: int, done: Done) -> None:
+        with self._lock:
+            self._copied[number], self._last = done.bytes, time.monotonic()
+            self._progress.update(Done(bytes=sum(self._copied.values())))
+
+
 def _all_parts(whole: PartPlan) -> Iterator[dict[str, Any]]:
-    """Yield the manifests of all parts. Raise an error that names a missing or foreign part."""
-    if missing := missing_parts(whole):
-        listed = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
-        raise UsageError(
-            f"{len(missing):,} of {len(whole.parts):,} parts are missing: {listed}",
-            place=whole.out,
-            hint=f"make them: `shardmill prepare --plan {whole.out} --part {missing[0]}`",
-        )
-    engines: dict[str, int] = {}
+    """Yield the manifests of all parts, checked."""
+    first = None
     for part in whole.parts:
-        manifest = part_manifest(whole.place, part.number)
-        about = manifest["part"] if manifest else {}
-        if not manifest or about["plan"] != whole.fingerprint or about["bounds"] != list(part[1:5]):
-            raise MismatchError(
-                f"part {part.number:,} is of another plan",
-                place=whole.out,
-                hint=f"delete it, and make it again: `shardmill prepare --plan {whole.out} --part {part.number}`",
-            )
-        engines.setdefault(about["engine"]["sha256"], part.number)
-        if len(engines) > 1:
-            one, other = engines.values()
-            raise MismatchError(
-                f"parts {one:,} and {other:,} were made by releases that give other tokens",
-                place=whole.out,
-                hint="install the same releases on all machines, delete the parts of one kind, and make them again",
-            )
+        manifest = checked_part(whole, part.number, first)
+        assert manifest is not None
+        first = first or manifest
         yield manifest
+
+
+def checked_part(whole: PartPlan, number: int, first: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the manifest of a part, or None if it is not there. Raise MismatchError if it does not belong here.
+
+    `first`: the manifest of the first part, to compare with.
+    """
+    manifest, part = part_manifest(whole.place, number), whole.parts[number]
+    if manifest is None:
+        return None
+    about = manifest["part"]
+    if about["plan"] != whole.fingerprint or about["bounds"] != list(part[1:5]):
+        raise MismatchError(
+            f"part {number:,} is of another plan",
+            place=whole.out,
+            hint=f"delete it, and make it again: `shardmill prepare --plan {whole.out} --part {number}`",
+        )
+    if first is not None and about["engine"]["sha256"] != first["part"]["engine"]["sha256"]:
+        raise MismatchError(
+            f"parts {first['part']['number']:,} and {number:,} were made by releases that give other tokens",
+            place=whole.out,
+            hint="install the same releases on all machines, delete the parts of one kind, and make them again",
+        )
+    return manifest

@@ -197,6 +197,11 @@ class StoredPart:
             after = partial(_note, dict(at))
             yield Batch([], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=after)
 
+    def delete(self, split: str | None = None) -> None:
+        """Delete the files with the tokens of a split, or all files. The manifest stays, so the part is not missing."""
+        names = [name for name in self._sizes if split is None or name.startswith(f"{split}-")]
+        self._place.delete([f"{self._folder}/{name}" for name in names])
+
     def rejects(self) -> Iterator[list[bytes]]:
         """Yield the lines of its rejects, some at a time. Raise OutputError at the end if they are damaged."""
         if self._rejects is None:

@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import IO
 
 from shardmill import interrupts
-from shardmill.cluster.executors import PartReport
+from shardmill.cluster.executors import PartReport, Task
 from shardmill.errors import ShardmillError
 from shardmill.run import Done, MemoryUse, Progress, most_resident, own_process, resident
 
@@ -47,11 +47,11 @@ class PartProcess:
             start_new_session=True,
         )
 
-    def make(self, kind: str, number: int) -> None:
+    def make(self, task: Task) -> None:
         """Start to make a part or a piece; the process must be idle. If it has died, `read` reports that."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(f"{kind} {number}\n".encode())
+            self._process.stdin.write(f"{task}\n".encode())
             self._process.stdin.flush()
 
     def fileno(self) -> int:
@@ -131,11 +131,11 @@ class _Reports(Progress):
                 self.send("running", still=True)
 
 
-def _listen(tasks: queue.SimpleQueue[tuple[str, int]]) -> None:
+def _listen(tasks: queue.SimpleQueue[Task]) -> None:
     """Read orders from standard input; when it closes, end as on a signal."""
     for line in sys.stdin:
         kind, number = line.split()
-        tasks.put((kind, int(number)))
+        tasks.put(Task(kind, int(number)))
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -146,7 +146,7 @@ def main() -> None:
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     interrupts.listen()
-    tasks: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(tasks,), name="shardmill-starter", daemon=True).start()
     reports = _Reports(node, int(memory), stream)
     own_process()

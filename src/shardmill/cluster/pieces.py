@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import itertools
 import os
 import shutil
@@ -13,10 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from shardmill.cluster.layout import FilePiece, Layout, piece_name, read_layout
+from shardmill.cluster.layout import PieceOrder, piece_name
 from shardmill.cluster.part_files import StoredPart
-from shardmill.cluster.place import Place, part_manifest, part_name, place_of
-from shardmill.cluster.planning import PartPlan
+from shardmill.cluster.place import Place, part_manifest, place_of
 from shardmill.errors import BusyError, Interrupted, ShardmillError
 from shardmill.run import MANIFEST, Batch, Done, Journal, Progress, append_batch, manifest_json
 from shardmill.shards import Output, open_output
@@ -37,48 +35,21 @@ def make_piece(
     Return False if they were there already, or another process was faster.
     """
     place, name = place_of(out), piece_name(number)
-    layout = read_layout(place)
-    if layout is None or place.read(f"{name}/{MANIFEST}") is not None:
+    order = PieceOrder.read(place, number)
+    if order is None or place.read(f"{name}/{MANIFEST}") is not None:
         return False
-    piece = layout.pieces[number]
     folder, lock = _lock_folder(place, name)
     with closing(lock):
         try:
-            files = _write(place, layout, piece, folder, progress or Progress(), stopped or threading.Event())
+            files = _write(place, order, folder, progress or Progress(), stopped or threading.Event())
         except ShardmillError:
             if place.manifest(name) is None:
                 raise
             return False  # the parts are gone, since another process was faster
-        splits = {piece.split: {"files": [written.entry() for written in files]}}
-        manifest = {"fingerprint": layout.fingerprint, "splits": splits, "sources": []}
+        splits = {order.piece.split: {"files": [written.entry() for written in files]}}
+        manifest = {"fingerprint": order.fingerprint, "output": order.piece.output, "splits": splits, "sources": []}
         write_whole(folder / MANIFEST, manifest_json(manifest))
         return place.publish(name, folder, manifest, final=True)
-
-
-def missing_pieces(place: Place, layout: Layout) -> list[int]:
-    """Return the numbers of the pieces that are still to be made."""
-    there = place.published()
-    return [number for number in range(len(layout.pieces)) if piece_name(number) not in there]
-
-
-class UnusedParts:
-    """Removes each part as soon as no piece needs it any more."""
-
-    def __init__(self, plan: PartPlan, layout: Layout, missing: list[int]) -> None:
-        self._place, self._layout = plan.place, layout
-        self._needed = collections.Counter(part for number in missing for part in self._parts_of(number))
-        self._unused = [part.number for part in plan.parts if not self._needed[part.number]]
-
-    def _parts_of(self, piece: int) -> range:
-        first, last = self._layout.pieces[piece].parts
-        return range(first, last + 1)
-
-    def remove(self, piece: int) -> None:
-        """Remove the parts that nobody needs, now that this piece is made."""
-        self._needed.subtract(self._parts_of(piece))
-        self._unused += [part for part in self._parts_of(piece) if not self._needed[part]]
-        while self._unused:
-            self._place.remove(part_name(self._unused.pop()))
 
 
 def _lock_folder(place: Place, name: str) -> tuple[Path, Journal]:
@@ -97,19 +68,19 @@ def _lock_folder(place: Place, name: str) -> tuple[Path, Journal]:
 
 
 def _write(
-    place: Place, layout: Layout, piece: FilePiece, folder: Path, progress: Progress, stopped: threading.Event
+    place: Place, order: PieceOrder, folder: Path, progress: Progress, stopped: threading.Event
 ) -> list[Written]:
-    order = dict(layout.orders[piece.output])
-    output = open_output(order.pop("format"), folder, **{**order, "dtype": np.dtype(order["dtype"])})
+    piece, arguments = order.piece, dict(order.output)
+    output = open_output(arguments.pop("format"), folder, **{**arguments, "dtype": np.dtype(arguments["dtype"])})
     output.only = {piece.split: range(piece.first, piece.stop)}
     output.restore({piece.split: piece.output_position}, ())
     files: list[Written] = []
     val, copied = piece.val_before, 0
     with closing(output):
-        for batch in _batches(place, layout, piece, output):
+        for batch in _batches(place, order, output):
             if stopped.is_set():
                 raise Interrupted
-            first = max(0, layout.settings.first - val)
+            first = max(0, order.settings.first - val)
             for share in append_batch(output, batch, batch.streams[output.eot], first=first):
                 val += len(share.tokens) if share.split == "val" else 0
                 copied += share.tokens.nbytes
@@ -128,13 +99,13 @@ def _synced(output: Output) -> list[Written]:
     return files
 
 
-def _batches(place: Place, layout: Layout, piece: FilePiece, output: Output) -> Iterator[Batch]:
+def _batches(place: Place, order: PieceOrder, output: Output) -> Iterator[Batch]:
     """Yield the rows of the parts, from the position that was noted for the piece."""
-    start = dict(piece.merge_position)
+    piece, start = order.piece, dict(order.piece.merge_position)
     for number in range(piece.parts[0], piece.parts[1] + 1):
         manifest = part_manifest(place, number)
         assert manifest is not None
-        part = StoredPart(place, number, manifest, layout.settings)
+        part = StoredPart(place, number, manifest, order.settings)
         for batch in part.batches(start, (output.eot,), piece.split):
             yield batch
             start["open"] = int(not batch.ends)

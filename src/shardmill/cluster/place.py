@@ -2,7 +2,7 @@
 
 OUT/.parts/plan.json             what is to be done, and where each part begins
 OUT/.parts/sources.jsonl         every source, a line each
-OUT/.parts/pieces.json           which of the final files are written together (layout.py)
+OUT/.parts/pieces/00003.json     which of the final files are written together, and from where (layout.py)
 OUT/.parts/00007/manifest.json   of a part that is whole; it comes into being in one step, if there is none yet
 OUT/.parts/00007/…               what it holds; in a store below a name of whoever made it
 OUT/.parts/piece-00003/…         the same of final files; in a store only their manifest
@@ -50,8 +50,8 @@ class Place(ABC):
         """Return the content of a small file, or None if it is not there."""
 
     @abstractmethod
-    def create(self, name: str, path: Path) -> None:
-        """Store a copy of a file, unless there is one of this name already."""
+    def create(self, name: str, content: Path | bytes) -> None:
+        """Store bytes, or a copy of a file, unless there is a file of this name already."""
 
     @abstractmethod
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
@@ -77,8 +77,8 @@ class Place(ABC):
         """Return the names of everything that is published."""
 
     @abstractmethod
-    def remove(self, name: str) -> None:
-        """Delete the files of a part that was used. Its manifest stays, so that it does not count as missing."""
+    def delete(self, names: list[str]) -> None:
+        """Delete files, as far as they are there."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -133,11 +133,12 @@ class FolderPlace(Place):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def create(self, name: str, path: Path) -> None:
-        with writing_to(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
-        if not (self._folder / name).exists():
-            write_whole(self._folder / name, _blocks(path))
+    def create(self, name: str, content: Path | bytes) -> None:
+        path = self._folder / name
+        with writing_to(path.parent):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_whole(path, _blocks(content))
 
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
         data = np.empty(end - start, np.uint8)
@@ -184,12 +185,13 @@ class FolderPlace(Place):
             return set()
         return {name for name in entries if (self._folder / name / MANIFEST).exists()}
 
-    def remove(self, name: str) -> None:
-        for path in (self._folder / name).iterdir():
-            if path.name != MANIFEST:
-                path.unlink()
+    def delete(self, names: list[str]) -> None:
+        for name in names:
+            (self._folder / name).unlink(missing_ok=True)
 
     def clear(self) -> None:
+        # The plan goes first: without it, a late copy knows that all is done.
+        self.delete([PLAN])
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -207,9 +209,10 @@ class StorePlace(Place):
         found = self._store.read(f"{FOLDER}/{name}")
         return None if found is None else found[0]
 
-    def create(self, name: str, path: Path) -> None:
+    def create(self, name: str, content: Path | bytes) -> None:
         if self._store.version(f"{FOLDER}/{name}") is None:
-            self._store.upload(f"{FOLDER}/{name}", partial(_blocks, path), path.stat().st_size)
+            size = len(content) if isinstance(content, bytes) else content.stat().st_size
+            self._store.upload(f"{FOLDER}/{name}", partial(_blocks, content), size)
 
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
         return np.frombuffer(bytearray(self._store.section(f"{FOLDER}/{name}", start, end)), np.uint8)
@@ -251,13 +254,11 @@ class StorePlace(Place):
         names = [name.split("/") for name, _ in self._store.list_tree(FOLDER)]
         return {name[-2] for name in names if name[-1] == MANIFEST}
 
-    def remove(self, name: str) -> None:
-        names = [found for found, _ in self._store.list_tree(f"{FOLDER}/{name}")]
-        self._store.delete([found for found in names if not found.endswith(f"/{MANIFEST}")])
+    def delete(self, names: list[str]) -> None:
+        self._store.delete([f"{FOLDER}/{name}" for name in names])
 
     def clear(self) -> None:
         shutil.rmtree(self._own, ignore_errors=True)
-        # The plan goes first: without it, a late copy knows that all is done.
         names = sorted((name for name, _ in self._store.list_tree(FOLDER)), key=lambda name: not name.endswith(PLAN))
         self._store.delete(names[:1])
         self._store.delete(names[1:])
@@ -282,7 +283,10 @@ def _not_as_made(name: str, file: dict[str, Any], out: str) -> OutputError:
     )
 
 
-def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+def _blocks(content: Path | bytes) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with open(content, "rb") as file:
         while block := file.read(_BLOCK):
             yield block

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from shardmill.cluster.executors import Executor, PartReport
+from shardmill.cluster.executors import Executor, PartReport, Task
 from shardmill.cluster.mark import Mark
 from shardmill.cluster.part_process import PartProcess
 from shardmill.errors import ShardmillError, UsageError
@@ -81,9 +81,7 @@ class _Spare:
 _spare = _Spare()
 
 
-def _relay(
-    kind: str, number: int, mark: Mark, memory: int, workers: int, folder: str
-) -> Iterator[tuple[str, int, str] | str]:
+def _relay(task: Task, mark: Mark, memory: int, workers: int, folder: str) -> Iterator[tuple[str, int, str] | str]:
     """On a node: make a part. Yield where it runs, then its reports. Cancelling the task ends the process."""
     import ray
 
@@ -99,7 +97,7 @@ def _relay(
     settings = mark.out, memory, workers, node, folder
     process, last = _spare.take(*settings), ""
     try:
-        process.make(kind, number)
+        process.make(task)
         told = 0.0
         while not last:
             # Wake up now and then: Ray cancels a task between two steps of Python.
@@ -259,8 +257,8 @@ class RayExecutor(Executor):
             self._slots_counted = time.monotonic()
         return _SUBMITTED * self._slots - len(self._tasks)
 
-    def start(self, copy: int, number: int) -> None:
-        self._tasks[copy] = self._task.remote(self.kind, number, *self._settings())
+    def start(self, copy: int, task: Task) -> None:
+        self._tasks[copy] = self._task.remote(task, *self._settings())
 
     def _settings(self) -> tuple[Any, ...]:
         """What a node needs to make parts."""

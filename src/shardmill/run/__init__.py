@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from shardmill.run.batch import Batch, Counted, Entry, Rows, SplitCount, Stream, eot_places
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
-    from shardmill.run.encoded_text import EncodedText
+    from shardmill.run.encoded_text import EncodedText, surely_fits
     from shardmill.run.journal import Journal
     from shardmill.run.loop import Producer, Run
     from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
@@ -42,7 +42,7 @@ __all__, __getattr__ = lazily(
         "batch": "Batch Counted Entry Rows SplitCount Stream eot_places",
         "budget": "Budget default_memory",
         "destination": "Destination open_destination",
-        "encoded_text": "EncodedText",
+        "encoded_text": "EncodedText surely_fits",
         "journal": "Journal",
         "loop": "Producer Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",

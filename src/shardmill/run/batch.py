@@ -114,6 +114,11 @@ class Batch:
     """Changes the writer's state after the batch was written, in the same step."""
 
     @property
+    def empty(self) -> bool:
+        """Whether it says only that its producer is alive, and waits for something."""
+        return not (self.entries or self.streams or self.after)
+
+    @property
     def piece(self) -> bool:
         """Whether it is a part of one document that has one split."""
         return not self.spans and not (self.begins and self.ends)

@@ -37,6 +37,14 @@ _NO_STACK = "can't start new thread"
 _KEPT_BY_ARROW = 22_000_000
 
 
+def surely_fits(plan: Plan, destination: Destination, outputs: list[Output]) -> bool:
+    """Whether it would fit even with one token per byte of text, and text compressed to a quarter."""
+    total = plan.sources.bytes_before(len(plan.sources))
+    free = shutil.disk_usage(destination.folder).free
+    most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
+    return most < min(free, destination.largest_file or free) or plan.options.limit is not None
+
+
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
 
@@ -121,11 +129,8 @@ class EncodedText(Producer):
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """OutputError when a sample of the text says that the output would clearly not fit."""
         plan, reading = self.plan, self._reading
-        total = plan.sources.bytes_before(len(plan.sources))
-        free = shutil.disk_usage(destination.folder).free
-        most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
-        if most < min(free, destination.largest_file or free) or plan.options.limit is not None:
-            return  # it would fit even with one token per byte of text, and text compressed to a quarter
+        if surely_fits(plan, destination, outputs):
+            return
         # Imported here, since most runs never get here and it takes a twentieth of a second.
         from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 

@@ -50,8 +50,9 @@ class State:
     )
     rejects_bytes: int = 0
     sources_bytes: int = 0
-    merge: dict[str, int] = field(default_factory=dict)
-    """How far a merge has come: the part, and of it rows, places for tokens, and records of an open source."""
+    merge: dict[str, Any] = field(default_factory=dict)
+    """How far a merge has come: the part, and of it rows, places for tokens, and records of an open source; the pieces
+    that were found so far, and parts that were removed."""
     engine: dict[str, str] = field(default_factory=dict)
     """The libraries that have encoded so far, and a hash of their tokens for a difficult text."""
 
@@ -102,6 +103,8 @@ class Writer:
         BudgetError for a record that is too large, before anything of the batch is written: so what came before it can
         be recorded.
         """
+        if batch.empty:
+            return
         self._refuse_too_large(batch)
         with self.checkpoints.step(final=batch.final):
             self._write(batch)
