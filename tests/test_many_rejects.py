@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import shardmill
+from shardmill.errors import SourceError
 from shardmill.run import as_text
 from shardmill.run.writer import reject_line
 from shardmill.storage.files import PartialFile
@@ -43,9 +44,15 @@ def test_a_line_is_what_json_would_write(text: str, number: int, byte: int) -> N
 
 
 @pytest.mark.parametrize("lines", [b"{\n  1\n}\n", b'{"text": 3}\n' * 60])
-def test_a_summary_says_that_nothing_but_rejects_was_found(tmp_path: Path, lines: bytes) -> None:
+def test_a_run_that_finds_nothing_but_rejects_stops_unless_they_are_allowed(tmp_path: Path, lines: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines)
-    summary = as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out"))
+    for _ in range(2):  # a resumed run stops too
+        with pytest.raises(SourceError, match=r"no document was written: \d+ of them are bad") as error:
+            shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", max_bad="50%")
+        assert "--max-bad any" in str(error.value)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "number", max_bad=100)
+    summary = as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", max_bad="any"))
     assert "every document was rejected" in summary and "too little text" not in summary
     (tmp_path / "a.jsonl").write_bytes(lines + b'{"text": "a"}\n')
     assert "every document" not in as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", overwrite=True))
