@@ -24,6 +24,7 @@ from shardmill.run import (
     Progress,
     Result,
     Run,
+    as_recorded,
     dataset_folder,
     default_progress,
     open_destination,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.documents import Reader
-    from shardmill.run import Writer
+    from shardmill.run import Facts, Writer
 
 _BLOCK = 1 << 22  # tokens moved at a time
 _SHAPING = ("format", "eot", "shard_tokens", "tail", "name")
@@ -89,7 +90,8 @@ def convert(
         )
         for one in options.format
     ]
-    tokens = StoredTokens(origin, outputs, options, source_eot)
+    before = None if overwrite else destination.recorded_plan()
+    tokens = StoredTokens(origin, outputs, options, source_eot, before)
     return Run(tokens, destination, outputs, progress or default_progress(), overwrite=overwrite).go()
 
 
@@ -101,8 +103,10 @@ class StoredTokens(Producer):
 
     unit = "token"
 
-    def __init__(self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None) -> None:
-        """UsageError when documents cannot be marked as an output needs it."""
+    def __init__(
+        self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None, before: Facts | None
+    ) -> None:
+        """UsageError when documents cannot be marked as an output needs it. `before`: an earlier plan."""
         for output in outputs:
             origin.check(output.eot, output.format)
         self._origin = origin
@@ -110,11 +114,11 @@ class StoredTokens(Producer):
         self._reader = cast("Reader", self)
         self._eots = {output.eot for output in outputs}
         name = str(origin.path)
-        self.sources = Sources([Source(name, name, origin.bytes, origin.version)])
+        self.sources = as_recorded(Sources([Source(name, name, origin.bytes, origin.version)]), before)
         self.splits = tuple(origin.splits)
         shaping = {key: value for key, value in options.shaping().items() if key in _SHAPING}
         self.facts = {
-            "sources": [[name, origin.bytes, origin.version]],
+            "sources": list(self.sources.facts()),
             "tokenizer": origin.tokenizer,
             "options": {**shaping, **origin.spec, **({"source_eot": source_eot} if source_eot else {})},
         }
