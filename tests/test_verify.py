@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +125,58 @@ def test_damage_is_found_and_the_file_is_named(made: Path, kind: str) -> None:
     assert any(name in damage for damage in report.damage), report.damage
 
 
+SILENT = r"shardmill|replaced|.*\.role"
+"""Entries of a manifest that nothing else in a dataset says."""
+SILENT_COPY = rf"{SILENT}|fingerprint|options\..*|tokenizer\.(name|sha256|eot)|sources\.\d\.(name|bytes)"
+"""The same without its hidden folder."""
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"format": ["shards", "nanogpt"], "val": 0.3, "shard_tokens": 10_000},
+        {"format": "megatron", "val": "first:3000"},
+        {"format": "llmc", "limit": 100, "eot": "after"},
+    ],
+    ids=str,
+)
+def test_a_change_of_any_value_in_a_manifest_is_found(tmp_path: Path, options: dict[str, Any], copied: bool) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", documents(150))
+    with open(source, "a") as file:
+        file.write("not json\n")
+    (tmp_path / "b.txt").write_bytes(b"not all is \xff UTF-8\n" * 5000)
+    out = tmp_path / "out"
+    shardmill.prepare([source, tmp_path / "b.txt"], out, **options)
+    if copied:  # as tools do that leave hidden folders out; then the files alone have to show it
+        shutil.rmtree(out / ".shardmill")
+    whole = (out / "manifest.json").read_text()
+    assert not verify(out, sample=0).damage
+    for path in _values(json.loads(whole)):
+        if re.fullmatch(SILENT_COPY if copied else SILENT, ".".join(map(str, path))):
+            continue
+        changed = json.loads(whole)
+        *way, last = path
+        holder = reduce(lambda value, key: value[key], way, changed)
+        value = holder[last]
+        holder[last] = value + 1 if isinstance(value, int) else f"{value}x"
+        (out / "manifest.json").write_text(json.dumps(changed))
+        try:
+            damage = verify(out, sample=0).damage
+        except shardmill.ShardmillError as error:
+            damage = [str(error)]
+        assert damage, path
+
+
+def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all texts and numbers in nested lists and objects."""
+    if not isinstance(value, (dict, list)):
+        yield path
+        return
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _values(one, (*path, key))
+
+
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("form", [form for form in FORMATS if format_named(form).indexed])
@@ -174,7 +229,6 @@ def test_wrong_tokens_are_found_even_when_the_checksum_was_made_for_them(
     made: Path, tokens: list[int], said: str
 ) -> None:
     import hashlib
-    import re
 
     import numpy as np
 
