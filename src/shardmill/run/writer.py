@@ -188,7 +188,7 @@ class Writer:
         """
         bad, good = self.state.totals["rejected"], self.state.totals["documents"]
         if bad and not good and isinstance(self._producer.bad_allowed, float):
-            raise self._too_many_rejects(f"no document was written: {bad:,} of them are bad", None)
+            raise self._too_many_rejects(f"no document was written; bad documents: {bad:,}", None)
         with self.checkpoints.step():
             for output in self._outputs:
                 output.finish(self._producer.splits)
