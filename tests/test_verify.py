@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -20,6 +21,7 @@ from shardmill.shards import format_named
 from tests.corpus import documents, write_jsonl
 from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.meter import metered
+from tests.tokens.vocabularies import added, gpt2_rules, write_json
 
 
 @pytest.fixture
@@ -58,6 +60,36 @@ def test_texts_that_hold_the_end_of_text_themselves_are_not_damage_where_it_is_p
     report = verify(tmp_path / "out", sample=50, source=True)
     assert not report.damage
     assert report.compared
+
+
+def _tool(**flags: bool) -> dict[str, Any]:
+    end = added(50256, "<|endoftext|>", special=True)
+    return {"added_tokens": [end, added(50257, "<tool>", special=False, **flags)]}
+
+
+LOSSY: dict[str, dict[str, Any]] = {
+    "a token that takes the spaces before it": _tool(lstrip=True),
+    "a token that takes the spaces after it": _tool(rstrip=True),
+    "lower case": {"normalizer": {"type": "Lowercase"}},
+    "a normal form": {"normalizer": {"type": "NFC"}},
+    "a pattern without newlines": {},
+}
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_tokens_that_do_not_give_the_text_back_are_no_damage(tmp_path: Path, kind: str) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["A  <tool>  b\n\ncafe\u0301", "x <tool>", *documents(30)])
+    options: dict[str, Any] = {}
+    if LOSSY[kind]:
+        options["tokenizer"] = write_json("lossy", {**gpt2_rules(), **LOSSY[kind]})
+    else:
+        ranks = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+        (tmp_path / "bytes.tiktoken").write_text(ranks)
+        options |= {"tokenizer": tmp_path / "bytes.tiktoken", "pattern": "."}
+    for i, eot in enumerate(["none", "after"] if LOSSY[kind] else ["none"]):
+        shardmill.prepare(source, tmp_path / f"{i}", val=0.3, eot=eot, **options)
+        report = verify(tmp_path / f"{i}", source=True)
+        assert not report.damage and report.compared
 
 
 @pytest.mark.parametrize("form", FORMATS)

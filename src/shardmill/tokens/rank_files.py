@@ -93,8 +93,8 @@ class RankTokenizer(BytePairTokenizer):
             raise UsageError(f"tiktoken refuses this vocabulary or pattern: {error}", place=self._place) from None
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
-        return self._lengths
+    def lengths(self) -> NDArray[np.int64] | None:
+        return None if self.scheme is None else self._lengths  # a pattern of the user's may leave out some text
 
     def reference(self) -> Reference:
         # It takes an eighth of a second with the GIL held: not once for each thread.
