@@ -100,15 +100,19 @@ def test_the_same_sources_may_be_written_in_another_way(
         assert contents(out) == contents(whole), (first, second)
 
 
-def test_files_of_one_name_in_two_folders_are_not_taken_for_each_other(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in "ab"]
-    for folder in folders:
-        folder.mkdir()
-        write_jsonl(folder / "a.jsonl", documents(20))
-        os.utime(folder / "a.jsonl", ns=(1, 1))
-    shardmill.prepare(folders[0], tmp_path / "out")
-    with pytest.raises(MismatchError, match="is new"):
-        shardmill.prepare(folders[1], tmp_path / "out")
+def test_files_of_one_name_in_two_folders_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        write_jsonl(tmp_path / name / "c.jsonl", documents(20))
+        os.utime(tmp_path / name / "c.jsonl", ns=(1, 1))
+    monkeypatch.chdir(tmp_path / "a")
+    for i, first in enumerate(["c.jsonl", "../a", tmp_path / "a"]):
+        shardmill.prepare(first, tmp_path / f"out {i}")
+        for second in ("../b/c.jsonl", tmp_path / "b"):
+            with pytest.raises(MismatchError, match="is new"):
+                shardmill.prepare(second, tmp_path / f"out {i}")
 
 
 def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:

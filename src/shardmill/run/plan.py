@@ -141,7 +141,7 @@ def _same_file(was: str, now: str) -> bool:
     """Whether a path may be the same as one that was perhaps given in another folder."""
     if was == now:
         return True
-    if os.path.isabs(was):
+    if os.path.isabs(was) or os.path.exists(was):
         return os.path.realpath(was) == os.path.realpath(now)
     parts = tuple(part for part in PurePath(os.path.normpath(was)).parts if part != "..")
     return any(PurePath(path(now)).parts[-len(parts) :] == parts for path in (os.path.abspath, os.path.realpath))
