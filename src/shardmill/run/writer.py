@@ -275,7 +275,7 @@ class Writer:
         lengths = counted.lengths.tolist()
         state.totals["replaced"] += counted.replaced
         if counted.rejects:
-            rejects = {reject.record: [replace(reject, record=0)] for reject in counted.rejects}
+            rejects = {reject.record: [replace(reject, record=-1, byte=0)] for reject in counted.rejects}
             for i, tokens in enumerate(lengths):
                 bad = rejects.get(i, [])
                 one = Counted(int(tokens > 0), int(not tokens and not bad), 0, 0, bad, tokens)
