@@ -41,11 +41,12 @@ def make_dataset(format: str, folder: Path, documents: dict[str, list[np.ndarray
             tokens = with_eot(document, output.eot)
             output.append(split, tokens, np.array([len(tokens)]))
     run.finish(tuple(documents))
+    tokenizer = load_tokenizer("gpt2")
     splits = {
         split: {
             "tokens": sum(w.tokens for s, w in run.files if s == split),
             "documents": len(documents[split]),
-            "bytes": 0,
+            "bytes": sum(len(tokenizer.decode(document)) for document in documents[split]),
             "files": [w.entry() for s, w in run.files if s == split],
         }
         for split in documents
@@ -58,11 +59,11 @@ def make_dataset(format: str, folder: Path, documents: dict[str, list[np.ndarray
         "dtype": str(output.dtype),
         "eot": output.eot,
         "splits": splits,
-        "tokenizer": load_tokenizer("gpt2").describe(),
+        "tokenizer": tokenizer.describe(),
         "sources": [{"name": "a.jsonl", "bytes": 0, **counted}],
         **counted,
         "replaced": 0,
-        "options": {"tokenizer": "gpt2", "format": [format]},
+        "options": {"tokenizer": "gpt2", "format": [format], "separator": "\n"},
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))
     return folder

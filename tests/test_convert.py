@@ -89,8 +89,10 @@ def test_without_end_of_text_tokens_documents_come_from_an_index_or_are_not_clai
 ) -> None:
     call: dict[str, Any] = {"format": to, "eot": "none", "shard_tokens": 500, "name": "web"}
     if format_named(to).indexed and not format_named(start).indexed:
-        with pytest.raises(UsageError, match="nothing says where documents end"):
-            shardmill.convert(prepared(start, "none"), tmp_path / "out", **call)
+        for eot in ("after", "none"):  # the first error has to name what helps
+            with pytest.raises(UsageError, match="nothing says where documents end") as error:
+                shardmill.convert(prepared(start, "none"), tmp_path / "out", **{**call, "eot": eot})
+            assert "with `prepare`" in str(error.value)
         return
     result = shardmill.convert(prepared(start, "none"), tmp_path / "out", **call)
     assert files(tmp_path / "out") == files(prepared(to, "none"))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import shardmill
+from shardmill.cluster import make_part, merge, plan_parts
+from shardmill.errors import SourceError
 from shardmill.run import as_text
 from shardmill.run.writer import reject_line
 from shardmill.storage.files import PartialFile
+from tests.corpus import documents
 
 
 def test_rejects_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,9 +48,54 @@ def test_a_line_is_what_json_would_write(text: str, number: int, byte: int) -> N
 
 
 @pytest.mark.parametrize("lines", [b"{\n  1\n}\n", b'{"text": 3}\n' * 60])
-def test_a_summary_says_that_nothing_but_rejects_was_found(tmp_path: Path, lines: bytes) -> None:
+def test_a_run_that_finds_nothing_but_rejects_stops_unless_they_are_allowed(tmp_path: Path, lines: bytes) -> None:
     (tmp_path / "a.jsonl").write_bytes(lines)
-    summary = as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out"))
+    for _ in range(2):  # a resumed run stops too
+        with pytest.raises(SourceError, match=r"no document was written; bad documents: \d+") as error:
+            shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", max_bad="50%")
+        assert "--max-bad any" in str(error.value)
+    assert not (tmp_path / "out" / "manifest.json").exists()
+    shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "number", max_bad=100)
+    summary = as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", max_bad="any"))
     assert "every document was rejected" in summary and "too little text" not in summary
     (tmp_path / "a.jsonl").write_bytes(lines + b'{"text": "a"}\n')
     assert "every document" not in as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", overwrite=True))
+
+
+END = "<|endoftext|>"
+
+
+@pytest.mark.parametrize("separator", ["\n", "<sep>"])
+@pytest.mark.parametrize("kind", ["plain", "BOM", "invalid bytes", "gzip", "parts"])
+def test_the_place_of_a_text_that_the_tokenizer_refuses_is_the_byte_where_it_begins(
+    tmp_path: Path, small_chunks: None, kind: str, separator: str
+) -> None:
+    odd = b"\xff" if kind == "invalid bytes" else b""
+    texts = [odd + text.replace("\n", " ").encode() for text in documents(2000)]
+    data = (b"\xef\xbb\xbf" if kind == "BOM" else b"") + separator.encode().join(texts)
+    source = tmp_path / ("a.txt.gz" if kind == "gzip" else "a.txt")
+    source.write_bytes(gzip.compress(data) if kind == "gzip" else data)
+    options: dict[str, Any] = {"separator": separator, "specials": "error", "max_bad": "any", "val": 0.2}
+    if kind == "parts":
+        plan_parts(source, tmp_path / "out", parts=5, **options)
+        for number in range(5):
+            make_part(tmp_path / "out", number)
+        merge(tmp_path / "out")
+    else:
+        shardmill.prepare(source, tmp_path / "out", **options)
+    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()]
+    assert len(rejects) == sum(END.encode() in text for text in texts) > 5
+    for reject in rejects:
+        begin = reject["byte"]
+        assert not begin or data[:begin].endswith((separator.encode(), b"\xef\xbb\xbf"))
+        text = data[begin:].split(separator.encode())[0].decode("utf-8", "replace")
+        assert END in text and text.startswith(reject["excerpt"])
+
+
+def test_the_place_of_a_file_that_the_tokenizer_refuses_is_its_first_byte(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name, text in {"a": "good", "b": f"a {END}", "c": f"\ufeff{END}", "d": "word " * 40_000 + END}.items():
+        (tmp_path / "in" / f"{name}.txt").write_text(text)
+    shardmill.prepare(tmp_path / "in", tmp_path / "out", specials="error", val=0)
+    rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()]
+    assert [(Path(reject["source"]).stem, reject["byte"]) for reject in rejects] == [("b", 0), ("c", 0), ("d", 0)]

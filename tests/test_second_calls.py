@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,49 @@ def test_another_plan_is_refused_and_what_differs_is_named(
     shardmill.prepare(folder, out, **options, overwrite=True)
     if "val" not in options or options["val"] == 0:
         check(out, twin(folder))
+
+
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("kind", ["files", "folder"])
+def test_the_same_sources_may_be_written_in_another_way(
+    tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch, finished: bool, kind: str
+) -> None:
+    folder = tmp_path / "here" / "in"
+    folder.mkdir(parents=True)
+    for name in "ab":
+        write_jsonl(folder / f"{name}.jsonl", documents(200))
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path / "here")
+    spellings = ["in", "./in", str(folder), "../here/in", str(tmp_path / "link" / "in"), f"{folder}/../in"]
+    for i, (first, second) in enumerate(pairwise([*spellings, spellings[0]])):
+        called = [[f"{name}/{one}.jsonl" for one in "ab"] if kind == "files" else name for name in (first, second)]
+        out, whole = tmp_path / f"out-{i}", tmp_path / f"whole-{i}"
+        monkeypatch.chdir(tmp_path / "here")
+        shardmill.prepare(called[0], whole)
+        if finished:
+            shardmill.prepare(called[0], out)
+        else:
+            interrupt_after(1, called[0], out)
+        if os.path.isabs(second):
+            monkeypatch.chdir(tmp_path)
+        done = shardmill.prepare(called[1], out)
+        assert done.already if finished else done.resumed
+        assert contents(out) == contents(whole), (first, second)
+
+
+def test_files_of_one_name_in_two_folders_are_not_taken_for_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        write_jsonl(tmp_path / name / "c.jsonl", documents(20))
+        os.utime(tmp_path / name / "c.jsonl", ns=(1, 1))
+    monkeypatch.chdir(tmp_path / "a")
+    for i, first in enumerate(["c.jsonl", "../a", tmp_path / "a"]):
+        shardmill.prepare(first, tmp_path / f"out {i}")
+        for second in ("../b/c.jsonl", tmp_path / "b"):
+            with pytest.raises(MismatchError, match="is new"):
+                shardmill.prepare(second, tmp_path / f"out {i}")
 
 
 def test_a_second_run_on_the_same_folder_is_refused_at_once(tmp_path: Path) -> None:

@@ -69,6 +69,20 @@ def test_a_split_or_document_that_is_not_there_is_named(made: dict[str, list[np.
     assert "4, counted from 0" in error.value.hint
 
 
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("eot", ["after", "before", "none"])
+def test_any_document_to_the_last_is_shown_and_none_that_is_not_there(
+    made: dict[str, list[np.ndarray]], tmp_path: Path, format: str, eot: str
+) -> None:
+    data = shardmill.open(make_dataset(format, tmp_path / "out", made | {"val": []}, eot=eot))
+    for at in range(len(data["train"])):
+        assert list(show(data, "train", at=at))
+    assert list(show(data, "train", first=3, tokens=3))
+    for wrong in ({"split": "train", "first": 1000}, {"split": "val"}, {"split": "val", "random": True}):
+        with pytest.raises(UsageError, match="has no document"):
+            list(show(data, **wrong))
+
+
 def test_the_commands_show_and_convert_do_what_the_functions_do(
     made: dict[str, list[np.ndarray]], tmp_path: Path
 ) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,7 @@ from shardmill.shards import format_named
 from tests.corpus import documents, write_jsonl
 from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.meter import metered
+from tests.tokens.vocabularies import added, gpt2_rules, write_json
 
 
 @pytest.fixture
@@ -55,6 +60,36 @@ def test_texts_that_hold_the_end_of_text_themselves_are_not_damage_where_it_is_p
     report = verify(tmp_path / "out", sample=50, source=True)
     assert not report.damage
     assert report.compared
+
+
+def _tool(**flags: bool) -> dict[str, Any]:
+    end = added(50256, "<|endoftext|>", special=True)
+    return {"added_tokens": [end, added(50257, "<tool>", special=False, **flags)]}
+
+
+LOSSY: dict[str, dict[str, Any]] = {
+    "a token that takes the spaces before it": _tool(lstrip=True),
+    "a token that takes the spaces after it": _tool(rstrip=True),
+    "lower case": {"normalizer": {"type": "Lowercase"}},
+    "a normal form": {"normalizer": {"type": "NFC"}},
+    "a pattern without newlines": {},
+}
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_tokens_that_do_not_give_the_text_back_are_no_damage(tmp_path: Path, kind: str) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", ["A  <tool>  b\n\ncafe\u0301", "x <tool>", *documents(30)])
+    options: dict[str, Any] = {}
+    if LOSSY[kind]:
+        options["tokenizer"] = write_json("lossy", {**gpt2_rules(), **LOSSY[kind]})
+    else:
+        ranks = "".join(f"{base64.b64encode(bytes([i])).decode()} {i}\n" for i in range(256))
+        (tmp_path / "bytes.tiktoken").write_text(ranks)
+        options |= {"tokenizer": tmp_path / "bytes.tiktoken", "pattern": "."}
+    for i, eot in enumerate(["none", "after"] if LOSSY[kind] else ["none"]):
+        shardmill.prepare(source, tmp_path / f"{i}", val=0.3, eot=eot, **options)
+        report = verify(tmp_path / f"{i}", source=True)
+        assert not report.damage and report.compared
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -122,6 +157,58 @@ def test_damage_is_found_and_the_file_is_named(made: Path, kind: str) -> None:
     assert any(name in damage for damage in report.damage), report.damage
 
 
+SILENT = r"shardmill|replaced|.*\.role"
+"""Entries of a manifest that nothing else in a dataset says."""
+SILENT_COPY = rf"{SILENT}|fingerprint|options\..*|tokenizer\.(name|sha256|eot)|sources\.\d\.(name|bytes)"
+"""The same without its hidden folder."""
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"format": ["shards", "nanogpt"], "val": 0.3, "shard_tokens": 10_000},
+        {"format": "megatron", "val": "first:3000"},
+        {"format": "llmc", "limit": 100, "eot": "after"},
+    ],
+    ids=str,
+)
+def test_a_change_of_any_value_in_a_manifest_is_found(tmp_path: Path, options: dict[str, Any], copied: bool) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", documents(150))
+    with open(source, "a") as file:
+        file.write("not json\n")
+    (tmp_path / "b.txt").write_bytes(b"not all is \xff UTF-8\n" * 5000)
+    out = tmp_path / "out"
+    shardmill.prepare([source, tmp_path / "b.txt"], out, **options)
+    if copied:  # as tools do that leave hidden folders out; then the files alone have to show it
+        shutil.rmtree(out / ".shardmill")
+    whole = (out / "manifest.json").read_text()
+    assert not verify(out, sample=0).damage
+    for path in _values(json.loads(whole)):
+        if re.fullmatch(SILENT_COPY if copied else SILENT, ".".join(map(str, path))):
+            continue
+        changed = json.loads(whole)
+        *way, last = path
+        holder = reduce(lambda value, key: value[key], way, changed)
+        value = holder[last]
+        holder[last] = value + 1 if isinstance(value, int) else f"{value}x"
+        (out / "manifest.json").write_text(json.dumps(changed))
+        try:
+            damage = verify(out, sample=0).damage
+        except shardmill.ShardmillError as error:
+            damage = [str(error)]
+        assert damage, path
+
+
+def _values(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The paths to all texts and numbers in nested lists and objects."""
+    if not isinstance(value, (dict, list)):
+        yield path
+        return
+    for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _values(one, (*path, key))
+
+
 @pytest.mark.parametrize("eot", ["after", "before", "none"])
 @pytest.mark.parametrize("by", [-1, 1])
 @pytest.mark.parametrize("form", [form for form in FORMATS if format_named(form).indexed])
@@ -174,7 +261,6 @@ def test_wrong_tokens_are_found_even_when_the_checksum_was_made_for_them(
     made: Path, tokens: list[int], said: str
 ) -> None:
     import hashlib
-    import re
 
     import numpy as np
 

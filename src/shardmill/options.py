@@ -143,8 +143,8 @@ class Options:
     )  # fmt: skip
     max_bad: str = option(
         "0.1%", "--max-bad", kind="share", metavar="N",
-        help="stop if more documents than this are bad: a number, a share (100 bad documents are then always allowed), "
-        "or any for no limit",
+        help="stop if more documents than this are bad: a number, a share (100 bad documents are then always allowed, "
+        "if there are good ones too), or any for no limit",
     )  # fmt: skip
     memory: int | str | None = option(
         None, "--memory", kind="amount", metavar="SIZE",

@@ -33,7 +33,7 @@ def compare_sources(out: Path, manifest: dict[str, Any]) -> None:
     with temporary as folder:
         text = EncodedText(Plan(sources, tokenizer, options), outputs)
         made = Run(text, Destination(Path(folder)), outputs, Progress()).go()
-    for key in ("documents", "empty", "rejected"):
+    for key in ("documents", "empty", "rejected", "replaced"):
         if made.manifest[key] != manifest[key]:
             raise DamageError(
                 f"the sources give {made.manifest[key]:,} {key}, not {manifest[key]:,}", place="manifest.json"

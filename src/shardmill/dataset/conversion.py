@@ -25,6 +25,7 @@ from shardmill.run import (
     Result,
     Run,
     SplitCount,
+    as_recorded,
     dataset_folder,
     default_progress,
     open_destination,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.documents import Reader
-    from shardmill.run import Writer
+    from shardmill.run import Facts, Writer
 
 _BLOCK = 1 << 22  # tokens moved at a time
 _FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
@@ -90,7 +91,8 @@ def convert(
         )
         for one in options.format
     ]
-    tokens = StoredTokens(origin, outputs, options, source_eot)
+    before = None if overwrite else destination.recorded_plan()
+    tokens = StoredTokens(origin, outputs, options, source_eot, before)
     return Run(tokens, destination, outputs, progress or default_progress(), overwrite=overwrite).go()
 
 
@@ -102,8 +104,10 @@ class StoredTokens(Producer):
 
     unit = "token"
 
-    def __init__(self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None) -> None:
-        """UsageError when documents cannot be marked as an output needs it."""
+    def __init__(
+        self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None, before: Facts | None
+    ) -> None:
+        """UsageError when documents cannot be marked as an output needs it. `before`: an earlier plan."""
         for output in outputs:
             origin.check(output.eot, output.format)
         self._origin = origin
@@ -111,11 +115,11 @@ class StoredTokens(Producer):
         self._reader = cast("Reader", self)
         self._eots = {output.eot for output in outputs}
         name = str(origin.path)
-        self.sources = Sources([Source(name, name, origin.bytes, origin.version)])
+        self.sources = as_recorded(Sources([Source(name, name, origin.bytes, origin.version)]), before)
         self.splits = tuple(origin.splits)
         fingerprinted = {key: value for key, value in options.fingerprinted().items() if key in _FINGERPRINTED}
         self.facts = {
-            "sources": [[name, origin.bytes, origin.version]],
+            "sources": list(self.sources.facts()),
             "tokenizer": origin.tokenizer,
             "options": {
                 **fingerprinted,

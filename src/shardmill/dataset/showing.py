@@ -52,13 +52,19 @@ def show(
         found = _around(data[name], at, tokens)
     else:
         found = _documents(data[name], first, tokens)
+    shown = False
     for heading, some in islice(found, documents):
+        shown = True
         yield heading
         pieces = token_texts(data.tokenizer, some[:tokens])
         if ids:
             pieces = [f"{piece}⟨{int(token)}⟩" for piece, token in zip(pieces, some, strict=False)]
         yield _joined(pieces, paint) + ("…" if len(some) > tokens else "")
         yield ""
+    if not shown:
+        known = f"it has {len(data[name].documents):,}, counted from 0" if _separated(data[name]) else None
+        hint = known or f"it has {len(data[name]):,} tokens, and nothing says where documents end"
+        raise UsageError(f"{name} has no document {first:,}", hint=hint)
 
 
 def show_text(
@@ -142,10 +148,6 @@ def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDA
         try:
             document = split.documents[i]
         except IndexError:
-            if i == first:
-                raise UsageError(
-                    f"{split.name} has no document {first:,}", hint=f"it has {len(split.documents):,}, counted from 0"
-                ) from None
             return
         yield f"{split.name}, document {i:,}: {len(document):,} tokens", document
 
@@ -164,7 +166,8 @@ def _drawn(split: Split, documents: int, tokens: int, seed: int | None) -> Itera
     """Documents or stretches drawn at random, in the order of the split."""
     random = np.random.default_rng(seed)
     if not _separated(split):
-        for start in sorted(random.integers(0, max(1, len(split) - tokens), documents).tolist()):
+        starts = random.integers(0, max(1, len(split) - tokens), documents if len(split) else 0)
+        for start in sorted(starts.tolist()):
             yield _stretch(split, start, tokens)
         return
     count = len(split.documents)

@@ -139,10 +139,10 @@ class Origin:
                 )
             if split.eot == "none" and split.index is None:
                 what = "nothing says where documents end: there are no end-of-text tokens"
-                if eot != "none":
-                    raise UsageError(what, hint="add `--eot none`")
                 if format_named(format).indexed and self.counts.get(name, 0) > 1:
                     raise UsageError(what, hint=f"make `{format}` with `prepare`; its index is a list of documents")
+                if eot != "none":
+                    raise UsageError(what, hint="add `--eot none`")
 
     def amounts(self, name: str, start: int, block: NDArray[Any]) -> tuple[int, int]:
         """Documents that end in a block of a split, and bytes of text; all blocks together have those of the split.

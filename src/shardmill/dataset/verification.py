@@ -9,7 +9,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from shardmill.dataset.dataset import Dataset, document_index, open_dataset, tok
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, each_output, parse_manifest, read_manifest
+from shardmill.run import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest
 from shardmill.shards import format_named
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK = 4 << 20
+_FEW = 1 << 15  # tokens that are looked up at once: numpy makes two arrays of eight bytes each
 _LONGEST = 1 << 20  # tokens of a document that a sample encodes again; the library takes a second for a few megabytes
 
 
@@ -93,6 +94,7 @@ def verify(
         check.check_output(described)
     check.check_rejects()
     check.check_counts()
+    check.check_plan()
     if source and not report.damage:
         notify("reading the sources again")
         try:
@@ -127,31 +129,54 @@ class _Verification:
             return
         try:
             self._tokenizer = tokenizer_of(self.manifest)
+            known, found = self.manifest["tokenizer"], self._tokenizer.describe()
+            self._damage += [
+                f"{MANIFEST}: the {key} of the tokenizer is {known[key]!r}, not {found[key]!r}"
+                for key in ("vocab_size", "pattern", "specials", "bos_eos")
+                if key in known and known[key] != found[key]
+            ]
         except (UsageError, MismatchError) as error:
             self._notes.append(f"no document was encoded again: {error.message}")
 
     def check_output(self, described: dict[str, Any]) -> None:
         """Check the files of one format: sizes, sha256, ids, EOT; then a sample of the documents."""
-        splits, marks = described["splits"], 0
+        splits, marks, text = described["splits"], 0, 0
         for name, split in splits.items():
             scan = self._scan(described, name, split)
             self.report.tokens += scan.tokens
             marks += scan.marks
-            if scan.tokens != split["tokens"] and not self._damage:
-                self._damage.append(f"manifest.json: {name} has {scan.tokens:,} tokens, not {split['tokens']:,}")
+            text += scan.text
+            for found in (scan.tokens, sum(file["tokens"] for file in split["files"])):
+                if found != split["tokens"] and not self._damage:
+                    self._damage.append(f"{MANIFEST}: {name} has {found:,} tokens, not {split['tokens']:,}")
         expected = sum(split["documents"] for split in splits.values())
         self.report.documents += expected
         if format_named(described["format"]).indexed and self.store is None and not self._damage:
             self._check_index(described)
-        if described["eot"] == "none" or self._damage or self._finds_specials:
-            return
-        # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
-        tolerance = len(splits) if self.converted else 0
-        dropped = sum(split.get("dropped", 0) for split in splits.values())
-        if not -tolerance <= expected - marks <= tolerance + dropped:
-            self._damage.append(f"{described['format']}: {marks:,} EOT for {expected:,} documents")
-        elif self._sample and self._tokenizer is not None:
+        has_ends = described["eot"] != "none" and not self._finds_specials
+        if has_ends and not self._damage:
+            # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
+            tolerance = len(splits) if self.converted else 0
+            dropped = sum(split.get("dropped", 0) for split in splits.values())
+            if not -tolerance <= expected - marks <= tolerance + dropped:
+                self._damage.append(f"{described['format']}: {marks:,} EOT for {expected:,} documents")
+        if not self._damage:
+            self._check_text(described, text)
+        if has_ends and not self._damage and self._sample and self._tokenizer is not None:
             self._encode_again(described, self._tokenizer)
+
+    def _check_text(self, described: dict[str, Any], text: int) -> None:
+        """Compare the bytes of text that the tokens stand for with the manifest's, if they are known exactly."""
+        splits, tokenizer = described["splits"].values(), self._tokenizer
+        dropped = any("dropped" in split for split in splits)
+        if self.converted or dropped or tokenizer is None or tokenizer.lengths is None:
+            return
+        if described["eot"] != "none":
+            text -= int(tokenizer.lengths[tokenizer.eot]) * sum(split["documents"] for split in splits)
+        # A document between two splits counts where it ends.
+        counted = sum(split["bytes"] for split in splits)
+        if text != counted:
+            self._damage.append(f"{MANIFEST}: the tokens stand for {text:,} bytes of text, not {counted:,}")
 
     def _check_index(self, described: dict[str, Any]) -> None:
         """Compare the number of documents that the index of each split lists with the manifest's."""
@@ -175,6 +200,7 @@ class _Verification:
         """Read all files of a split."""
         kind, ids = format_named(described["format"]), self.manifest["tokenizer"]
         scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
+        scan.lengths = self._tokenizer.lengths if self._tokenizer else None
         scan.may_begin_with_eot |= name == "train" and self._is_val_first
         scan.allows_empty = self.converted or self._finds_specials
         for entry in split["files"]:
@@ -222,11 +248,17 @@ class _Verification:
     def check_counts(self) -> None:
         """Check that splits and sources have the documents that the manifest counts in all."""
         manifest, counted = self.manifest, dict.fromkeys(("documents", "empty", "rejected"), 0)
-        written = sum(split["documents"] for split in manifest["splits"].values())
+        splits = manifest["splits"].values()
+        written = sum(split["documents"] for split in splits)
         if written != manifest["documents"]:
             self._damage.append(f"{MANIFEST}: splits hold {written:,} documents, not {manifest['documents']:,}")
+        tokens = sum(split["tokens"] + split.get("dropped", 0) for split in splits)
+        tokens -= written if manifest["eot"] != "none" else 0
+        encoded: int | None = 0
         try:
             for source in manifest["sources"]:  # which are parsed only now
+                # 0.1.0 did not count tokens.
+                encoded = None if encoded is None or "tokens" not in source else encoded + source["tokens"]
                 for kind in counted:
                     counted[kind] += 0 if self.converted else source[kind]
         except DamageError as error:
@@ -239,6 +271,24 @@ class _Verification:
                 for kind, count in counted.items()
                 if not self.converted and count != manifest[kind]
             ]
+            if encoded not in (None, tokens) and not self.converted:
+                self._damage.append(f"{MANIFEST}: the sources have {encoded:,} tokens, not {tokens:,}")
+
+    def check_plan(self) -> None:
+        """Compare the manifest with the plan whose fingerprint it has, if that is there."""
+        plan = Destination(self.folder).recorded_plan() if self.store is None else None
+        if plan is None:
+            return
+        manifest, limited = self.manifest, plan["options"].get("limit") is not None
+        wrong = [key for key in ("options", "tokenizer") if manifest[key] != plan[key]]
+        wrong += ["fingerprint"] if manifest["fingerprint"] != fingerprint(plan) else []
+        for row, source in zip_longest(plan["sources"], () if self._damage else manifest["sources"]):
+            if source is None and (limited or self._damage):
+                break  # the others were not read
+            if row is None or source is None or (row[0], row[1]) != (source["name"], source.get("bytes")):
+                wrong.append("list of sources")
+                break
+        self._damage += [f"{MANIFEST}: the {key} is not that of `.shardmill/plan.json`" for key in wrong]
 
     def check_rejects(self) -> None:
         """Check that the bad documents are listed, each once."""
@@ -313,7 +363,9 @@ class _Scan:
         self.allows_empty = False
         """Two EOT may be adjacent: other tools write empty documents, and a text may contain EOT itself."""
         self._last_was_eot: bool | None = None
-        self.tokens = self.marks = 0
+        self.lengths: NDArray[Any] | None = None
+        """Bytes of text of each token."""
+        self.tokens = self.marks = self.text = 0
         self.problems: list[str] = []
 
     def skip(self, count: int) -> None:
@@ -338,6 +390,9 @@ class _Scan:
                 self.problems.append(f"id {outer:,} is outside the vocabulary of {self._vocab_size:,}")
         if self._eot is not None and self._where != "none":
             self._check_eot(tokens)
+        if self.lengths is not None:
+            for start in range(0, len(tokens), _FEW):
+                self.text += int(self.lengths.take(tokens[start : start + _FEW], mode="clip").sum())
         self.tokens += len(tokens)
 
     def _check_eot(self, tokens: NDArray[Any]) -> None:

@@ -143,6 +143,8 @@ class Documents:
     """Row i is data[offsets[i] : offsets[i+1] - len(gap)]; valid UTF-8; rows may be empty."""
     records: NDArray[np.int64] | None = None
     """Line or row of each document, counted from 0 within the chunk; None: row i is record i."""
+    starts: NDArray[np.int64] | None = None
+    """Of plain text: the byte at which each row begins, counted from the start of the chunk."""
     spans: bool = False
     """The rows are spans of one document, not documents."""
     lines: int = 0

@@ -209,12 +209,14 @@ class TextReader(FormatReader):
         if self._reading.separator is not None and chunk.ends:
             documents, starts = split_documents(raw[first - begin :], self._reading.separator)
             documents.tail = self._flags(first + starts)
+            documents.starts = starts if first == chunk.start else starts + (first - chunk.start)
             return documents if self._reading.gaps else documents.packed()
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
         bounds = np.array([first, *places, chunk.end], np.int64)
         documents = rows_between(raw, bounds - begin)
         documents.spans = self._spans
         documents.tail = self._flags(bounds[:-1])
+        documents.starts = np.array([chunk.start, *places], np.int64) - chunk.start
         return documents
 
     def _flags(self, starts: NDArray[np.int64]) -> NDArray[np.bool_] | None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         parse_manifest,
         read_manifest,
     )
-    from shardmill.run.plan import Facts, Plan, fingerprint
+    from shardmill.run.plan import Facts, Plan, as_recorded, fingerprint
     from shardmill.run.process_limit import own_process
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
@@ -49,7 +49,7 @@ __all__, __getattr__ = lazily(
         "main": "open_outputs output_orders prepare",
         "manifest": "NAME:MANIFEST REJECTS SourceLines dataset_files dataset_folder each_output json_line "
         "manifest_json parse_manifest read_manifest",
-        "plan": "Facts Plan fingerprint",
+        "plan": "Facts Plan as_recorded fingerprint",
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",

@@ -64,6 +64,13 @@ class Destination:
             return {}
         return commits
 
+    def recorded_plan(self) -> Facts | None:
+        """The plan of the dataset or the unfinished run in the folder; None when there is none."""
+        try:
+            return read_facts(self.folder / FOLDER / "plan.json")
+        except OSError:  # for which the journal has the better error
+            return None
+
     def record_commits(self) -> None:
         """Write the commits to a file, before the plan: a run that has a plan must find its commits again."""
         if self.commits:
@@ -90,7 +97,7 @@ class Destination:
         if manifest["fingerprint"] != fingerprint(facts):
             sources = SourceFacts(lambda: ([source["name"], source["bytes"], ""] for source in manifest["sources"]))
             known = {"options": manifest["options"], "tokenizer": manifest["tokenizer"], "sources": sources}
-            raise_mismatch(read_facts(self.folder / FOLDER / "plan.json") or known, facts, "the dataset")
+            raise_mismatch(self.recorded_plan() or known, facts, "the dataset")
         self.tidy(facts)
         return manifest
 

@@ -16,7 +16,7 @@ from shardmill.run.encoded_text import EncodedText
 from shardmill.run.loop import Run
 from shardmill.run.machine import most_resident
 from shardmill.run.manifest import dataset_files
-from shardmill.run.plan import Plan
+from shardmill.run.plan import Plan, as_recorded
 from shardmill.run.progress import Progress, default_progress
 from shardmill.run.summary import Result
 from shardmill.shards import SPLITS, Output, open_output
@@ -59,6 +59,8 @@ def _make_plan(specs: list[Any], options: Options, destination: Destination) -> 
     sources = find_sources(
         specs, options.input_format, commits, options.cache, out=destination.shown, owned=dataset_files
     )
+    if not options.overwrite:
+        sources = as_recorded(sources, destination.recorded_plan())
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
     plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
     destination.commits = plan.commits

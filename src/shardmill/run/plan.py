@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -125,6 +126,27 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
     rows = iter(rows)
     while some := list(islice(rows, _BATCH)):
         yield some
+
+
+def as_recorded(sources: Sources, before: Facts | None) -> Sources:
+    """The sources under the names in an earlier plan, if they are the same files and only the paths are written in
+    another way: relative, absolute or through a link."""
+    if before is None:
+        return sources
+    for row, found in zip_longest(before["sources"], sources.facts()):
+        if not row or not found or [*row[1:]] != [*found[1:]] or not _same_file(row[0], found[0]):
+            return sources
+    return sources.renamed(row[0] for row in before["sources"])
+
+
+def _same_file(was: str, now: str) -> bool:
+    """Whether a path may be the same as one that was perhaps given in another folder."""
+    if was == now:
+        return True
+    if os.path.isabs(was) or os.path.exists(was):
+        return os.path.realpath(was) == os.path.realpath(now)
+    parts = tuple(part for part in PurePath(os.path.normpath(was)).parts if part != "..")
+    return any(PurePath(path(now)).parts[-len(parts) :] == parts for path in (os.path.abspath, os.path.realpath))
 
 
 def differences(before: Facts, now: Facts) -> list[str]:

@@ -203,4 +203,6 @@ def _refused(documents: Documents, row: int, reason: str) -> Reject:
     start = int(documents.offsets[row])
     end = start + int(documents.lengths[row])
     excerpt = bytes(documents.data[start : min(end, start + 320)]).decode("utf-8", "ignore")[:80]
+    if documents.starts is not None:
+        return Reject(-1, int(documents.starts[row]), reason, excerpt)
     return Reject(documents.record(row), -1, reason, excerpt)

@@ -162,12 +162,15 @@ class Writer:
         bad, read = totals["rejected"], totals["documents"] + totals["empty"] + totals["rejected"]
         most = max(_ALWAYS_ALLOWED, allowed * read) if isinstance(allowed, float) else allowed
         if self._last_reason and most is not None and bad > most:
-            listed = f"{self._destination.shown}/{REJECTS}{PARTIAL}"
-            raise SourceError(
-                f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows; the last: {self._last_reason}",
-                place=where,
-                hint=f"see `{listed}`; `--max-bad any` sets all such documents aside and continues",
-            )
+            raise self._too_many_rejects(f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows", where)
+
+    def _too_many_rejects(self, what: str, where: str | None) -> SourceError:
+        return SourceError(
+            what + (f"; the last: {self._last_reason}" if self._last_reason else ""),
+            place=where,
+            hint=f"see `{self._destination.shown}/{REJECTS}{PARTIAL}`; "
+            "`--max-bad any` sets all such documents aside and continues",
+        )
 
     def _with_carried(self, batch: Batch) -> dict[str, Stream]:
         """The streams of a piece: its document has one split, and its bytes count where it ends."""
@@ -180,7 +183,13 @@ class Writer:
         return {eot: stream._replace(rows=replace(stream.rows, bytes=counted)) for eot, stream in batch.streams.items()}
 
     def finish(self) -> dict[str, dict[str, Any]]:
-        """End all files and record that; return the manifest's entry for the rejects, if there are any."""
+        """End all files and record that; return the manifest's entry for the rejects, if there are any.
+
+        SourceError when every document was rejected, unless `--max-bad` is a number or `any`.
+        """
+        bad, good = self.state.totals["rejected"], self.state.totals["documents"]
+        if bad and not good and isinstance(self._producer.bad_allowed, float):
+            raise self._too_many_rejects(f"no document was written; bad documents: {bad:,}", None)
         with self.checkpoints.step():
             for output in self._outputs:
                 output.finish(self._producer.splits)
@@ -267,7 +276,7 @@ class Writer:
         lengths = counted.lengths.tolist()
         state.totals["replaced"] += counted.replaced
         if counted.rejects:
-            rejects = {reject.record: [replace(reject, record=0)] for reject in counted.rejects}
+            rejects = {reject.record: [replace(reject, record=-1, byte=0)] for reject in counted.rejects}
             for i, tokens in enumerate(lengths):
                 bad = rejects.get(i, [])
                 one = Counted(int(tokens > 0), int(not tokens and not bad), 0, 0, bad, tokens)

@@ -163,6 +163,12 @@ class Sources(BlockSequence[Source]):
             self.arrow_free = self.arrow_free and all(is_arrow_free(source[1]) for source in some)
             self._rows.extend(some)
 
+    def renamed(self, names: Iterable[str]) -> Sources:
+        """Return the same sources under other names."""
+        made = Sources(source._replace(name=name) for source, name in zip(self, names, strict=True))
+        made.requested, made.from_python = self.requested, self.from_python
+        return made
+
     def facts(self) -> Iterator[tuple[str, int | None, str]]:
         """Yield name, size and version of each."""
         return map(itemgetter(0, 2, 3), self._rows)

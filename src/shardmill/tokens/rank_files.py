@@ -11,13 +11,17 @@ import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardmill.core import Model, parse_ranks
 from shardmill.errors import UsageError
 from shardmill.tokens import backends
 from shardmill.tokens.schemes import Scheme
 from shardmill.tokens.tokenizers import BytePairTokenizer, Reference
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -87,6 +91,10 @@ class RankTokenizer(BytePairTokenizer):
             )
         except ValueError as error:
             raise UsageError(f"tiktoken refuses this vocabulary or pattern: {error}", place=self._place) from None
+
+    @property
+    def lengths(self) -> NDArray[np.int64] | None:
+        return None if self.scheme is None else self._lengths  # a pattern of the user's may leave out some text
 
     def reference(self) -> Reference:
         # It takes an eighth of a second with the GIL held: not once for each thread.

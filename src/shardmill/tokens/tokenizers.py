@@ -78,6 +78,11 @@ class Tokenizer(ABC):
         """Return the bytes of one token in a text."""
 
     @property
+    def lengths(self) -> NDArray[np.int64] | None:
+        """Bytes of text that each token stands for, by id; None: tokens do not give exactly the text back."""
+        return None
+
+    @property
     def vocab_size(self) -> int:
         return self.largest_id + 1
 
