@@ -36,7 +36,7 @@ from shardmill.shards.token_files import TokenFile
 class Toy(StreamFormat):
     name, eot, stem, endings = "toy", "before", "{name}-{split}-{index:06}", (".toy",)
 
-    def head(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+    def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<4sQ", b"TOY!", tokens)
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
