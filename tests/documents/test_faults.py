@@ -343,14 +343,6 @@ def test_an_answer_of_the_hub_in_another_form_is_an_error_that_says_so(
         find_sources([f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"])
 
 
-def test_a_list_of_the_hub_that_leads_in_a_circle_is_an_error(hub: Hub) -> None:
-    hub.add(REPO, {"x.jsonl": lines()})
-    link = {"Link": f'<{hub.url}/api/datasets/{REPO}/tree/main?cursor=1>; rel="next"'}
-    hub.faults.append(Fault("/tree/", times=1000, status=200, body=b"[]", headers=link))
-    with pytest.raises(SourceError, match="leads back"):
-        find_sources([f"hf://datasets/{REPO}"])
-
-
 @pytest.mark.parametrize("place", ["hub", "web"])
 def test_a_list_that_a_proxy_has_compressed_is_read(place: str, hub: Hub) -> None:
     hub.add(REPO, {"a.jsonl": lines(), "b.jsonl": lines()})

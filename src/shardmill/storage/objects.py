@@ -13,8 +13,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -109,13 +111,36 @@ class Objects:
         return self._clients[key]
 
     def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
-        """Yield the library's description of each object directly in a folder, or anywhere below it."""
-        store = self.client(many=True)
+        """Yield the library's description of each object directly in a folder, or anywhere below it.
+
+        Raise Transient when a list names an object twice or does not end: the library would follow it for ever, and a
+        page that came in place of another one would be missing.
+        """
+        seen = set[tuple[str, int, str | None]]()
+        for page in self._pages(folder, deep=deep):
+            for entry in page:
+                one = entry["path"], entry["size"], entry["e_tag"]
+                if one in seen:
+                    message, place = "the store's list names an object twice", f"{self.url}/{entry['path']}"
+                    error = self._error(message, place=place, hint="run the same command again when the store is well")
+                    raise Transient(message, tries=3, error=error)
+                seen.add(one)
+                yield entry
+
+    def _pages(self, folder: str, *, deep: bool) -> Iterator[Any]:
+        store, seconds = self.client(many=True), self._patience.retry_seconds
         if not deep:
-            yield from store.list_with_delimiter(folder or None)["objects"]
+            yield _in_time(lambda: store.list_with_delimiter_async(folder or None), seconds)["objects"]
             return
-        for page in store.list(folder or None, chunk_size=1000):
-            yield from page
+        pages = store.list(folder or None, chunk_size=1000)
+
+        async def following() -> Any:
+            async for page in pages:
+                return page
+            return ()
+
+        while page := _in_time(following, seconds):
+            yield page
 
     @contextmanager
     def asking(self, name: str) -> Iterator[None]:
@@ -175,6 +200,28 @@ class Objects:
         if one.size or "." in one.path.rpartition("/")[2]:
             return False
         return one.path in folders or self.find(one.path) is None
+
+
+def _in_time(call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+    """Return what a call for a list gives; raise Transient when it takes longer, and end it."""
+    import asyncio  # some milliseconds, which only listings cost
+
+    async def asked() -> Any:
+        return await asyncio.wait_for(call(), seconds)
+
+    def run() -> None:
+        try:
+            answer.set_result(asyncio.run(asked()))
+        except BaseException as why:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(why)
+
+    answer: Future[Any] = Future()
+    # A thread of its own, since the caller's may have an event loop already.
+    threading.Thread(target=run, name="shardmill-listing", daemon=True).start()
+    try:
+        return answer.result()
+    except asyncio.TimeoutError:
+        raise Transient(f"the store's list does not end within {seconds:,.0f} s") from None
 
 
 def _listed(meta: Any) -> ListedObject:

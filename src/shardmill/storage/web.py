@@ -137,6 +137,7 @@ class WebStore:
         with self._get(source, {}, url, form) as answer:
             body = self._body(source, answer)
             following = answer.links.get("next", {}).get("url", "")
+            following = following and urljoin(str(answer.url), following)
         try:
             return json.loads(body), following
         except ValueError:
