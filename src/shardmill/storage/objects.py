@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 from shardmill.errors import OutputError, SourceError, UsageError
 from shardmill.extras import needs
 from shardmill.storage.names import BUCKETS, host_of, scheme_of, shown
-from shardmill.storage.retrying import Patience, Transient
+from shardmill.storage.retrying import Patience, Transient, seems_changed
 from shardmill.storage.s3 import S3Account
-from shardmill.storage.source import Source, changed
+from shardmill.storage.source import Source
 
 # Retries by the library itself, within operations of many requests: a listing of many pages, an upload of many parts.
 # If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
@@ -183,14 +183,14 @@ class Objects:
             with self.asking(path):
                 got = self.client().get(path, options=options)
                 if _listed(got.meta)[1:] != (source.size, source.version):
-                    raise changed(source)
+                    raise seems_changed(source)
                 data = bytes(got.bytes())
         except Conflict:
-            raise changed(source) from None
+            raise seems_changed(source) from None
         if len(data) < end - start:
             raise Transient(f"{who} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
-            raise changed(source)
+            raise seems_changed(source)
         if time.monotonic() > deadline:
             raise Transient(f"{who} is too slow")
         return data
@@ -268,6 +268,8 @@ def failure(said: str, url: str, error: _Refusal, timeout: float) -> Transient |
         return refused(f"the store does not know this kind of request{words}", needs)
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status[:1] == "5":
         return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer") + by)
+    if code == "RequestTimeTooSkewed":
+        return refused("the clock of this machine differs from that of the store", "set the clock")
     if code == "AccessDenied" or status == "403":
         verbs = "list, read, write and delete" if writing else "list and read"
         return refused(f"the store does not allow it{words}", f"the credentials must allow to {verbs}; {where}")
