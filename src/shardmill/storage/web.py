@@ -104,8 +104,8 @@ class WebStore:
             more_follows = whole and end < (source.size or 0)
             for block in self._blocks(source, answer.iter_raw(), deadline):
                 if filled + len(block) > len(data) and not more_follows:
-                    error = _compressed(source, answer) or changed(source)
-                    raise Transient(f"{_host(source)} sent more than was asked for", tries=3, error=error)
+                    why = _compressed(source, answer) or changed(source)
+                    raise Transient(f"{_host(source)} sent more than was asked for", tries=3, error=why)
                 taken = block[: len(data) - filled]
                 data[filled : filled + len(taken)] = taken
                 filled += len(taken)
@@ -216,8 +216,8 @@ class WebStore:
             raise Transient(_failure(error, _host(source))) from None
         except (library.InvalidURL, ValueError):
             self._redirects.pop(source.path, None)  # the next redirect may lead to a server
-            error = SourceError("the address is not one of a web server", place=source.name)
-            raise Transient("a redirect to no address", tries=3, error=error) from None
+            impossible = SourceError("the address is not one of a web server", place=source.name)
+            raise Transient("a redirect to no address", tries=3, error=impossible) from None
         raise SourceError(f"more than {_MOST_REDIRECTS} redirects", place=source.name)
 
     def _is_hub(self, url: str) -> bool:
