@@ -330,18 +330,36 @@ def test_a_pause_that_is_none_is_left_to_our_own(told: str, expected: Expected, 
     assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
 
 
-SHAPES = [b"{}", b"null", b'"x"', b"[1]", b'{"error":"x"}', b'{"sha":null}', b'[{"type":"file"}]', b"[[]]"]
+SHAPES = [
+    b"{}",
+    b"null",
+    b'"x"',
+    b"[1]",
+    b'{"error":"x"}',
+    b'{"sha":null}',
+    b'[{"type":"file"}]',
+    b"[[]]",
+    b"[" * 100_000,
+]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, b'[{"type":"file","path":7,"size":1,"oid":"a"}]', b"<html>Log in</html>"])
+ENTRIES = [
+    b'[{"type":"file","path":%s,"size":%d,"oid":"a"}]' % one for one in ((b"7", 1), (b'"../x"', 1), (b'"x"', -1))
+]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *ENTRIES, b"<html>Log in</html>"])
 @pytest.mark.parametrize("part", ["/revision/", "/tree/", "/paths-info/"])
 def test_an_answer_of_the_hub_in_another_form_is_an_error_that_says_so(
     part: str, shape: bytes, hub: Hub, tmp_path: Path
 ) -> None:
     hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault(part, times=1000, status=200, body=shape))
-    with pytest.raises(SourceError, match=r"has not the form|is a web page"):
-        find_sources([f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"])
+    source = f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"
+    with pytest.raises(SourceError, match=r"has not the form|is a web page|is not whole"):
+        find_sources([source])
+    hub.faults[:] = [Fault(part, status=200, body=shape)]
+    assert len(find_sources([source])) == 1
 
 
 @pytest.mark.parametrize("place", ["hub", "web"])

@@ -187,6 +187,14 @@ def test_a_list_without_an_end_or_with_a_page_twice_is_an_error(
             store.beside(["b"]) if shape != "d/" else store.below("b")
 
 
+def test_an_empty_page_of_the_hub_where_more_was_promised_is_asked_for_again(
+    place: Callable[[str], str], hub: Hub
+) -> None:
+    hub.faults.append(Fault(lambda request: "cursor=8" in request.query, status=200, body=b"[]"))
+    assert found(place("hub"), "d/") == expected("d/")
+    assert hub.faults[0].times == 0
+
+
 def test_an_index_page_that_also_links_to_what_is_deeper_names_no_file_twice(
     hub: Hub, place: Callable[[str], str]
 ) -> None:

@@ -25,6 +25,7 @@ from shardmill.storage import (
     ListedObject,
     Retries,
     Source,
+    Transient,
     Unreachable,
     check_address,
     host_of,
@@ -124,12 +125,16 @@ def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
 
 def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
     """The commit, and the files that the address may name; raises Unreachable when the hub does not answer."""
-    try:
-        return _hub_lists(spec, address, commit, fetcher)
-    except (KeyError, TypeError, ValueError):
-        message = "the hub's answer has not the form that such answers have"
-        hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
-        raise SourceError(message, place=shown(spec), hint=hint) from None
+
+    def listed(_: float) -> tuple[str, list[ListedObject]]:
+        try:
+            return _hub_lists(spec, address, commit, fetcher)
+        except (KeyError, TypeError, ValueError):
+            message = "the hub's answer has not the form that such answers have"
+            hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
+            raise Transient(message, tries=3, error=SourceError(message, place=shown(spec), hint=hint)) from None
+
+    return fetcher.patiently(listed, shown(spec))
 
 
 def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
@@ -148,16 +153,20 @@ def _hub_lists(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
         root, pattern = _parted(address.path)
         deep = not pattern or "**" in pattern or "/" in pattern
         page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
-        listed, new = set[str](), True
-        while page and new:
-            some, page = ask(page)
-            found += _hub_entries(some)
-            new = not listed >= (names := {_words(entry["path"]) for entry in some})
+        listed = set[str]()
+        while page:
+            some, following = ask(page)
+            if listed and not some:  # though the page before it promised more
+                some, following = ask(page)
+            files, names = _hub_entries(some), {_words(entry["path"]) for entry in some}
+            twice = len(names) < len(some) or any(one.path in listed for one in files)
+            if twice or (following and names <= listed):
+                # It has no end, or a page came in place of another one, whose files would be missing.
+                message, hint = "the hub's list repeats itself", "run the same command again when the hub is well"
+                raise Transient(message, tries=3, error=SourceError(message, place=shown(spec), hint=hint))
+            found += files
             listed |= names
-        if page or len({one.path for one in found}) < len(found):
-            # It has no end, or a page came in place of another one, whose files would be missing.
-            hint = "run the same command again when the hub is well"
-            raise SourceError("the hub's list repeats itself", place=shown(spec), hint=hint)
+            page = following
     return commit, found
 
 
@@ -165,11 +174,14 @@ def _hub_entries(answer: Any) -> list[ListedObject]:
     """The files of one page of a list."""
     if not isinstance(answer, list):
         raise TypeError(answer)
-    return [
+    files = [
         ListedObject(_words(entry["path"]), int(entry["size"]), _words((entry.get("lfs") or entry)["oid"]))
         for entry in answer
         if entry["type"] == "file"
     ]
+    if any(one.size < 0 or ".." in one.path.split("/") for one in files):
+        raise ValueError(answer)
+    return files
 
 
 def _words(value: Any) -> str:

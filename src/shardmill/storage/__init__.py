@@ -46,6 +46,6 @@ from shardmill.storage.names import (
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
 from shardmill.storage.opening import Opened, may_be_other_than_text, open_source
-from shardmill.storage.retrying import Patience, Retries, Unreachable
+from shardmill.storage.retrying import Patience, Retries, Transient, Unreachable
 from shardmill.storage.source import PACKED, SMALL, STDIN, InBlocks, Source, Sources, in_order
 from shardmill.storage.unicode import BOM, REPLACEMENT, is_valid, replaced

@@ -146,7 +146,7 @@ class WebStore:
             following = following and urljoin(str(answer.url), following)
         try:
             return json.loads(body), following
-        except ValueError:
+        except (ValueError, RecursionError):
             is_page = body.lstrip()[:1] == b"<"
             raise Transient(f"the hub's answer is {'a web page' if is_page else 'not whole'}") from None
 
