@@ -98,6 +98,8 @@ class Hub:
         """Folder below /web/ → its index page, in place of one that is made."""
         self.objects: dict[str, dict[str, Content]] = {}
         """Bucket → key → content, of an object store below /s3/, /gs/ and /az/."""
+        self.stuck = ""
+        """Pages of lists: `same`, the first without end; `empty`, empty ones; `later`, all but it are the first."""
         self.web_password: str | None = None
         """`user:password` that /web/ asks for."""
         self.faults: list[Fault] = []

@@ -13,13 +13,14 @@ from email.utils import formatdate
 from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 if TYPE_CHECKING:
     from tests.hub import Hub
 
 Content = bytes | Path
+T = TypeVar("T")
 TOKEN = "hf_loopbackTokenThatMustNeverBeWritten"
 _SIGNATURE = "X-Amz-Signature=5ec2e7" + "0" * 58
 _LARGE = 1 << 10  # bytes from which a file lies at the CDN, as large files do
@@ -144,10 +145,11 @@ class Answers(BaseHTTPRequestHandler):
         first = int(query.get("cursor", ["0"])[0])
         last = first + hub.page
         more = {}
-        if last < len(entries):
+        page, goes_on = _stuck(hub, entries[first:last], entries[: hub.page], first > 0, last < len(entries))
+        if goes_on:
             rest = f"{hub.url}{self._request.path}?recursive={recursive}&expand=False&cursor={last}"
             more["Link"] = f'<{rest}>; rel="next"'
-        self._json(entries[first:last], more)
+        self._json(page, more)
 
     def _resolve(self, hub: Hub, name: str, revision: str, path: str) -> None:
         found = self._repo(hub, name, revision)
@@ -301,6 +303,13 @@ def _entries(files: dict[str, Content]) -> list[dict[str, Any]]:
     return sorted(listed, key=lambda entry: entry["path"])
 
 
+def _stuck(hub: Hub, page: list[T], first: list[T], later: bool, goes_on: bool) -> tuple[list[T], bool]:
+    """A page of a list, and whether another one follows, as it is or as `hub.stuck` says."""
+    if hub.stuck == "empty":
+        return [], True
+    return (first if hub.stuck and later else page), goes_on or hub.stuck == "same"
+
+
 def _listed(hub: Hub, dialect: str, objects: dict[str, Content], query: dict[str, list[str]]) -> str:
     """A page of a list as XML; Google's is Amazon's."""
     asked = {name: values[0] for name, values in query.items()}
@@ -313,8 +322,11 @@ def _listed(hub: Hub, dialect: str, objects: dict[str, Content], query: dict[str
             name = prefix + inside + slash if slash else key
             entries[name] = None if slash else objects[key]
     following = [name for name in entries if name > after]
-    page = {name: entries[name] for name in following[: hub.page]}
-    more = max(page) if len(following) > hub.page else ""
+    names, goes_on = _stuck(
+        hub, following[: hub.page], list(entries)[: hub.page], bool(after), len(following) > hub.page
+    )
+    page = {name: entries[name] for name in names}
+    more = following[: hub.page][-1] if goes_on and following else "~" if goes_on else ""
     files = {html.escape(name): content for name, content in page.items() if content is not None}
     folders = [html.escape(name) for name, content in page.items() if content is None]
     date = formatdate(0, usegmt=True)

@@ -135,13 +135,13 @@ class FaultyWay:
     """A server before the server: every request goes through `rule`, which may answer it in the server's place.
 
     `rule(method, path)` gives None (pass it on), a status or a body to answer with, LOSE (do it and cut the line before
-    the answer), HALF (do it and cut the line within the answer) or STALL (do it, and say nothing for `stall` seconds);
-    or it raises Fault (cut the line at once).
+    the answer), HALF (do it and cut the line within the answer) or STALL (do it, and say nothing for `stall` seconds),
+    or a function from the server's answer to another one; or it raises Fault (cut the line at once).
     """
 
     stall = 3.0
 
-    def __init__(self, server: Server, rule: Callable[[str, str], int | bytes | None]) -> None:
+    def __init__(self, server: Server, rule: Callable[[str, str], Any]) -> None:
         self._server, self.rule = server, rule
         self.requests: list[tuple[str, str]] = []
 
@@ -173,7 +173,7 @@ class FaultyWay:
             length = re.search(rb"(?i)\r\ncontent-length: *(\d+)", head)
             left = int(length[1]) if length else 0
             answer = self.rule(method.decode(), path.decode())
-            if answer not in (None, LOSE, HALF, STALL):
+            if answer not in (None, LOSE, HALF, STALL) and not callable(answer):
                 _exactly(near, left, lambda data: None)
                 status, body = (200, answer) if isinstance(answer, bytes) else (answer, b"")
                 near.sendall(b"HTTP/1.1 %d Fault\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
@@ -189,7 +189,9 @@ class FaultyWay:
                         near.sendall(data)
                     else:
                         said += data
-            if answer == HALF:
+            if callable(answer):
+                near.sendall(answer(said))
+            elif answer == HALF:
                 head, _, body = said.partition(b"\r\n\r\n")
                 near.sendall(head + b"\r\n\r\n" + body[: len(body) // 2] if body else head[: len(head) // 2])
             elif answer == STALL:

@@ -47,12 +47,13 @@ STARTS_THREADS = {
     "run/progress.py",
     "interrupts.py",
     "storage/fetching.py",
+    "storage/objects.py",
     "sampling/download.py",
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
-progress; what ends a command on a signal; what asks servers, and what samples before a run; what writes the final
-files from parts, tells how far one is, and ends a process that nobody needs."""
+progress; what ends a command on a signal; what asks servers, and ends a list that has no end; what samples before a
+run; what writes the final files from parts, tells how far one is, and ends a process that nobody needs."""
 
 
 def named(path: Path) -> str:

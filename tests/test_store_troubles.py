@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,27 @@ def test_an_answer_that_is_lost_is_not_taken_for_another_run(
         shardmill.prepare(words, bucket.url(), **WORDS)
     assert len(lost) > 2
     shardmill.prepare(words, tmp_path / "out", **WORDS)
+    assert bucket.contents() == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("wanted", ["GET", "HEAD", "PUT"])
+def test_another_etag_of_the_same_journal_is_not_taken_for_another_run(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    turned: list[str] = []
+
+    def turn(method: str, path: str) -> Any:
+        if method != wanted or not path.endswith("journal.json"):
+            return None
+        turned.append(path)
+        return partial(re.sub, rb"(?i)(\r\netag: *)[^\r]*", rb'\1"turned"') if len(turned) % 2 else None
+
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    interrupt_after(4, words, bucket.url(), **WORDS)
+    with FaultyWay(bucket.server, turn) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        assert shardmill.prepare(words, bucket.url(), **WORDS).resumed
+    assert turned
     assert bucket.contents() == contents(tmp_path / "out")
 
 

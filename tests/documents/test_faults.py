@@ -9,6 +9,7 @@ import os
 import subprocess
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -329,26 +330,36 @@ def test_a_pause_that_is_none_is_left_to_our_own(told: str, expected: Expected, 
     assert prepared(f"hf://datasets/{REPO}/x.jsonl", tmp_path / "out") == expected[1]["x.jsonl"]
 
 
-SHAPES = [b"{}", b"null", b'"x"', b"[1]", b'{"error":"x"}', b'{"sha":null}', b'[{"type":"file"}]', b"[[]]"]
+SHAPES = [
+    b"{}",
+    b"null",
+    b'"x"',
+    b"[1]",
+    b'{"error":"x"}',
+    b'{"sha":null}',
+    b'[{"type":"file"}]',
+    b"[[]]",
+    b"[" * 100_000,
+]
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, b'[{"type":"file","path":7,"size":1,"oid":"a"}]', b"<html>Log in</html>"])
+ENTRIES = [
+    b'[{"type":"file","path":%s,"size":%d,"oid":"a"}]' % one for one in ((b"7", 1), (b'"../x"', 1), (b'"x"', -1))
+]
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *ENTRIES, b"<html>Log in</html>"])
 @pytest.mark.parametrize("part", ["/revision/", "/tree/", "/paths-info/"])
 def test_an_answer_of_the_hub_in_another_form_is_an_error_that_says_so(
     part: str, shape: bytes, hub: Hub, tmp_path: Path
 ) -> None:
     hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault(part, times=1000, status=200, body=shape))
-    with pytest.raises(SourceError, match=r"has not the form|is a web page"):
-        find_sources([f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"])
-
-
-def test_a_list_of_the_hub_that_leads_in_a_circle_is_an_error(hub: Hub) -> None:
-    hub.add(REPO, {"x.jsonl": lines()})
-    link = {"Link": f'<{hub.url}/api/datasets/{REPO}/tree/main?cursor=1>; rel="next"'}
-    hub.faults.append(Fault("/tree/", times=1000, status=200, body=b"[]", headers=link))
-    with pytest.raises(SourceError, match="leads back"):
-        find_sources([f"hf://datasets/{REPO}"])
+    source = f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"
+    with pytest.raises(SourceError, match=r"has not the form|is a web page|is not whole"):
+        find_sources([source])
+    hub.faults[:] = [Fault(part, status=200, body=shape)]
+    assert len(find_sources([source])) == 1
 
 
 @pytest.mark.parametrize("place", ["hub", "web"])
@@ -409,3 +420,49 @@ def test_a_page_that_one_server_of_several_sends_is_not_taken_for_the_file(
     url = {"hub": f"hf://datasets/{REPO}/x.jsonl", "web": f"{hub.url}/web/x.jsonl"}[place]
     assert prepared(url, tmp_path / "out") == expected[1]["x.jsonl"]
     assert hub.faults[0].times == 0, "the fault was never met"
+
+
+TURNS: list[dict[str, Any]] = [
+    {"headers": {"ETag": '"of another version"'}},
+    {"headers": {"Content-Range": "bytes 0-9/10"}},
+    {"short": -7},
+    {"status": 412},
+    {"status": 416},
+    {"status": 200, "body": b"x", "headers": {"Content-Encoding": "br"}},
+    *(
+        {"status": 302, "body": b"", "headers": {"Location": place}}
+        for place in ("http://[half", f"http://{'a' * 70}.invalid/", "http://127.0.0.1:99999/", "//", "http://a b/")
+    ),
+]
+
+
+@pytest.mark.parametrize("turn", TURNS, ids=str)
+@pytest.mark.parametrize("place", ["web", "hub"])
+def test_one_answer_about_another_file_is_not_taken_for_a_change(
+    place: str, turn: dict[str, Any], expected: Expected, hub: Hub, tmp_path: Path
+) -> None:
+    hub.web["x.jsonl"] = lines()
+    hub.add(REPO, {"x.jsonl": lines()})
+    source = f"{hub.url}/web/x.jsonl" if place == "web" else f"hf://datasets/{REPO}/x.jsonl"
+    hub.faults.append(Fault("/web/x.jsonl" if place == "web" else "/cdn/", skip=1, **turn))
+    assert prepared(source, tmp_path / "out") == expected[1]["x.jsonl"]
+    assert hub.faults[0].times == 0
+    if place == "web":  # at the hub it is the commit that says which version it is
+        hub.faults[:] = [Fault("/web/x.jsonl", skip=1, times=1000, **turn)]
+        with pytest.raises(SourceError):
+            prepared(source, tmp_path / "again")
+
+
+@pytest.mark.parametrize("encoding", ["br", "deflate", "gzip, br", "compress"])
+def test_what_was_compressed_for_the_transfer_is_never_taken_for_text(encoding: str, hub: Hub, tmp_path: Path) -> None:
+    """From the first request on, so that the size is that of the compressed bytes."""
+    body = zlib.compress(b"some words\n" * 1000)
+    hub.faults.append(Fault("x.txt", times=1000, status=200, body=body, headers={"Content-Encoding": encoding}))
+    with pytest.raises(SourceError, match="compresses"):
+        prepared(f"{hub.url}/web/x.txt", tmp_path / "out")
+
+
+def test_a_link_that_is_no_address_is_no_file(hub: Hub) -> None:
+    hub.web["f/z.txt"] = b"text"
+    hub.index["f/"] = b"<a href='http://[half'>x</a> <a href='//[/'>y</a> <a href=z.txt>z</a>"
+    assert [source.name for source in find_sources([f"{hub.url}/web/f/"])] == [f"{hub.url}/web/f/z.txt"]

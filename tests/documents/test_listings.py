@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from shardmill.errors import ShardmillError, SourceError
+from shardmill.errors import OutputError, ShardmillError, SourceError
 from shardmill.sources import find_sources
+from shardmill.storage import ObjectStore
 from shardmill.storage.fetching import Fetcher
 from tests.documents.away import REPO
 from tests.hub import Fault, Hub, Request
@@ -167,3 +168,35 @@ def test_every_fault_in_the_middle_of_an_object_is_retried(kind: str, place: Cal
             hub.faults[:] = [Fault(Nth(0), **fault)]
             assert bytes(fetcher.read(source, 100, 5000)) == data[100:5000], fault
             assert fetcher.retries.count == retries, fault
+
+
+@pytest.mark.parametrize("shape", ["d/", "d/b/*.txt"])
+@pytest.mark.parametrize("way", ["same", "empty", "later"])
+@pytest.mark.parametrize("kind", ["s3", "gs", "az", "hub"])
+def test_a_list_without_an_end_or_with_a_page_twice_is_an_error(
+    kind: str, way: str, shape: str, place: Callable[[str], str], hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.page, hub.stuck = 2, way
+    # An empty page is met within the library, as is any page of a folder without those below: only time ends them.
+    monkeypatch.setenv("SHARDMILL_RETRY_SECONDS", "1" if way != "later" else "30")
+    with pytest.raises(SourceError):
+        found(place(kind), shape)
+    if kind != "hub":
+        store = ObjectStore(place(kind) + "d")
+        with pytest.raises(OutputError):
+            store.list_folders(["b"]) if shape != "d/" else store.list_tree("b")
+
+
+def test_an_empty_page_of_the_hub_where_more_was_promised_is_asked_for_again(
+    place: Callable[[str], str], hub: Hub
+) -> None:
+    hub.faults.append(Fault(lambda request: "cursor=8" in request.query, status=200, body=b"[]"))
+    assert found(place("hub"), "d/") == expected("d/")
+    assert hub.faults[0].times == 0
+
+
+def test_an_index_page_that_also_links_to_what_is_deeper_names_no_file_twice(
+    hub: Hub, place: Callable[[str], str]
+) -> None:
+    hub.index["d/"] = b"<a href=a/>a</a> <a href=a/0.txt>0</a> <a href=b/>b</a> <a href=c/>c</a> <a href=./b/>b</a>"
+    assert found(place("web"), "d/") == expected("d/")

@@ -13,10 +13,12 @@ from moto.server import ThreadedMotoServer
 
 import shardmill
 from shardmill.errors import SourceError, UsageError
+from shardmill.run import dataset_files
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
 from tests.documents.away import QUICK, every_format, prepared
 from tests.object_store import FaultyWay, Server
+from tests.watching import interrupt_after
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +147,30 @@ def test_an_output_below_the_sources_is_not_read_by_the_next_call(number: int, s
     assert shardmill.prepare(spec, f"{url}/out", val=0).already
     # Where it is named itself it is meant.
     assert len(find_sources([f"{url}/out", f"{url}/out/mine.jsonl"], out=f"{url}/out")) >= 2
+
+
+@pytest.mark.parametrize("pattern", ["", "/*", "/**", "/*.json*"])
+@pytest.mark.parametrize("folder", ["in/deep", ""])
+def test_a_dataset_in_the_folder_of_its_sources_is_not_read_by_the_next_call(
+    folder: str, pattern: str, s3: Any, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = f"same-{abs(hash(request.node.name))}"
+    url = f"s3://{bucket}/{folder}".rstrip("/")
+    below = f"{folder}/" if folder else ""
+    lines = b'{"text": "some words"}\n' * 6000 + b"{\n"
+    fill(s3, bucket, {f"{below}{name}": lines for name in ("a.jsonl", "b.json")})
+    wanted = [f"{url}/a.jsonl", f"{url}/b.json"]
+    options: dict[str, Any] = {"val": 0.5, "format": ("shards", "mds"), "shard_tokens": 3000, "max_bad": "any"}
+    with monkeypatch.context() as patch:
+        patch.setattr("shardmill.run.budget.LARGEST", 1 << 16)  # the result of the first file makes several shards
+        interrupt_after(1, url + pattern, url, **options)
+    assert any(name.endswith(".bin") for name in (one.name for one in find_sources([f"{url}/*"])))
+    first = shardmill.prepare(url + pattern, url, **options)
+    assert first.resumed
+    assert [source["name"] for source in first.manifest["sources"]] == wanted
+    assert shardmill.prepare(url + pattern, url, **options).already
+    # Nor where the output is another one.
+    assert [source.name for source in find_sources([url + pattern], owned=dataset_files)] == wanted
+    # A manifest that is not ours is a file like any other.
+    fill(s3, f"{bucket}-2", {f"{below}{name}": lines for name in ("a.jsonl", "manifest.json")})
+    assert len(find_sources([url.replace(bucket, f"{bucket}-2") + pattern], owned=dataset_files)) == 2

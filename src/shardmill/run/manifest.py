@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.arguments import path
 from shardmill.errors import DamageError, UsageError
-from shardmill.storage import BLOCK_ROWS, BlockSequence
+from shardmill.storage import BLOCK_ROWS, BlockSequence, ObjectStore, scheme_of
 
 if TYPE_CHECKING:
     from shardmill.shards import Output
@@ -138,17 +138,26 @@ def describe_outputs(
 
 
 def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
-    """The names, relative to a folder, of the files of the dataset there, also of an unfinished one."""
+    """The names, relative to a folder or URL, of the files of the dataset there, also of an unfinished one."""
+    manifest: dict[str, Any] = {"splits": {}}
+    entries: Iterable[dict[str, Any]] = ()
+    # What cannot be read is unfinished, or not ours; a folder that may not be read has no journal either.
+    with suppress(UsageError, DamageError, OSError, ValueError):
+        if scheme_of(url := os.fspath(folder)):
+            store = ObjectStore(url)
+            if not store.list_folders([".shardmill"]):
+                return
+            entries = [json.loads(found[0])] if (found := store.read(".shardmill/journal.json")) else ()
+            manifest = parse_manifest(found[0], url) if (found := store.read(NAME)) else manifest
+        else:
+            entries = journal_entries(Path(folder))
+            manifest = read_manifest(Path(folder))
     yield from (NAME, REJECTS)
-    try:
-        manifest = read_manifest(Path(folder))
-    except (UsageError, DamageError, OSError):  # unfinished, or not ours
-        manifest = {"splits": {}}
     for described in each_output(manifest):
         for split in described.get("splits", {}).values():
             yield from (file["name"] for file in split.get("files", ()))
-    with suppress(OSError):  # as a folder that may not be read has none either
-        for entry in journal_entries(Path(folder)):
+    with suppress(OSError):
+        for entry in entries:
             yield from (file["name"] for _, _, file in entry["files"])
 
 

@@ -74,6 +74,8 @@ class StoreDestination(Destination):
         self._run = secrets.token_hex(6)
         self._record: dict[str, Any] | None = None
         self._version: Version | None = None
+        self._content = b""
+        """Of the journal, as this run has found it or written it last."""
         self._serial = 0
         self._parts = Parts(self._store, self.folder, self._run)
         self._pushed = time.monotonic()
@@ -131,9 +133,9 @@ class StoreDestination(Destination):
         found = self._store.read(_JOURNAL)
         if found is None:
             return
-        data, self._version = found
+        self._content, self._version = found
         try:
-            record = json.loads(data)
+            record = json.loads(self._content)
             plan, files, state, self._parts.table = (record[key] for key in ("plan", "files", "state", "parts"))
             if isinstance(plan, dict):  # earlier releases kept it in the journal; it becomes an object of its own
                 record["plan"] = self._put_plan(plan)
@@ -306,13 +308,23 @@ class StoreDestination(Destination):
         data = json.dumps(self._record, separators=(",", ":")).encode()
         version = self._store.compare_and_swap(_JOURNAL, data, self._version)
         if version is None:
+            self._check_content()
+            version = self._store.compare_and_swap(_JOURNAL, data, self._version)
+        if version is None:
             raise self._taken_over()
-        self._version = version
+        self._version, self._content = version, data
 
     def _check_owner(self) -> None:
         """Raise OutputError when another run has replaced the journal."""
         if self._store.version(_JOURNAL) != self._version:
+            self._check_content()
+
+    def _check_content(self) -> None:
+        """The same by its content: a store or a proxy may give one object two ETags."""
+        found = self._store.read(_JOURNAL)
+        if found is None or found[0] != self._content:
             raise self._taken_over()
+        self._version = found[1]
 
     def _taken_over(self) -> OutputError:
         return OutputError(

@@ -28,7 +28,7 @@ from shardmill.storage import (
 _FOLDER, _STREAM = -1, -2  # in place of a size
 _HINT = "name a file, a folder, a glob, or `-` for standard input"
 Owned = Callable[[str], Iterable[str]]
-"""Returns the files of the dataset in a folder, relative to it. They are not read as sources."""
+"""Returns the files of the dataset in a folder or at a URL, relative to it. They are not read as sources."""
 
 # A name, its size, and the nanoseconds of its last change.
 Entry = tuple[str, int, int]
@@ -66,7 +66,7 @@ def find_sources(
         elif scheme_of(spec):
             from shardmill.sources.remote import find_remote
 
-            found.extend(find_remote(spec, input_format, pinned or {}, cache, str(out or "")))
+            found.extend(find_remote(spec, input_format, pinned or {}, cache, str(out or ""), owned))
         else:
             found.extend(local.find(spec))
     if not named:

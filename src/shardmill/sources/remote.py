@@ -15,15 +15,17 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from shardmill.errors import SourceError, UsageError
-from shardmill.sources.finding import is_readable_name, nothing_readable
+from shardmill.sources.finding import Owned, is_readable_name, nothing_readable
 from shardmill.storage import (
     BUCKETS,
+    PARTIAL,
     WEB,
     Fetcher,
     HubAddress,
     ListedObject,
     Retries,
     Source,
+    Transient,
     Unreachable,
     check_address,
     host_of,
@@ -36,17 +38,24 @@ from shardmill.storage import (
 )
 
 _WILDCARD = re.compile(r"[*?[]")
+_MANIFEST = "manifest.json"  # where one lies, there may be a dataset
 _MAX_DEPTH = 64  # nested folders: with more than that, links lead round in a circle
 _log = logging.getLogger("shardmill")
 
 
 def find_remote(
-    spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None = None, out: str = ""
+    spec: str,
+    input_format: str,
+    pinned: Mapping[str, str],
+    cache: str | None = None,
+    out: str = "",
+    owned: Owned = lambda folder: (),
 ) -> list[Source]:
     """Return the sources that a URL names; raise UsageError when there is none, SourceError when a server refuses it.
 
     If the hub cannot be reached, an earlier listing is taken from the `cache`, if there is one. `out`: the URL of the
-    output, which is skipped if it is below a folder or matches a pattern.
+    output, which is skipped if it is below a folder or matches a pattern. Files in a bucket that are `owned` by a
+    dataset are skipped too.
     """
     scheme = scheme_of(spec)
     with Fetcher(retries=_LoggedRetries()) as fetcher:
@@ -55,7 +64,7 @@ def find_remote(
         if scheme in WEB:
             return list(_on_web(spec, input_format, fetcher))
         if scheme in BUCKETS:
-            return list(_in_bucket(spec, input_format, fetcher, out))
+            return list(_in_bucket(spec, input_format, fetcher, out, owned))
     known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
     raise UsageError(f"there is no kind of source `{scheme}://`", hint=f"there are {known}, and files of this machine")
 
@@ -118,12 +127,16 @@ def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
 
 def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
     """The commit, and the files that the address may name; raises Unreachable when the hub does not answer."""
-    try:
-        return _list_hub(spec, address, commit, fetcher)
-    except (KeyError, TypeError, ValueError):
-        message = "the hub's answer has not the form that such answers have"
-        hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
-        raise SourceError(message, place=public_url(spec), hint=hint) from None
+
+    def listed(_: float) -> tuple[str, list[ListedObject]]:
+        try:
+            return _list_hub(spec, address, commit, fetcher)
+        except (KeyError, TypeError, ValueError):
+            message = "the hub's response has not the form that such answers have"
+            hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
+            raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint)) from None
+
+    return fetcher.retry(listed, public_url(spec))
 
 
 def _list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
@@ -142,13 +155,20 @@ def _list_hub(spec: str, address: HubAddress, commit: str | None, fetcher: Fetch
         root, pattern = _split_pattern(address.path)
         deep = not pattern or "**" in pattern or "/" in pattern
         page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
-        asked: set[str] = set()
+        listed = set[str]()
         while page:
-            if page in asked:
-                raise SourceError("the hub's list leads back to one of its own pages", place=public_url(spec))
-            asked.add(page)
-            some, page = ask(page)
-            found += _hub_entries(some)
+            some, following = ask(page)
+            if listed and not some:  # though the page before it promised more
+                some, following = ask(page)
+            files, names = _hub_entries(some), {_as_text(entry["path"]) for entry in some}
+            twice = len(names) < len(some) or any(one.path in listed for one in files)
+            if twice or (following and names <= listed):
+                # It has no end, or a page came in place of another one, whose files would be missing.
+                message, hint = "the hub's list repeats itself", "run the same command again when the hub is well"
+                raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint))
+            found += files
+            listed |= names
+            page = following
     return commit, found
 
 
@@ -156,11 +176,14 @@ def _hub_entries(answer: Any) -> list[ListedObject]:
     """The files of one page of a list."""
     if not isinstance(answer, list):
         raise TypeError(answer)
-    return [
+    files = [
         ListedObject(_as_text(entry["path"]), int(entry["size"]), _as_text((entry.get("lfs") or entry)["oid"]))
         for entry in answer
         if entry["type"] == "file"
     ]
+    if any(one.size < 0 or ".." in one.path.split("/") for one in files):
+        raise ValueError(answer)
+    return files
 
 
 def _as_text(value: Any) -> str:
@@ -202,19 +225,22 @@ def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
             return folder[-1][0] not in ("." if pattern else "._")
         return len(folder) < len(levels) and _matches(folder, levels[: len(folder)])
 
-    pending = [""]
+    pending, seen = [""], set[str]()
     while pending:
         folder = pending.pop()
         if folder.count("/") > _MAX_DEPTH:
             raise SourceError(f"folders lie more than {_MAX_DEPTH} deep in each other", place=public_url(root + folder))
         for link in fetcher.request(partial(fetcher.web.links, root + folder), public_url(root + folder)):
+            if (name := folder + link) in seen:  # an index may also link to what is deeper
+                continue
+            seen.add(name)
             if not link.endswith("/"):
-                yield folder + link
-            elif all(link.rstrip("/").split("/")) and is_entered((folder + link).rstrip("/").split("/")):
-                pending.append(folder + link)
+                yield name
+            elif all(link.rstrip("/").split("/")) and is_entered(name.rstrip("/").split("/")):
+                pending.append(name)
 
 
-def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iterator[Source]:
+def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str, owned: Owned) -> Iterator[Source]:
     check_address(spec)
     scheme, bucket, path = scheme_of(spec), host_of(spec), path_in_bucket(spec)
     if _WILDCARD.search(bucket):
@@ -230,17 +256,31 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str) -> Iter
         deep = not pattern or "**" in pattern or "/" in pattern
 
         def wanted(name: str) -> bool:
-            return not pattern or _matches(name.split("/"), path.split("/"))
+            return not pattern or name.endswith(_MANIFEST) or _matches(name.split("/"), path.split("/"))
 
         found = fetcher.request(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
         same = (scheme_of(out), host_of(out)) == (scheme, bucket)
         inside = path_in_bucket(out) + "/"
         if same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root:
             found = [one for one in found if not one.path.startswith(inside)]
+        folders = {folder for folder, name in map(_folder_and_name, found) if name == _MANIFEST}
+        if same and f"{root}/".startswith(inside):  # it may be unfinished
+            folders.add(inside.rstrip("/"))
+        skipped = {
+            f"{folder}/{name}".lstrip("/")
+            for folder in folders
+            for name in owned(f"{scheme}://{bucket}/{folder}".rstrip("/"))
+        }
+        found = [one for one in found if not (skipped and (one.path in skipped or one.path.endswith(PARTIAL)))]
         found = _chosen(found, path, spec, input_format)
     for one in found:
         name = f"{scheme}://{bucket}/{one.path}"
         yield Source(name, name, one.size, one.version, input_format)
+
+
+def _folder_and_name(one: ListedObject) -> tuple[str, str]:
+    folder, _, name = one.path.rpartition("/")
+    return folder, name
 
 
 def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) -> list[ListedObject]:

@@ -46,6 +46,6 @@ from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Ve
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
 from shardmill.storage.opening import Opened, may_be_other_than_text, open_source
 from shardmill.storage.python_sources import NamedSource, as_sources, is_arrow, refuse_second_reading
-from shardmill.storage.retrying import Retries, RetryPolicy, Unreachable
+from shardmill.storage.retrying import Retries, RetryPolicy, Transient, Unreachable
 from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, Source, Sources, sorted_rows
 from shardmill.storage.unicode import BOM, REPLACEMENT, is_valid, replace_invalid

@@ -13,8 +13,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -22,9 +24,9 @@ from typing import Any, NamedTuple
 from shardmill.errors import OutputError, SourceError, UsageError
 from shardmill.extras import needs
 from shardmill.storage.names import BUCKETS, host_of, public_url, scheme_of
-from shardmill.storage.retrying import RetryPolicy, Transient
+from shardmill.storage.retrying import RetryPolicy, Transient, seems_changed
 from shardmill.storage.s3 import S3Account
-from shardmill.storage.source import Source, changed_error
+from shardmill.storage.source import Source
 
 # Retries by the library itself, within operations of many requests: a listing of many pages, an upload of many parts.
 # If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
@@ -109,13 +111,36 @@ class Objects:
         return self._clients[key]
 
     def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
-        """Yield the library's description of each object directly in a folder, or anywhere below it."""
-        store = self.client(many=True)
+        """Yield the library's description of each object directly in a folder, or anywhere below it.
+
+        Raise Transient when a list names an object twice or does not end: the library would follow it for ever, and a
+        page that came in place of another one would be missing.
+        """
+        seen = set[tuple[str, int, str | None]]()
+        for page in self._pages(folder, deep=deep):
+            for entry in page:
+                one = entry["path"], entry["size"], entry["e_tag"]
+                if one in seen:
+                    message, place = "the store's list names an object twice", f"{self.url}/{entry['path']}"
+                    error = self._error(message, place=place, hint="run the same command again when the store is well")
+                    raise Transient(message, tries=3, error=error)
+                seen.add(one)
+                yield entry
+
+    def _pages(self, folder: str, *, deep: bool) -> Iterator[Any]:
+        store, seconds = self.client(many=True), self._policy.retry_seconds
         if not deep:
-            yield from store.list_with_delimiter(folder or None)["objects"]
+            yield _in_time(lambda: store.list_with_delimiter_async(folder or None), seconds)["objects"]
             return
-        for page in store.list(folder or None, chunk_size=1000):
-            yield from page
+        pages = store.list(folder or None, chunk_size=1000)
+
+        async def following() -> Any:
+            async for page in pages:
+                return page
+            return ()
+
+        while page := _in_time(following, seconds):
+            yield page
 
     @contextmanager
     def translated_errors(self, name: str) -> Iterator[None]:
@@ -158,14 +183,14 @@ class Objects:
             with self.translated_errors(path):
                 got = self.client().get(path, options=options)
                 if _listed(got.meta)[1:] != (source.size, source.version):
-                    raise changed_error(source)
+                    raise seems_changed(source)
                 data = bytes(got.bytes())
         except Conflict:
-            raise changed_error(source) from None
+            raise seems_changed(source) from None
         if len(data) < end - start:
             raise Transient(f"{scheme} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
-            raise changed_error(source)
+            raise seems_changed(source)
         if time.monotonic() > deadline:
             raise Transient(f"{scheme} is too slow")
         return data
@@ -175,6 +200,28 @@ class Objects:
         if one.size or "." in one.path.rpartition("/")[2]:
             return False
         return one.path in folders or self.find(one.path) is None
+
+
+def _in_time(call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
+    """Return what a call for a list gives; raise Transient when it takes longer, and end it."""
+    import asyncio  # some milliseconds, which only listings cost
+
+    async def asked() -> Any:
+        return await asyncio.wait_for(call(), seconds)
+
+    def run() -> None:
+        try:
+            answer.set_result(asyncio.run(asked()))
+        except BaseException as why:  # noqa: BLE001 - raised where it is waited for
+            answer.set_exception(why)
+
+    answer: Future[Any] = Future()
+    # A thread of its own, since the caller's may have an event loop already.
+    threading.Thread(target=run, name="shardmill-listing", daemon=True).start()
+    try:
+        return answer.result()
+    except asyncio.TimeoutError:
+        raise Transient(f"the store's list does not end within {seconds:,.0f} s") from None
 
 
 def _listed(meta: Any) -> ListedObject:
@@ -222,7 +269,9 @@ def error_for(message: str, url: str, error: _ErrorType, timeout: float) -> Tran
         needs = "it must upload in parts, and replace an object only if that is in a known version"
         return refused(f"the store does not know this kind of request{detail}", needs)
     if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status[:1] == "5":
-        return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no answer") + origin)
+        return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no response") + origin)
+    if code == "RequestTimeTooSkewed":
+        return refused("the clock of this machine differs from that of the store", "set the clock")
     if code == "AccessDenied" or status == "403":
         verbs = "list, read, write and delete" if writing else "list and read"
         return refused(

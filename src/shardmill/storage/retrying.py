@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from typing import TypeVar
 
 from shardmill.errors import SourceError
+from shardmill.storage.source import Source, changed_error
 
 T = TypeVar("T")
 
@@ -30,6 +31,11 @@ class Transient(Exception):
         """
         super().__init__(reason)
         self.reason, self.after, self.tries, self.error = reason, after, tries, error
+
+
+def seems_changed(source: Source) -> Transient:
+    """For an answer about another version of a source: one of several servers may be behind, or a proxy mistaken."""
+    return Transient("another version of the source was sent", tries=3, error=changed_error(source))
 
 
 class Unreachable(SourceError):

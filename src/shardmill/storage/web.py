@@ -20,7 +20,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
 from shardmill.storage.names import WEB, HubAddress, public_url, scheme_of
-from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable
+from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable, seems_changed
 from shardmill.storage.source import Source, changed_error
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
@@ -29,6 +29,7 @@ _REFUSED = (400, 401, 403, 404, 410)
 _MAX_REDIRECTS = 5
 _MAX_REMEMBERED = 64
 _LARGEST_PAGE = 64 << 20  # an index of half a million files
+_UNMARKED = {"br", "deflate", "compress", "x-compress"}
 _WHOLE_PACE = 1 << 20  # bytes that come within the time for a request, or a whole file comes too slowly
 
 
@@ -59,6 +60,7 @@ class WebStore:
             if urlsplit(str(response.url)).path == urlsplit(url).path + "/":  # so servers say that it is a folder
                 hint = "end it with a slash: then the files are read to which its index links"
                 raise SourceError("the address is that of a folder", place=source.name, hint=hint)
+            _refuse_encoded(source, response)
             if response.status_code in (206, 416):
                 size = response.headers.get("content-range", "").rpartition("/")[2]
             else:
@@ -78,7 +80,10 @@ class WebStore:
             roots = [public_url(url), public_url(str(response.url))]
         below = []
         for link in _links_of(page):
-            target = urljoin(roots[1], link)
+            try:
+                target = urljoin(roots[1], link)
+            except ValueError:  # not an address, so not one below
+                continue
             root = next((root for root in roots if target.startswith(root) and target != root), None)
             if root is not None and not re.search(r"[?#]", target):
                 below.append(target[len(root) :])
@@ -99,7 +104,8 @@ class WebStore:
             more_follows = whole and end < (source.size or 0)
             for block in self._blocks(source, response.iter_raw(), deadline):
                 if filled + len(block) > len(data) and not more_follows:
-                    raise changed_error(source)
+                    why = _compression_error(source, response) or changed_error(source)
+                    raise Transient(f"{_host(source)} sent more than was asked for", tries=3, error=why)
                 part = block[: len(data) - filled]
                 data[filled : filled + len(part)] = part
                 filled += len(part)
@@ -117,7 +123,7 @@ class WebStore:
             _check_range(source, response, 0)
             for block in response.iter_raw():
                 if filled + len(block) > (source.size or 0):
-                    raise changed_error(source)
+                    raise seems_changed(source)
                 if filled // _WHOLE_PACE < (filled + len(block)) // _WHOLE_PACE:
                     deadline = time.monotonic() + self._policy.retry_seconds
                 elif time.monotonic() > deadline:
@@ -137,9 +143,10 @@ class WebStore:
         with self._get(source, {}, url, form) as response:
             body = self._body(source, response)
             following = response.links.get("next", {}).get("url", "")
+            following = following and urljoin(str(response.url), following)
         try:
             return json.loads(body), following
-        except ValueError:
+        except (ValueError, RecursionError):
             is_page = body.lstrip()[:1] == b"<"
             raise Transient(f"the hub's answer is {'a web page' if is_page else 'not whole'}") from None
 
@@ -175,8 +182,10 @@ class WebStore:
                 raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
             # The message may contain a signed URL, so only the kind of failure is shown.
             raise Transient(_failure(error, _host(source))) from None
-        except library.InvalidURL:
-            raise SourceError("the address is not one of a web server", place=source.name) from None
+        except (library.InvalidURL, ValueError):
+            self._redirects.pop(source.path, None)  # the next redirect may lead to a server
+            impossible = SourceError("the address is not one of a web server", place=source.name)
+            raise Transient("a redirect to no address", tries=3, error=impossible) from None
 
     @contextmanager
     def _get(
@@ -249,7 +258,7 @@ class WebStore:
         if status in _TRANSIENT:
             raise Transient(f"{status} from {_host(source)}", _retry_after(response.headers))
         if status in (412, 416):
-            raise changed_error(source)
+            raise seems_changed(source)
         # The hub's files are on another server, which has its own messages.
         _raise_refused(source.path, status, response.headers, hub=self._is_hub(str(response.url)))
 
@@ -259,10 +268,11 @@ def _etag(response: Any) -> str:
 
 
 def _check_range(source: Source, response: Any, start: int) -> None:
+    _refuse_encoded(source, response)
     # A proxy that compresses for other clients turns an ETag into a weak one.
     etag, known = _etag(response).removeprefix("W/"), source.version.removeprefix("W/")
     if scheme_of(source.path) != "hf" and known and etag and etag != known:
-        raise changed_error(source)
+        raise seems_changed(source)
     length = response.headers.get("content-length")
     if response.status_code == 200 and length != str(source.size) and "content-encoding" not in response.headers:
         # Perhaps only one server of several has sent it: a page about its troubles.
@@ -271,9 +281,17 @@ def _check_range(source: Source, response: Any, start: int) -> None:
     if response.status_code == 206 and sent:
         first, _, total = sent.removeprefix("bytes").strip().partition("/")
         if total.isdigit() and int(total) != source.size:
-            raise changed_error(source)
+            raise seems_changed(source)
         if first.partition("-")[0] != str(start):
             raise Transient(f"{_host(source)} sent another range than was asked for")
+
+
+def _refuse_encoded(source: Source, response: Any) -> None:
+    """Raise for a body that does not show that it was compressed for the transfer; gzip and zstd have marks."""
+    if set(re.findall(r"[\w-]+", response.headers.get("content-encoding", "").lower())) & _UNMARKED:
+        raise Transient(
+            f"{_host(source)} sent something compressed", tries=3, error=_compression_error(source, response)
+        )
 
 
 def _compression_error(source: Source, response: Any) -> SourceError | None:
@@ -301,7 +319,7 @@ def _check_hub(source: Source, response: Any) -> None:
     """Raise when the hub's file of this name is not the one that was listed."""
     etag = response.headers.get("x-linked-etag") or response.headers.get("etag", "")
     if response.status_code < 400 and etag and etag.removeprefix("W/").strip('"') != source.version:
-        raise changed_error(source)
+        raise seems_changed(source)
 
 
 def _raise_refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool) -> NoReturn:
