@@ -7,6 +7,7 @@ import json
 import re
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,7 +78,7 @@ def test_the_place_of_a_text_that_the_tokenizer_refuses_is_the_byte_where_it_beg
     data = (b"\xef\xbb\xbf" if kind == "BOM" else b"") + separator.encode().join(texts)
     source = tmp_path / ("a.txt.gz" if kind == "gzip" else "a.txt")
     source.write_bytes(gzip.compress(data) if kind == "gzip" else data)
-    options = {"separator": separator, "specials": "error", "max_bad": "any", "val": 0.2}
+    options: dict[str, Any] = {"separator": separator, "specials": "error", "max_bad": "any", "val": 0.2}
     if kind == "parts":
         plan_parts(source, tmp_path / "out", parts=5, **options)
         for number in range(5):
