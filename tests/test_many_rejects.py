@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 import shardmill
 from shardmill.cluster import make_part, merge, plan_parts
+from shardmill.dataset import verify
 from shardmill.errors import SourceError
 from shardmill.run import as_text
 from shardmill.run.writer import reject_line
@@ -99,3 +102,25 @@ def test_the_place_of_a_file_that_the_tokenizer_refuses_is_its_first_byte(tmp_pa
     shardmill.prepare(tmp_path / "in", tmp_path / "out", specials="error", val=0)
     rejects = [json.loads(line) for line in (tmp_path / "out" / "rejects.jsonl").read_bytes().splitlines()]
     assert [(Path(reject["source"]).stem, reject["byte"]) for reject in rejects] == [("b", 0), ("c", 0), ("d", 0)]
+
+
+@pytest.mark.parametrize("chunk", [1 << 16, 1 << 18, 1 << 22])
+@pytest.mark.parametrize("val", [0, 0.3])
+@pytest.mark.parametrize("text", ["word " * 100_000, "x" * 500_000])
+def test_a_long_text_with_a_special_token_is_rejected_as_a_whole_or_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, val: float, chunk: int
+) -> None:
+    # What of it had been written by then would depend on the size of the chunks, and so on `--memory`.
+    monkeypatch.setattr("shardmill.run.budget.LARGEST", chunk)
+    monkeypatch.setattr("shardmill.run.budget.SMALLEST", chunk)
+    (tmp_path / "a.txt").write_text(f"{text}{END} {text}")
+    (tmp_path / "b.txt").write_text("good words")
+    call = partial(shardmill.prepare, [tmp_path / "a.txt", tmp_path / "b.txt"], tmp_path / "out", specials="error")
+    if chunk < 1 << 20 or val:
+        with pytest.raises(shardmill.ShardmillError, match=re.escape(END)) as error:
+            call(val=val)
+        assert "a.txt" in str(error.value)
+    else:
+        made = call(val=val)
+        assert (made.manifest["documents"], made.manifest["rejected"]) == (1, 1)
+        assert not verify(tmp_path / "out").damage

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 _REJECT = 256  # bytes that a reject takes, with its excerpt
 
 
+@dataclass(frozen=True, slots=True)
+class BadPart(Reject):
+    """A part of a long document that the tokenizer refuses. It ends the run: other parts may be written already, and as
+    a reject it would make the dataset depend on `--memory`."""
+
+
 @dataclass(frozen=True)
 class Rows:
     """Columns of equal length. A row that closes without any tokens ends the document of an earlier batch."""

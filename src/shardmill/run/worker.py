@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.documents import Chunk, Documents, Reject, join
-from shardmill.run.batch import Batch, Counted, Entry, Rows, Stream, eot_places
+from shardmill.run.batch import BadPart, Batch, Counted, Entry, Rows, Stream, eot_places
 from shardmill.run.machine import trim_memory
 from shardmill.run.splits import PREFIX, Limit, val_rows
 from shardmill.tokens import Encoded
@@ -180,10 +180,13 @@ def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Enc
         if last < end:
             rejects = [reject for reject in rejects if reject.record < documents.record(last - row - 1)]
         refused = [bad for bad in failed if row <= bad < last]
-        if refused:
-            rejects = rejects + [_refused(documents, bad - row, failed[bad]) for bad in refused]
-            rejects.sort(key=lambda reject: (reject.record, reject.byte))
         cut = documents.spans and len(documents) > 1
+        if refused:
+            kind = BadPart if cut or not (chunks[i].begins and chunks[i].ends) else Reject
+            rejects = rejects + [
+                kind(*_place(documents, bad - row), failed[bad], _head(documents, bad - row)) for bad in refused
+            ]
+            rejects.sort(key=lambda reject: (reject.record, reject.byte))
         empty = 0 if cut else without_tokens[i] - len(refused)
         lengths = rows.length[row:last] if chunks[i].whole else None
         replaced = documents.replaced(last - row)
@@ -199,10 +202,13 @@ def _sums(values: NDArray[Any], ends: NDArray[np.int64]) -> list[int]:
     return sums
 
 
-def _refused(documents: Documents, row: int, reason: str) -> Reject:
+def _place(documents: Documents, row: int) -> tuple[int, int]:
+    """The record and the byte at which a row begins, counted within the chunk."""
+    return (documents.record(row), -1) if documents.starts is None else (-1, int(documents.starts[row]))
+
+
+def _head(documents: Documents, row: int) -> str:
+    """The beginning of a row, for people."""
     start = int(documents.offsets[row])
     end = start + int(documents.lengths[row])
-    excerpt = bytes(documents.data[start : min(end, start + 320)]).decode("utf-8", "ignore")[:80]
-    if documents.starts is not None:
-        return Reject(-1, int(documents.starts[row]), reason, excerpt)
-    return Reject(documents.record(row), -1, reason, excerpt)
+    return bytes(documents.data[start : min(end, start + 320)]).decode("utf-8", "ignore")[:80]

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardmill.documents import Position, TooLarge
 from shardmill.errors import MismatchError, SourceError
-from shardmill.run.batch import Batch, Counted, Entry, Stream
+from shardmill.run.batch import BadPart, Batch, Counted, Entry, Stream
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
@@ -100,12 +100,12 @@ class Writer:
     def write(self, batch: Batch) -> None:
         """Append the next batch in plan order, and make a checkpoint when it is time.
 
-        BudgetError for a record that is too large, before anything of the batch is written: so what came before it can
-        be recorded.
+        BudgetError for a record that is too large and SourceError for a bad part of one, before anything of the batch
+        is written: so what came before it can be recorded.
         """
         if batch.empty:
             return
-        self._refuse_too_large(batch)
+        self._refuse_parts(batch)
         with self.checkpoints.step(final=batch.final):
             self._write(batch)
         self.checkpoints.keep()
@@ -257,13 +257,22 @@ class Writer:
             where = entry.reader.place(first + last.record, chunk.start + last.byte if last.byte >= 0 else -1)
             self.check_rejects(f"{source.name}, {where}")
 
-    def _refuse_too_large(self, batch: Batch) -> None:
+    def _refuse_parts(self, batch: Batch) -> None:
+        """Raise an error for a record that can be neither written nor set aside."""
         source, records = self.state.source, self.state.position.records
         chunks = [(entry, entry.chunk) for entry in batch.entries if entry.chunk is not None]
         for (entry, chunk), counted in zip(chunks, batch.counted, strict=False):
             if entry.source != source:
                 source, records = entry.source, 0
-            if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
+            found = counted.rejects[0] if counted.rejects else None
+            if isinstance(found, BadPart):
+                where = entry.reader.place(records + found.record, chunk.start + max(0, found.byte))
+                raise SourceError(
+                    f"{found.reason}, and its document is too long to be set aside as a whole",
+                    place=f"{self._producer.sources[source].name}, {where}",
+                    hint="remove the token from the text, or read it with `--specials text` or `--specials parse`",
+                )
+            if isinstance(found, TooLarge):
                 where = entry.reader.place(records + found.record, chunk.start)
                 place = f"{self._producer.sources[source].name}, {where}"
                 raise self._producer.budget.too_small(found.reason, found.size, place, found.hint)
