@@ -175,10 +175,11 @@ class EncodedText(Producer):
             )
             found = sum(counted.documents for counted in batch.counted)
             tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
-            if limit.nothing:
+            if limit.nothing and (batch.begins or batch.spans):
                 yield Batch([], [], {}, after=lambda writer: writer.end_source())
                 return
-            if limit.reached_by(found, tokens_found) and not (chunk is not None and chunk.long):
+            ended = (batch.ends or batch.spans) and not (chunk is not None and chunk.long)
+            if limit.reached_by(found, tokens_found) and ended:
                 batch = encode(self, batch.entries, limit)
                 batch.after = lambda writer: writer.end_source()
                 yield batch
