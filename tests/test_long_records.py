@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import random
@@ -10,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
+from pyarrow import feather
 
 import shardmill
 from shardmill.cluster import make_part, merge, missing_parts, plan_parts
@@ -133,6 +137,52 @@ def test_a_run_may_be_killed_inside_of_a_long_line(tmp_path: Path) -> None:
     source.write_bytes(b"\n".join(_lines()[:12]))
     options = {"format": "shards", "shard_tokens": 50_000, "val": 0.4, "max_bad": "any"}
     crash_everywhere(source, tmp_path / "out", every=17, largest=LARGEST, **options)
+
+
+@pytest.mark.parametrize("name", ["snappy.parquet", "a.csv"])
+def test_or_inside_of_a_long_row(name: str, tmp_path: Path) -> None:
+    _table(tmp_path / name)
+    options = {"format": "shards", "shard_tokens": 100_000, "val": 0.4, "max_bad": "any"}
+    crash_everywhere(tmp_path / name, tmp_path / "out", every=61, largest=LARGEST, **options)
+
+
+def _table(path: Path) -> None:
+    """All texts as rows of a table, with rows between them that are null or not UTF-8."""
+    texts: list[bytes | None] = [b"first", *(text.encode() for text in _texts().values())]
+    if path.suffix in (".parquet", ".arrow"):
+        texts += [None, b"short", b"\xff" * 200_000, _texts()["words"].encode() + b"\xc3", b"last"]
+    table = pa.table({"other": [text or b"" for text in texts], "text": texts})
+    if path.suffix == ".parquet":
+        codec, _, encoding = path.stem.partition("-")
+        encodings = {"text": encoding} if encoding else None
+        pq.write_table(table, path, compression=codec, use_dictionary=encoding == "", column_encoding=encodings)
+    elif path.suffix == ".arrow":
+        feather.write_feather(table, path, compression=path.stem)
+    else:
+        with open(path, "w", newline="") as file:
+            rows = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            rows.writerow(["other", "text", "more"])
+            rows.writerows(["a", (text or b"").decode(), "b"] for text in texts)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("options", [{"val": 0.4, "max_bad": "any"}, {"limit": "6", "val": 0}], ids=str)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "snappy.parquet", "zstd-PLAIN.parquet", "none-PLAIN.parquet", "snappy-DELTA_BYTE_ARRAY.parquet",
+        "snappy-DELTA_LENGTH_BYTE_ARRAY.parquet", "uncompressed.arrow", "lz4.arrow", "a.csv", "a.tsv",
+    ],
+)  # fmt: skip
+def test_a_row_for_which_there_is_no_room_at_once_gives_the_same_bytes(
+    name: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / name
+    _table(source)
+    roomy, narrow = _both(source, tmp_path, monkeypatch, **options)
+    assert narrow == roomy
+    if "limit" not in options:
+        check(tmp_path / "narrow", twin(source))
 
 
 @pytest.mark.usefixtures("small_chunks")

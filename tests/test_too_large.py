@@ -87,11 +87,11 @@ def test_a_row_of_parquet_is_no_different(tmp_path: Path, group: int) -> None:
     texts = ["first", "second", random_words(20 * MB).decode(), *["after"] * 100]
     pq.write_table(pa.table({"text": texts}), source, row_group_size=group, use_dictionary=False)
     prepare = ["prepare", source, "-o"]
-    stopped = metered(*prepare, tmp_path / "out", "--memory", "400MB")
+    stopped = metered(*prepare, tmp_path / "out", "--memory", "250MB")
     assert stopped.code == 1
     assert re.search(r"a row of 20,\d{3},\d{3} bytes is larger than the memory allows", stopped.err)
     assert f"place: {source}, row 3\n" in stopped.err
-    assert stopped.peak < 400 * MB
+    assert stopped.peak < 250 * MB
     enough = _named(stopped.err)
     resumed = metered(*prepare, tmp_path / "out", "--memory", enough)
     assert resumed.code == 0, resumed.err

@@ -82,6 +82,7 @@ class EncodedText(Producer):
             library_bytes=tokenizer.library_bytes,
             remote=plan.sources.remote,
             beside=room + (0 if plan.sources.light else _KEPT_BY_ARROW),
+            cuts=tokenizer.cut is not None,
         )
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
@@ -95,6 +96,7 @@ class EncodedText(Producer):
             tail=val.tail or None,
             limited=options.limit is not None,
             largest=self.budget.largest,
+            largest_row=self.budget.largest_row,
             hold=self.budget.hold,
             fetcher=self._fetcher,
         )

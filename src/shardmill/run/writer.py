@@ -256,7 +256,7 @@ class Writer:
             if counted.rejects and isinstance(found := counted.rejects[0], TooLarge):
                 where = entry.reader.place(behind + found.record, chunk.start)
                 place = f"{self._producer.sources[source].name}, {where}"
-                raise self._producer.budget.too_small(found.reason, found.size, place, found.hint)
+                raise self._producer.budget.too_small(found.reason, found.size, place, found.hint, row=found.row)
             behind += counted.lines
 
     def _count_whole(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
