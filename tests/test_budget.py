@@ -144,7 +144,7 @@ def test_any_memory_from_the_named_one_on_has_room_for_the_record(
 def test_any_memory_from_the_named_one_on_has_room_for_the_row(
     workers: int | None, vocabulary: int, width: int, remote: bool, engine: int | None
 ) -> None:
-    of = {"remote": remote, "engine_bytes": engine, "cuts": True}
+    of: Any = {"remote": remote, "engine_bytes": engine, "cuts": True}
     for row in (60 * MB, 90 * MB, 3000 * MB):
         said = Budget(4000 * MB, workers, vocabulary, width, **of).too_small("too large", row, "a", row=True)
         enough = int(re.search(r"--memory (\d+)MB`", said.hint or "")[1]) * MB

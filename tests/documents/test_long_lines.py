@@ -69,7 +69,7 @@ def test_a_line_in_windows_has_the_verdict_and_the_text_of_the_whole(
         line = line.strip(b" \t\r\n")
         if not line or b"\n" in line:
             continue
-        monkeypatch.setattr(long_lines, "WINDOW", chance.randrange(13, 80))
+        monkeypatch.setattr(long_lines, "LINE_WINDOW", chance.randrange(13, 80))
         monkeypatch.setattr(long_lines, "LEAST", chance.randrange(10, 30))  # names are shorter
         verdict = judge(line, path)
         text, reason, stretches = _long(line, path)

@@ -30,7 +30,7 @@ ROW_TEXT, BAD_ROW_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
 # Memory is reserved for a text of more bytes: it is joined from pieces, which takes it twice.
 LONG_TEXT = 1 << 21
 # Bytes of a row that may be needed to show 80 characters of it.
-SHOWN = 320
+ROW_HEAD = 320
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Column:
     def not_text(self, row: int) -> tuple[str, str]:
         """Why a row that is not UTF-8 is bad, and its excerpt."""
         begin, end = self.offsets[row : row + 2].tolist()
-        return "invalid UTF-8", excerpt(self.data[begin : min(end, begin + SHOWN)].tobytes())
+        return "invalid UTF-8", excerpt(self.data[begin : min(end, begin + ROW_HEAD)].tobytes())
 
     def _kept(self, keep: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Data and offsets of these rows alone."""

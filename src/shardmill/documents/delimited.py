@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shardmill.documents.arrow_columns import find_column
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
-from shardmill.documents.columns import LONG_TEXT, SHOWN, Column, RowsReader, gathered, runs, skip_rows
+from shardmill.documents.columns import LONG_TEXT, ROW_HEAD, Column, RowsReader, gathered, runs, skip_rows
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import SourceError
 from shardmill.storage import Feed
@@ -218,7 +218,7 @@ class RowParser:
         column = Column.of(text, lengths, good)
         for at, to in runs(lengths, good, size):
             reasons = {
-                row: _wrong(int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
+                row: _wrong(int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:ROW_HEAD])
                 for row in np.flatnonzero(~good[at:to]).tolist()
             }
             yield replace(column.slice(at, to), reasons=reasons)
@@ -238,7 +238,7 @@ class _OpenRow:
     def add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
         """Add the bytes from `begin` to `end`, with these delimiters between fields."""
         self._length += end - begin
-        self._shown += block[begin : min(end, begin + SHOWN - len(self._shown))]
+        self._shown += block[begin : min(end, begin + ROW_HEAD - len(self._shown))]
         wanted, found = self._column - self._delimiters, len(delimiters)
         self._delimiters += found
         if not 0 <= wanted <= found:

@@ -145,8 +145,9 @@ class SourceReader(Reader):
 
             def need(amount: int) -> None:
                 nonlocal window
-                window = amount
-                held.enter_context(hold(amount))
+                # A long stretch is read a second time while the feeder continues. In text they are to be expected.
+                window = 0 if self._promised == "text" else amount
+                held.enter_context(hold(2 * amount - window))
 
             opened = open_source(self._source, fetcher, need)
             held.callback(opened.feed.close)
@@ -160,7 +161,7 @@ class SourceReader(Reader):
                     return
                 section = WHOLE
             for chunk in self._reader.chunks(opened.feed, start, size, section):
-                if chunk.long and window:  # it is read a second time while the feeder continues
+                if chunk.long and window:
                     with hold(window):  # BudgetError where there is never so much
                         chunk = chunk._replace(overhead=chunk.overhead + window)
                 yield chunk

@@ -15,15 +15,13 @@ from shardmill import core
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Reject, Section, excerpt
 from shardmill.documents.cutting import Stop
-from shardmill.documents.long_lines import WINDOW, ShortLine, Stretch, stretch_pieces
+from shardmill.documents.long_lines import LINE_WINDOW, LONGEST_LINE, ShortLine, Stretch, stretch_pieces
 from shardmill.documents.reading import Memory, Reading
 from shardmill.documents.records import Verdict, judge
 from shardmill.documents.text import TextReader
 from shardmill.errors import SourceError
 from shardmill.storage import SMALL, Feed, Source, read_range
 
-# The end of a line is looked for within so many bytes, to say how much memory it needs. Few machines have more.
-LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
 # About the most lines in a chunk. A bad line costs 5 µs with the interpreter's lock held, and a run that has too many
@@ -40,8 +38,8 @@ class JsonLinesReader(TextReader):
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         lines = replace(reading, separator=b"\n", cut=None, spans=False, tail=None)
         super().__init__(index, source, lines, reopen, head)
-        # Where text may be cut, a line of any size can be read, but twice.
-        self._any_size = reading.cut is not None and source.size is not None
+        # A line that is encoded in pieces is read twice.
+        self._any_size = reading.largest_row > 0 and source.size is not None
         self._path = tuple(self._field.split("."))
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
@@ -97,7 +95,7 @@ class JsonLinesReader(TextReader):
         hole, blank = not head.strip(b"\0"), len(head) - len(head.lstrip(_WHITE))
         line = ShortLine(begin + blank)
         judged = None if hole or blank == len(head) or not self._any_size else self._judge(line, feed, position)
-        at, most = max(position + size, line.at), self._reading.largest if hole else LONGEST
+        at, most = max(position + size, line.at), self._reading.largest if hole else LONGEST_LINE
         stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop, most=most)
         if stop is None:
             end = position + size
@@ -116,7 +114,7 @@ class JsonLinesReader(TextReader):
         """The parts of the text of a long line, or what else the line gives; None: it cannot be made short enough."""
         head, byte = feed.peek(line.at, SMALL), line.at - position
         with closing(Memory(self._reading, self._source.name)) as memory:
-            most = max(4 * WINDOW, self._reading.largest // 16)  # so that there is always memory to judge it
+            most = max(4 * LINE_WINDOW, self._reading.largest // 16)  # so that there is always memory to judge it
             if not line.read(feed, most, partial(memory.need, "a long line")):
                 return None
             verdict = line.judge(self._path)

@@ -11,7 +11,7 @@ import io
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from json.decoder import scanstring
+from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import NamedTuple
 
 from shardmill.documents.records import Verdict, judge, text_in
@@ -19,7 +19,10 @@ from shardmill.errors import SourceError
 from shardmill.storage import Feed
 
 # Bytes that are read at once. A character of them takes up to four bytes of memory, several times.
-WINDOW = 1 << 15
+LINE_WINDOW = 1 << 15
+# The end of a line that is not valid, or for which there is no memory, is looked for within so many bytes. Few machines
+# have more memory.
+LONGEST_LINE = 4 << 30
 # A stretch inside of a string that has fewer characters is kept.
 LEAST = 1 << 12
 # Bytes of memory for each character of a short line while it is judged: `{"":0},` takes 240. A stretch that was left
@@ -74,16 +77,18 @@ class ShortLine:
         return [self._parts[int(part)] if i % 2 else part for i, part in enumerate(found) if part]
 
     def read(self, feed: Feed, most: int, need: Callable[[int], None]) -> bool:
-        """Read the line up to its end, or until its verdict is known; False: more than `most` characters remain.
+        """Read the line up to its end, or until its verdict is known; False: there is none.
+
+        That is so if more than `most` characters remain, or if a line that is not valid has no end.
 
         `need` is called with the bytes of memory that it will take to judge what remains.
         """
         decoder = codecs.getincrementaldecoder("utf-8")()
         text, inside, last = "", False, False
         while not last:
-            block = feed.peek(self.at, WINDOW)
+            block = feed.peek(self.at, LINE_WINDOW)
             end = block.find(b"\n")
-            last = end >= 0 or len(block) < WINDOW
+            last = end >= 0 or len(block) < LINE_WINDOW
             block = block[:end] if end >= 0 else block
             waiting = len(decoder.getstate()[0])
             try:
@@ -97,7 +102,7 @@ class ShortLine:
             done, inside = self._shorten(text, self.at - waiting, inside, last)
             text = text[done:]
             self._keep()
-            if self.size > most:
+            if self.size > most or (self._broken and self.at - self._begin > LONGEST_LINE):
                 return False
             memory = JUDGING * self.size
             need(1 << memory.bit_length() if memory > FREE else 0)
@@ -153,7 +158,7 @@ def stretch_pieces(feed: Feed, stretch: Stretch, name: str) -> Iterator[bytes]:
     at, text = stretch.begin, ""
     feed.drop(at)
     while at < stretch.end:
-        block = feed.peek(at, min(WINDOW, stretch.end - at))
+        block = feed.peek(at, min(LINE_WINDOW, stretch.end - at))
         if not block:
             raise SourceError("the source is shorter than it was", place=name)
         at += len(block)

@@ -34,7 +34,7 @@ class Reading:
     largest: int = 64 << 20
     """The largest record, in bytes, that may be read and encoded at once."""
     largest_row: int = 0
-    """The largest row that may be held in memory, to be encoded in pieces; 0: none that is larger than `largest`."""
+    """The largest row that may be held in memory, to be encoded in pieces; 0: nothing is encoded in pieces."""
     hold: Callable[..., AbstractContextManager[None]] = lambda *args, **kwargs: nullcontext()
     """hold(bytes, what, place, longest=…): reserve memory for a step of the feeder that no lease covers, such as a
     large page that has to be decompressed whole. BudgetError if there will never be enough; it names an amount that

@@ -98,7 +98,7 @@ def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble
     said = f"a record of {'more than ' if hint else ''}{size:,} bytes is larger than the memory allows"
     if hint:
         yield Trouble("source", said, place, hint, stops=True)
-    elif size > (budget.largest_row if row else budget.largest):
+    elif size > max(budget.largest, budget.largest_row) if row else size > budget.largest and not budget.largest_row:
         error = budget.too_small(said, size, place, row=row)
         yield Trouble("memory", error.message, error.place, error.hint, stops=True)
 

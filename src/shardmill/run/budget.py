@@ -122,8 +122,8 @@ class Budget:
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
         """The largest record that is encoded at once."""
         for_row = self.largest_step - self.lease_for(self.chunk_bytes) - self.engine_bytes
-        self.largest_row = max(self.largest, for_row // _ROW_COPIES if self._cuts else 0)
-        """The largest row of a table."""
+        self.largest_row = max(self.largest, for_row // _ROW_COPIES) if self._cuts else 0
+        """The largest row of a table that is encoded in pieces; 0: nothing is."""
 
     def _check_least(self, fixed: int, workers: int | None) -> None:
         """Raise BudgetError when too little is left beside the fixed costs for these workers, or for one."""

@@ -121,7 +121,8 @@ def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine
             head = b"".join(itertools.islice(pieces, 2))
         bounds = np.array([0, len(head)], np.int64)
         reject = _refused(Documents(np.frombuffer(head, np.uint8), bounds), 0, error.message)
-        no_rows = Rows(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.bool_, np.bool_, np.bool_)))
+        numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        no_rows = Rows(numbers, numbers, flags, flags, flags)
         no_tokens = Encoded(np.empty(0, text.plan.tokenizer.dtype), np.zeros(1, np.int64))
         return Batch([entry], [Counted(0, 0, 1, 0, [reject])], _with_eots(text, no_rows, no_tokens))
     return None

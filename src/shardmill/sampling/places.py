@@ -338,7 +338,7 @@ class SampledSource:
             documents = _first_rows(documents, end - chunk.start)
         sizes = documents.lengths
         begun = len(sizes) + len(documents.rejects)
-        place.text += chunk.cost if chunk.long else int(sizes.sum())
+        place.text += chunk.payload - chunk.start if chunk.long else int(sizes.sum())
         self._partly |= chunk.long
         beginning = documents.data[:_EXCERPT].tobytes()
         self.controls = max(self.controls, _share_of_controls(beginning))
