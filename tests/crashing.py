@@ -33,7 +33,8 @@ def crash_everywhere(
     """Kill a run at each `every`-th step; resume it, killed again on the way, with other settings, to its end.
 
     Asserts that all ends have the same bytes as a run that nobody disturbed. Gives the hashes of what each kill left.
-    `power`: the share of what was not synced that is lost as well.
+    `power`: the share of what was not synced that is lost as well. With the option `largest`, records of more bytes do
+    not fit into the memory of runs that are killed.
     """
     with _Helper() as helper:
         whole = out.with_name(out.name + "-whole")
@@ -189,6 +190,8 @@ def _die_at_a_step(
     from shardmill.storage import files, object_store
 
     budget.LARGEST = budget.SMALLEST = chunk
+    if (largest := options.pop("largest", 0)) and step:
+        allow(largest)
     checkpoints._EVERY = 0.0  # a checkpoint after every result, so that there is something to kill between
     store_destination._EVERY = 0.0
     if cache:
@@ -212,6 +215,19 @@ def _die_at_a_step(
         _in_parts(source, out, parts, rolling, **options)
     else:
         shardmill.prepare(source, out, **{"memory": "600MB", **options})
+
+
+def allow(size: int, patch: Any = setattr) -> None:
+    """Let every budget have room for records of so many bytes only, so that no test needs a gigabyte."""
+    from shardmill.run.budget import Budget
+
+    made = Budget.__init__
+
+    def smaller(self: Any, *args: Any, **more: Any) -> None:
+        made(self, *args, **more)
+        self.largest = size
+
+    patch(Budget, "__init__", smaller)
 
 
 def _in_parts(source: str, out: str, parts: int, rolling: bool, **options: Any) -> None:

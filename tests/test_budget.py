@@ -137,6 +137,24 @@ def test_any_memory_from_the_named_one_on_has_room_for_the_record(
         assert ("this machine allows" in said.hint) == (enough > usable_memory())
 
 
+@pytest.mark.parametrize("remote", [False, True])
+@pytest.mark.parametrize(("vocabulary", "width"), [(50257, 2), (200_019, 4)])
+@pytest.mark.parametrize("workers", [None, 1, 3, 16])
+@pytest.mark.parametrize("engine", [None, 20 * MB])
+def test_any_memory_from_the_named_one_on_has_room_for_the_row(
+    workers: int | None, vocabulary: int, width: int, remote: bool, engine: int | None
+) -> None:
+    of: Any = {"remote": remote, "engine_bytes": engine, "cuts": True}
+    for row in (60 * MB, 90 * MB, 3000 * MB):
+        said = Budget(4000 * MB, workers, vocabulary, width, **of).too_small("too large", row, "a", row=True)
+        enough = int(re.search(r"--memory (\d+)MB`", said.hint or "")[1]) * MB
+        for memory in (enough, enough + 7 * MB, enough * 3 // 2, enough * 4):
+            made = Budget(memory, workers, vocabulary, width, **of)
+            assert made.largest_row >= row
+            # While the feeder holds the row twice and its page, there is room for the chunk that carries it.
+            assert made.largest_step >= 3 * row
+
+
 def test_an_impossible_budget_says_so_from_python_too() -> None:
     with pytest.raises(BudgetError, match="does not suffice"):
         Budget(10 * MB, 1)

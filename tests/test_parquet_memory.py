@@ -71,8 +71,8 @@ def test_the_memory_that_is_named_for_a_long_value_suffices(tmp_path: Path, use_
     source = tmp_path / "a.parquet"
     texts = ["small"] * 50 + ["x y " * 8_000_000] + ["small"] * 50
     pq.write_table(pa.table({"text": texts}), source, use_dictionary=use_dictionary)
-    refused = metered("prepare", source, "-o", tmp_path / "out", "--memory", "400MB", "--workers", "2")
-    assert refused.code == 1 and refused.peak < 400 * MB
+    refused = metered("prepare", source, "-o", tmp_path / "out", "--memory", "250MB", "--workers", "2")
+    assert refused.code == 1 and refused.peak < 250 * MB
     enough = re.search(r"--memory (\d+)MB`", refused.err)[1]
     run = metered("prepare", source, "-o", tmp_path / "out", "--memory", f"{enough}MB", "--workers", "2")
     assert run.code == 0, run.err

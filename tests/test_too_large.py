@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,6 +13,7 @@ import pytest
 import shardmill
 from shardmill.errors import BudgetError
 from tests.corpus import contents, random_words
+from tests.crashing import allow
 from tests.meter import metered
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
@@ -21,12 +21,17 @@ MB = 1_000_000
 LARGE = 26_000_000
 
 
+def _numbers(count: int) -> str:
+    """A line of more bytes than a few times as many: there is room for any text, but not for so many values."""
+    return json.dumps({"text": "beside", "numbers": list(range(count))}) + "\n"
+
+
 def _lines(path: Path, *, before: int = 30_000) -> Path:
     """Short lines, one of about LARGE bytes, and short lines again, with bad ones among them."""
     with open(path, "w") as file:
         file.writelines(json.dumps({"text": f"the text of line {i}, " * 9}) + "\n" for i in range(before))
         file.write("not json\n")
-        file.write(json.dumps({"text": random_words(LARGE).decode()}) + "\n")
+        file.write(_numbers(LARGE // 9))
         file.writelines(json.dumps({"text": f"line {i} of those after it"}) + "\n" for i in range(1000))
     return path
 
@@ -82,11 +87,11 @@ def test_a_row_of_parquet_is_no_different(tmp_path: Path, group: int) -> None:
     texts = ["first", "second", random_words(20 * MB).decode(), *["after"] * 100]
     pq.write_table(pa.table({"text": texts}), source, row_group_size=group, use_dictionary=False)
     prepare = ["prepare", source, "-o"]
-    stopped = metered(*prepare, tmp_path / "out", "--memory", "400MB")
+    stopped = metered(*prepare, tmp_path / "out", "--memory", "250MB")
     assert stopped.code == 1
     assert re.search(r"a row of 20,\d{3},\d{3} bytes is larger than the memory allows", stopped.err)
     assert f"place: {source}, row 3\n" in stopped.err
-    assert stopped.peak < 400 * MB
+    assert stopped.peak < 250 * MB
     enough = _named(stopped.err)
     resumed = metered(*prepare, tmp_path / "out", "--memory", enough)
     assert resumed.code == 0, resumed.err
@@ -101,11 +106,11 @@ def test_lines_are_counted_in_the_source_that_it_stands_in(
     for i in range(40):
         (tmp_path / f"{i:02}.jsonl").write_text('{"text": "short"}\n\n{"text": "as short"}\n')
     with open(tmp_path / "07.jsonl", "a") as file:
-        file.write(json.dumps({"text": "x" * 300_000}) + "\n")
+        file.write(_numbers(50_000))
     with open(tmp_path / "05.jsonl", "a") as file:
         file.write(json.dumps({"text": "x" * 70_000}) + "\n")
-    _allow(monkeypatch, 100_000)
-    with pytest.raises(BudgetError, match="a line of 300,0") as caught:
+    allow(100_000, monkeypatch.setattr)
+    with pytest.raises(BudgetError, match="a line of 338,9") as caught:
         shardmill.prepare(tmp_path, tmp_path / "out", memory="4GB")
     assert caught.value.place == f"{tmp_path / '07.jsonl'}, line 4"
 
@@ -114,21 +119,10 @@ def test_what_stands_after_the_last_wanted_document_does_not_matter(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "a.jsonl"
-    texts = [*(f"text {i}" for i in range(10)), "x" * 300_000, "the last"]
-    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    _allow(monkeypatch, 100_000)
+    lines = [json.dumps({"text": f"text {i}"}) + "\n" for i in range(11)]
+    source.write_text("".join([*lines[:10], _numbers(50_000), lines[10]]))
+    allow(100_000, monkeypatch.setattr)
     result = shardmill.prepare(source, tmp_path / "out", memory="4GB", limit="10", val=0)
     assert result.manifest["documents"] == 10
     with pytest.raises(BudgetError):
         shardmill.prepare(source, tmp_path / "more", memory="4GB", limit="11", val=0)
-
-
-def _allow(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Let a budget have room for records of so many bytes only, so that no test needs a gigabyte."""
-    made = shardmill.run.budget.Budget.__init__
-
-    def smaller(self: Any, *args: Any, **more: Any) -> None:
-        made(self, *args, **more)
-        self.largest = size
-
-    monkeypatch.setattr("shardmill.run.budget.Budget.__init__", smaller)

@@ -104,6 +104,7 @@ class _Stream:
         """How far the stream was read."""
         self.memory = Memory(reading, name)
         self._size = feed.size if isinstance(feed, RandomAccess) else None
+        self._largest = max(reading.largest, reading.largest_row)
 
     def columns(self, skip: int, size: int) -> Iterator[Column]:
         """The rows after the first `skip`, in columns of about `size`."""
@@ -130,7 +131,7 @@ class _Stream:
                     read = {each.begin for each in following}
                     for each in following:
                         self._add(dictionary, kind_at(schema, path).value_type, each)
-                columns = self._batch(schema, path, message, size, self._reading.largest, dictionary)
+                columns = self._batch(schema, path, message, size, self._largest, dictionary)
                 yield from skip_rows(columns, skip)
                 skip = 0
         if schema is None:

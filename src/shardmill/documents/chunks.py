@@ -132,6 +132,8 @@ class TooLarge(Reject):
     """Bytes that would have to be held at once."""
     hint: str = ""
     """What to do where more memory does not help."""
+    row: bool = False
+    """It is a row, which may be encoded in pieces."""
 
 
 @dataclass
@@ -224,5 +226,5 @@ class Oversize(NamedTuple):
         """No document, and the record that ends the run."""
         more = "more than " if self.hint else ""
         reason = f"a {self.what} of {more}{self.size:,} bytes is larger than the memory allows"
-        found = TooLarge(record, 0, reason, "", self.size, self.hint)
+        found = TooLarge(record, 0, reason, "", self.size, self.hint, self.what == "row")
         return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), lines=lines, rejects=[found])

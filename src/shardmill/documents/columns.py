@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,8 @@ from shardmill.documents.reading import FormatReader
 ROW_TEXT, BAD_ROW_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
 # Memory is reserved for a text of more bytes: it is joined from pieces, which takes it twice.
 LONG_TEXT = 1 << 21
+# Bytes of a row that may be needed to show 80 characters of it.
+ROW_HEAD = 320
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,15 @@ class Column:
         bad = {row: self.reasons.get(row, null) for row in np.flatnonzero(~keep).tolist()}
         for row in self._not_utf8():
             keep[row] = False
-            bad[row] = "invalid UTF-8", excerpt(self.data[slice(*self.offsets[row : row + 2])].tobytes())
+            bad[row] = self.not_text(row)
         rejects = [Reject(row, -1, *bad[row]) for row in sorted(bad)]
         data, offsets = self._kept(keep)
         return Documents(data, offsets, np.flatnonzero(keep) if bad else None, lines=len(self), rejects=rejects)
+
+    def not_text(self, row: int) -> tuple[str, str]:
+        """Why a row that is not UTF-8 is bad, and its excerpt."""
+        begin, end = self.offsets[row : row + 2].tolist()
+        return "invalid UTF-8", excerpt(self.data[begin : min(end, begin + ROW_HEAD)].tobytes())
 
     def _kept(self, keep: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Data and offsets of these rows alone."""
@@ -123,8 +130,29 @@ class RowsReader(FormatReader):
         column: Column = chunk.payload
         return column.documents(self._field)
 
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        column: Column = chunk.payload
+        begin, end = column.offsets.tolist()
+        while begin < end:
+            stop = min(begin + size, end)
+            while stop < end and column.data[stop] & 0xC0 == 0x80:
+                stop -= 1
+            yield column.data[begin:stop].tobytes()
+            begin = stop
+        return 0
+
+    @property
+    def _largest(self) -> int:
+        """The largest row that may be held."""
+        return max(self._reading.largest, self._reading.largest_row)
+
     def _chunk(self, row: int, column: Column, through: int) -> Chunk:
-        return chunk_of_rows(self._index, row, column, through, self._reading.largest)
+        if len(column) == 1 and self._reading.largest < column.size <= self._largest:
+            if rows_are_utf8(column.data, column.offsets):
+                size = column.size  # until it is written
+                return Chunk(self._index, row, row + 1, size, long=True, through=through, overhead=size, payload=column)
+            column = Column.bad(*column.not_text(0))
+        return chunk_of_rows(self._index, row, column, through, self._largest)
 
 
 def chunk_of_rows(index: int, row: int, column: Column, through: int, largest: int) -> Chunk:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shardmill.documents.arrow_columns import find_column
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
-from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, gathered, runs, skip_rows
+from shardmill.documents.columns import LONG_TEXT, ROW_HEAD, Column, RowsReader, gathered, runs, skip_rows
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import SourceError
 from shardmill.storage import Feed
@@ -29,8 +29,6 @@ from shardmill.storage import Feed
 BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
 # The longest header line in bytes, and bytes of memory for each of them: a name is an object. Measured: 18.
 LONGEST_HEADER, HEADER_MEMORY = 1 << 22, 20
-# Bytes of a row that may be needed to show 80 characters of it.
-SHOWN = 320
 QUOTE, CR, LF = b'"\r\n'
 _Places = NDArray[np.int64]
 _QUOTES = re.compile(rb'"+')
@@ -100,7 +98,8 @@ class RowParser:
     def __init__(self, delimiter: str, column: int, columns: int, reading: Reading, name: str) -> None:
         self._delimiter = ord(delimiter)
         self._column, self._columns = column, columns
-        self._largest, self._memory = reading.largest, Memory(reading, name)
+        self._at_once, self._largest = reading.largest, max(reading.largest, reading.largest_row)
+        self._memory = Memory(reading, name)
         self._inside = False
         self._before = LF
         self._open: _OpenRow | None = None
@@ -154,7 +153,8 @@ class RowParser:
     def _add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
         assert self._open is not None
         self._open.add(block, begin, end, delimiters)
-        self._memory.need("a long row", 2 * self._largest if self._open.size > LONG_TEXT else 0)
+        room = 2 * min(self._largest, -(-self._open.size // self._at_once) * self._at_once)
+        self._memory.need("a long row", room if self._open.size > LONG_TEXT else 0)
 
     def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
         """Where the quotes are that are not text, where fields and rows end, and with which byte."""
@@ -218,7 +218,7 @@ class RowParser:
         column = Column.of(text, lengths, good)
         for at, to in runs(lengths, good, size):
             reasons = {
-                row: _wrong(int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:SHOWN])
+                row: _wrong(int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:ROW_HEAD])
                 for row in np.flatnonzero(~good[at:to]).tolist()
             }
             yield replace(column.slice(at, to), reasons=reasons)
@@ -238,7 +238,7 @@ class _OpenRow:
     def add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
         """Add the bytes from `begin` to `end`, with these delimiters between fields."""
         self._length += end - begin
-        self._shown += block[begin : min(end, begin + SHOWN - len(self._shown))]
+        self._shown += block[begin : min(end, begin + ROW_HEAD - len(self._shown))]
         wanted, found = self._column - self._delimiters, len(delimiters)
         self._delimiters += found
         if not 0 <= wanted <= found:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -139,11 +140,14 @@ class SourceReader(Reader):
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, fetcher)
         with ExitStack() as held:
+            hold = partial(self._reading.hold, what="the compressed stream", place=self._source.name)
+            window = 0
 
-            def need(window: int) -> None:
-                # A long stretch of text is read a second time while the feeder continues.
-                amount = 2 * window if self._promised == "text" else window
-                held.enter_context(self._reading.hold(amount, "the compressed stream", self._source.name))
+            def need(amount: int) -> None:
+                nonlocal window
+                # A long stretch is read a second time while the feeder continues. In text they are to be expected.
+                window = 0 if self._promised == "text" else amount
+                held.enter_context(hold(2 * amount - window))
 
             opened = open_source(self._source, fetcher, need)
             held.callback(opened.feed.close)
@@ -156,7 +160,11 @@ class SourceReader(Reader):
                 if section.begin:
                     return
                 section = WHOLE
-            yield from self._reader.chunks(opened.feed, start, size, section)
+            for chunk in self._reader.chunks(opened.feed, start, size, section):
+                if chunk.long and window:
+                    with hold(window):  # BudgetError where there is never so much
+                        chunk = chunk._replace(overhead=chunk.overhead + window)
+                yield chunk
 
     def _reopen(self) -> Feed:
         return open_source(self._source, self._reading.fetcher).feed

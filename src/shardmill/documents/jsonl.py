@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +15,13 @@ from shardmill import core
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Reject, Section, excerpt
 from shardmill.documents.cutting import Stop
-from shardmill.documents.reading import Reading
-from shardmill.documents.records import judge
+from shardmill.documents.long_lines import LINE_WINDOW, LONGEST_LINE, ShortLine, Stretch, stretch_pieces
+from shardmill.documents.reading import Memory, Reading
+from shardmill.documents.records import Verdict, judge
 from shardmill.documents.text import TextReader
 from shardmill.errors import SourceError
 from shardmill.storage import SMALL, Feed, Source, read_range
 
-# The end of a line is looked for within so many bytes, to say how much memory it needs. Few machines have more.
-LONGEST = 4 << 30
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
 # About the most lines in a chunk. A bad line costs 5 µs with the interpreter's lock held, and a run that has too many
@@ -36,6 +38,8 @@ class JsonLinesReader(TextReader):
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         lines = replace(reading, separator=b"\n", cut=None, spans=False, tail=None)
         super().__init__(index, source, lines, reopen, head)
+        # A line that is encoded in pieces is read twice.
+        self._any_size = reading.largest_row > 0 and source.size is not None
         self._path = tuple(self._field.split("."))
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
@@ -85,20 +89,48 @@ class JsonLinesReader(TextReader):
         return stop if stop is None or stop.offset - position <= max(size, self._reading.largest) + 1 else None
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
-        """A line that is too large for the memory."""
-        hole = not feed.peek(position, SMALL).strip(b"\0")
-        most = self._reading.largest if hole else LONGEST
-        stop = self._next(feed.peek, start=position, at=position + size, floor=position, forget=feed.drop, most=most)
+        """A line that is too large for the memory: judged and read in pieces, or the run ends."""
+        begin = max(position, self._text_start)
+        head = feed.peek(begin, SMALL)
+        hole, blank = not head.strip(b"\0"), len(head) - len(head.lstrip(_WHITE))
+        line = ShortLine(begin + blank)
+        judged = None if hole or blank == len(head) or not self._any_size else self._judge(line, feed, position)
+        at, most = max(position + size, line.at), self._reading.largest if hole else LONGEST_LINE
+        stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop, most=most)
         if stop is None:
             end = position + size
-            payload = Oversize("line", most, _NUL if hole else _NO_LINES)
+            payload: Any = Oversize("line", most, _NUL if hole else _NO_LINES)
         else:
             end = stop.offset
-            payload = Oversize("line", end - position - (feed.peek(end - 1, 1) == b"\n"))
+            payload = (
+                judged if judged is not None else Oversize("line", end - position - (feed.peek(end - 1, 1) == b"\n"))
+            )
             feed.drop(end)
-        return Chunk(self._index, position, end, size, through=feed.stored(end), payload=payload)
+        long = isinstance(payload, list)
+        cost = sum(part.end - part.begin for part in payload if isinstance(part, Stretch)) if long else size
+        return Chunk(self._index, position, end, cost, long=long, through=feed.stored(end), payload=payload)
+
+    def _judge(self, line: ShortLine, feed: Feed, position: int) -> list[str | Stretch] | Documents | None:
+        """The parts of the text of a long line, or what else the line gives; None: it cannot be made short enough."""
+        head, byte = feed.peek(line.at, SMALL), line.at - position
+        with closing(Memory(self._reading, self._source.name)) as memory:
+            most = max(4 * LINE_WINDOW, self._reading.largest // 16)  # so that there is always memory to judge it
+            if not line.read(feed, most, partial(memory.need, "a long line")):
+                return None
+            verdict = line.judge(self._path)
+            parts = [] if verdict.text is None else line.texts(self._path)
+        if any(isinstance(part, Stretch) for part in parts):
+            return parts
+        if verdict.text is None:
+            return Documents(
+                np.empty(0, np.uint8), np.zeros(1, np.int64), lines=1, rejects=[self._reject(0, byte, verdict, head)]
+            )
+        text = np.frombuffer(verdict.text.encode(), np.uint8)
+        return Documents(text, np.array([0, len(text)], np.int64), lines=1)
 
     def read(self, chunk: Chunk) -> Documents:
+        if isinstance(chunk.payload, Documents):
+            return chunk.payload
         if isinstance(chunk.payload, Oversize):
             return chunk.payload.documents()
         raw = read_range(self._source, chunk.start, chunk.end) if chunk.payload is None else chunk.payload
@@ -106,6 +138,12 @@ class JsonLinesReader(TextReader):
             # In place of the byte order mark: spaces keep every offset, and mean nothing before a record.
             raw = b" " * self._text_start + raw[self._text_start :]
         return self._documents(raw, _parse(raw, self._path))
+
+    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
+        with closing(self._reopen()) as feed:
+            for part in chunk.payload:
+                yield from [part.encode()] if isinstance(part, str) else stretch_pieces(feed, part, self._source.name)
+        return 0
 
     def _documents(self, raw: bytes, lines: JsonLines) -> Documents:
         """The texts that the fast parser took, and Python's verdict on every line that it left."""
@@ -121,8 +159,7 @@ class JsonLinesReader(TextReader):
                 continue
             verdict = judge(stripped, self._path)
             if verdict.text is None:
-                reason = verdict.reason.replace("{field}", f"field `{self._field}`")
-                rejects.append(Reject(row, start + len(line) - len(stripped), reason, excerpt(stripped)))
+                rejects.append(self._reject(row, start + len(line) - len(stripped), verdict, stripped))
             else:
                 rows.append(row)
                 texts.append(verdict.text.encode())
@@ -135,6 +172,9 @@ class JsonLinesReader(TextReader):
         # All other rows are empty, so each remaining one ends where the next begins.
         records = np.flatnonzero(taken)
         return Documents(data, np.append(offsets[records], len(data)), records, lines=len(taken), rejects=rejects)
+
+    def _reject(self, row: int, byte: int, verdict: Verdict, line: bytes) -> Reject:
+        return Reject(row, byte, verdict.reason.replace("{field}", f"field `{self._field}`"), excerpt(line))
 
 
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

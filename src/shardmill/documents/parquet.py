@@ -152,7 +152,7 @@ class ParquetReader(RowsReader):
 
     def _decoded(self, page: Page, values: Values | None, row: int, size: int) -> Iterator[Column]:
         """The rows of a page that is larger than a chunk, or may be, slice by slice."""
-        largest = self._reading.largest
+        largest = self._largest
         text = page.size - 4 * page.values
         if page.values == 1 and not page.numbers and text > largest:
             # Known without decoding it, for which there is no memory.

@@ -16,7 +16,7 @@ SPAN = 65536
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings of reading. `gaps`, `largest`, `hold` and `fetcher` must not change a dataset's bytes."""
+    """The settings of reading. `gaps`, `largest`, `largest_row`, `hold` and `fetcher` must not change any bytes."""
 
     text_field: str = "text"
     separator: bytes | None = None
@@ -32,7 +32,9 @@ class Reading:
     limited: bool = False
     """The run may end inside a chunk, so no chunk holds several sources."""
     largest: int = 64 << 20
-    """The largest record, in bytes, that may be held in memory at once."""
+    """The largest record, in bytes, that may be read and encoded at once."""
+    largest_row: int = 0
+    """The largest row that may be held in memory, to be encoded in pieces; 0: nothing is encoded in pieces."""
     hold: Callable[..., AbstractContextManager[None]] = lambda *args, **kwargs: nullcontext()
     """hold(bytes, what, place, longest=…): reserve memory for a step of the feeder that no lease covers, such as a
     large page that has to be decompressed whole. BudgetError if there will never be enough; it names an amount that

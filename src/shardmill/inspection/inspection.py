@@ -180,6 +180,7 @@ def _describe_machine(report: Inspection, options: Options, remote: bool, tokeni
             library_bytes=tokenizer.library_bytes,
             remote=remote,
             beside=ROOM if report.staging else 0,
+            cuts=tokenizer.cut is not None,
         )
         report.workers = budget.workers
     except BudgetError as error:

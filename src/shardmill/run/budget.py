@@ -42,6 +42,9 @@ _DOUBLING = 1.8
 # What must be free after allocators have returned unused memory (40-110 MB in runs of 512 MB). If less were enough,
 # they would have to return it after every chunk.
 _RELIEF = 16 * MB
+# The memory for a long row in times its size, while the feeder makes it and until it is written: in a page as it is
+# stored, decompressed, by itself, and counted once more for the chunk that carries it.
+_ROW_COPIES = 4
 # The fixed cost of a task: small arrays of a few calls.
 _TASK = 4 * MB
 # By how much more a process may hold at the start than it did the last time: 50 MB if it has made a run before.
@@ -64,13 +67,16 @@ class Budget:
         library_bytes: int = 0,
         remote: bool = False,
         beside: int = 0,
+        cuts: bool = False,
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
         `engine_bytes`: the size of an engine, if it never grows. `engines`: how many exist already, so that they are
         not counted twice. `library_bytes`: what the tokenizer's library takes in addition for each byte of text.
         `remote`: sources are read ahead. `beside`: memory that is needed whatever the size of the chunks.
+        `cuts`: text may be cut, so that a long row can be encoded in pieces.
         """
+        self._cuts = cuts
         self._closed = False
         self._held = 0
         self._held_by_feeder = 0
@@ -115,6 +121,10 @@ class Budget:
         self._ceiling_while_feeding = ceiling - self._growth(self.chunk_bytes)
         self.largest_step = self._ceiling_while_feeding - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
+        """The largest record that is encoded at once."""
+        for_row = self.largest_step - self.lease_for(self.chunk_bytes) - self.engine_bytes
+        self.largest_row = max(self.largest, for_row // _ROW_COPIES) if self._cuts else 0
+        """The largest row of a table that is encoded in pieces; 0: nothing is."""
 
     def _check_minimum(self, fixed: int, workers: int | None) -> None:
         """Raise BudgetError when fixed costs leave too little for these workers, or for one."""
@@ -148,15 +158,23 @@ class Budget:
         """What an engine's caches may grow by while it encodes one chunk."""
         return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self.grows else 0
 
-    def too_small(self, message: str, record: int, place: str, hint: str = "") -> BudgetError:
-        """The error for a record of more than `largest` bytes; its hint names the memory that suffices.
+    def too_small(self, message: str, record: int, place: str, hint: str = "", *, row: bool = False) -> BudgetError:
+        """The error for a record of more than `largest` bytes, or a row of more than `largest_row`.
+
+        Its hint names the memory that suffices.
 
         That may be more than the least that works: all workers, the largest chunks and the largest read-ahead are
         counted, so that every larger `--memory` works too. `hint`: what to do where more memory does not help.
         """
         if hint:
             return BudgetError(message, place=place, hint=hint)
-        return self._needs(message, 2 * self.lease_for(record), place)
+        return self._needs(message, self._room_for(record, row=row), place)
+
+    def _room_for(self, record: int, *, row: bool) -> int:
+        """The capacity for leases with which there is room for a record."""
+        at_once = 2 * self.lease_for(record)
+        in_pieces = _ROW_COPIES * record + 2 * self.lease_for(LARGEST) + self.engine_bytes
+        return min(at_once, in_pieces) if row and self._cuts else at_once
 
     def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
         """The error that names the memory with which leases have so much `capacity`."""
@@ -224,7 +242,7 @@ class Budget:
             record = longest()
             # With more memory a step may take more, up to `largest`, which is less than this share of it.
             step = together + together // self._per_byte + self.lease_for(LARGEST)
-            room = max(step, 2 * self.lease_for(record or 0))
+            room = max(step, self._room_for(record or 0, row=True))
             fits = (room // 2 - _TASK) // self._per_byte
             unless = f"; a text in it of more than {show_bytes(fits)} needs more" if record is None else ""
             raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place, unless)

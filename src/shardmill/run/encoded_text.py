@@ -87,6 +87,7 @@ class EncodedText(Producer):
             tail=val.tail or None,
             limited=options.limit is not None,
             largest=self.budget.largest,
+            largest_row=self.budget.largest_row,
             hold=self.budget.hold,
             fetcher=self._fetcher,
         )
@@ -110,6 +111,7 @@ class EncodedText(Producer):
             library_bytes=tokenizer.library_bytes,
             remote=sources.remote,
             beside=buffer_bytes + (0 if sources.arrow_free else _KEPT_BY_ARROW),
+            cuts=tokenizer.cut is not None,
         )
 
     def take_engine(self) -> Engine:
@@ -185,10 +187,11 @@ class EncodedText(Producer):
             )
             found = sum(counted.documents for counted in batch.counted)
             tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
-            if limit.nothing:
+            if limit.nothing and (batch.begins or batch.spans):
                 yield Batch([], [], {}, after=lambda writer: writer.end_source())
                 return
-            if limit.reached_by(found, tokens_found) and not (chunk is not None and chunk.long):
+            ended = (batch.ends or batch.spans) and not (chunk is not None and chunk.long)
+            if limit.reached_by(found, tokens_found) and ended:
                 batch = encode(self, batch.entries, limit)
                 batch.after = lambda writer: writer.end_source()
                 yield batch

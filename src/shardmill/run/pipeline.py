@@ -145,7 +145,7 @@ class Pipeline:
             text, overhead = (0, 0) if chunk is None else (chunk.cost, chunk.overhead)
             if chunk is not None and chunk.long:
                 # It is encoded with an additional engine.
-                text, overhead = budget.chunk_bytes, budget.engine_bytes
+                text, overhead = budget.chunk_bytes, budget.engine_bytes + chunk.overhead
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             more = budget.lease_for(text, overhead) - empty
             if task.entries and (alone or task.lease + more > full or task.sources >= _TOGETHER):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,13 @@ from shardmill.documents import Chunk, Documents, Reject, join
 from shardmill.run.batch import BadPart, Batch, Counted, Entry, Rows, Stream, eot_places
 from shardmill.run.machine import trim_memory
 from shardmill.run.splits import PREFIX, Limit, val_rows
-from shardmill.tokens import Encoded
+from shardmill.tokens import Encoded, EngineError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.run.encoded_text import EncodedText
+    from shardmill.tokens import Engine
 
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
 _RUNS = 64  # up to so many runs of rows of one split, copying each run is faster than a mask over all tokens
@@ -51,9 +53,19 @@ def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) 
 
 
 def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
-    """Encode a stretch without a place to cut, in pieces that are written one by one; only the last is final."""
-    chunk, spans = entry.chunk, text.spans
+    """Encode a long record, or a stretch without a place to cut, in pieces that are written one by one.
+
+    Only the last of them is final.
+    """
+    chunk, record = entry.chunk, entry.reader.unit != "byte"
     assert chunk is not None
+    spans = text.spans and not record
+    # Not returned to the others at the end: its memory is part of the lease of this stretch.
+    engine = text.take_engine()
+    engine.fell_back = False
+    if record and (refused := _refused_whole(text, entry, chunk, engine)):
+        yield refused
+        return
     seen = replaced = 0
 
     def read() -> Iterator[bytes]:
@@ -80,13 +92,12 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         begins, ends = chunk.begins and first, chunk.ends and last
         rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
         encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
-        counted = [Counted(int(chunk.ends), 0, 0, replaced, [], total)] if last else []
-        return Batch([entry], counted, _with_eots(text, rows, encoded), 0, spans, begins, ends, final=last)
+        counted = [Counted(int(chunk.ends), 0, int(record), replaced, [], total)] if last else []
+        fallbacks = int(last and engine.fell_back)
+        return Batch([entry], counted, _with_eots(text, rows, encoded), fallbacks, spans, begins, ends, final=last)
 
     first, total = True, 0
     waiting: NDArray[Any] | None = None  # until it is known whether it is the last
-    # Not returned to the others at the end: its memory is part of the lease of this stretch.
-    engine = text.take_engine()
     for tokens in engine.encode_pieces(itertools.chain([head], pieces)):
         if waiting is not None:
             yield batch(waiting, first=first, last=False)
@@ -98,6 +109,23 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         waiting, total = tokens, total + len(tokens)
     rest = waiting if waiting is not None else np.empty(0, text.plan.tokenizer.dtype)
     yield batch(rest, first=first, last=True)
+
+
+def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine) -> Batch | None:
+    """The batch of a long record that the tokenizer refuses; to be known before a part of it is written."""
+    try:
+        with closing(entry.reader.pieces(chunk, _PIECE)) as pieces:
+            engine.check_pieces(pieces)
+    except EngineError as error:
+        with closing(entry.reader.pieces(chunk, _PIECE)) as pieces:
+            head = b"".join(itertools.islice(pieces, 2))
+        begin = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64))
+        reject = Reject(0, -1, error.message, _head(begin, 0))
+        numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+        no_rows = Rows(numbers, numbers, flags, flags, flags)
+        no_tokens = Encoded(np.empty(0, text.plan.tokenizer.dtype), np.zeros(1, np.int64))
+        return Batch([entry], [Counted(0, 0, 1, 0, [reject])], _with_eots(text, no_rows, no_tokens))
+    return None
 
 
 def _with_eots(text: EncodedText, rows: Rows, encoded: Encoded) -> dict[str, Stream]:

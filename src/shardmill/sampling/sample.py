@@ -130,7 +130,7 @@ def take_sample(
         share = min(share, _REMOTE) if kind.remote else share
         for largest in _LARGEST:
             kinds[i] = replace(kind, places=[], looked=[], reasons=Counter())
-            limited = replace(reading, largest=min(reading.largest, largest))
+            limited = replace(reading, largest=min(reading.largest, largest), largest_row=0)
             _Sampler(kinds[i], sources, limited, engine, share, ended).run()
             if kinds[i].passed < _MUCH:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,7 +63,8 @@ class Engine:
         self._falls_back = tokenizer.engine_name != tokenizer.library_name
         self._mismatch = tokenizer.mismatch if self._falls_back else None
         self._library: Backend | None = None
-        self._fell_back = False
+        self.fell_back = False
+        """Since this was set to False, the library has encoded a text in place of the engine."""
         self._largest_whole = (
             tokenizer.stitching.step if tokenizer.stitching and tokenizer.stitching.small_steps else LONG_ROW
         )
@@ -103,6 +105,19 @@ class Engine:
             )
         return encode_stream(pieces, self._encode_piece, self._tokenizer.stitching)
 
+    def check_pieces(self, pieces: Iterable[bytes]) -> None:
+        """EngineError if a text that comes in pieces contains a special token that it must not."""
+        forbidden, text = self._tokenizer.forbidden, b""
+        if forbidden is None:
+            return
+        longest = max(len(name.encode()) for name in self._tokenizer.special_tokens)
+        for piece in itertools.chain(pieces, [b""]):
+            text += piece
+            found = forbidden.search(text)
+            if found and (not piece or found.start() + longest <= len(text)):  # else it may be a longer one
+                self._refuse_special(text)
+            text = text[found.start() if found else -longest :]
+
     def _single_rows(self, rows: _Rows) -> list[int]:
         """The rows that must be encoded one by one: long ones, and those with special tokens or Unicode mismatches."""
         data, offsets, gap = rows
@@ -125,13 +140,13 @@ class Engine:
 
     def _encode_single(self, rows: _Rows, row: int, result: Encoded) -> _Part:
         text, parts = rows.text(row), list[Any]()
-        self._fell_back = False
+        self.fell_back = False
         try:
             self._refuse_special(text.data)
             parts = self._encode_in_parts(text) or [self._encode_text(text)]
         except EngineError as error:
             result.failed.append((row, error.message))
-        result.fallbacks += self._fell_back
+        result.fallbacks += self.fell_back
         tokens = np.concatenate([*parts, np.zeros(1, self._tokenizer.dtype)])
         return tokens, np.array([len(tokens)], np.int64)
 
@@ -184,7 +199,7 @@ class Engine:
             except EngineError:
                 if not self._falls_back:
                     raise
-        self._fell_back = True
+        self.fell_back = True
         self._library = self._library or self._tokenizer.backend(self._tokenizer.library_name)
         return self._run_backend(self._library, row)[0][:-1]
 
