@@ -259,7 +259,7 @@ def test_a_disk_that_does_not_answer_is_named_while_the_run_waits_for_it(tmp_pat
 
 
 def test_a_disk_that_never_answers_ends_the_run(tmp_path: Path, source: Path) -> None:
-    run = _with_a_stuck_disk(tmp_path, source, "checkpoints._PATIENCE = 1.0")
+    run = _with_a_stuck_disk(tmp_path, source, "checkpoints._TIMEOUT = 1.0")
     _, said = run.communicate(timeout=100)
     assert run.returncode == 1
     assert "error: the disk has not answered for 1 seconds\n" in said

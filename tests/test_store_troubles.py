@@ -216,7 +216,8 @@ def test_no_key_is_written_anywhere(
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.server.endpoint)
     staged = []
     monkeypatch.setattr(
-        "shardmill.run.store_destination.StoreDestination.clean", lambda self: staged.append(_all_of(self.folder))
+        "shardmill.run.store_destination.StoreDestination._empty_workplace",
+        lambda self: staged.append(_all_of(self.folder)),
     )
     interrupt_after(6, words, bucket.url(), **WORDS)
     everything = b"".join([*staged, *(bucket.read(name) for name in bucket.names()), *map(str.encode, said)])

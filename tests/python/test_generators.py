@@ -33,7 +33,7 @@ def test_a_generator_that_is_not_read_to_its_end_is_closed_in_its_own_thread(tmp
 _BLOCKED = """
 import os, signal, sys, threading, shardmill
 from shardmill.run import pipeline
-pipeline._PATIENCE = 1000  # seconds, for a thread that may still end by itself
+pipeline._JOIN = 1000  # seconds, for a thread that may still end by itself
 
 def given():
     yield from (f"document {i} " * 50 for i in range(20_000))
