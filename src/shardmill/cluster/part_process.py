@@ -44,6 +44,7 @@ class PartProcess:
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             cwd=folder if os.path.isdir(folder) else None,
+            env={"OPENBLAS_NUM_THREADS": "1", **os.environ},  # its threads would only wait, and keep a core busy
             start_new_session=True,
         )
 
