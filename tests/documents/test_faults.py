@@ -359,7 +359,7 @@ def test_an_answer_of_the_hub_in_another_form_is_an_error_that_says_so(
     hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault(part, times=1000, status=200, body=shape))
     source = f"hf://datasets/{REPO}/x.jsonl" if part == "/paths-info/" else f"hf://datasets/{REPO}"
-    with pytest.raises(SourceError, match=r"has not the form|is a web page|is not whole"):
+    with pytest.raises(SourceError, match=r"expected form|is a web page|is not whole"):
         find_sources([source])
     hub.faults[:] = [Fault(part, status=200, body=shape)]
     assert len(find_sources([source])) == 1

@@ -132,8 +132,8 @@ def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetc
         try:
             return _list_hub(spec, address, commit, fetcher)
         except (KeyError, TypeError, ValueError):
-            message = "the hub's response has not the form that such answers have"
-            hint = "check HF_ENDPOINT if it is set, and whether a proxy stands between"
+            message = "the hub's response does not have the expected form"
+            hint = "check HF_ENDPOINT if it is set, and whether there is a proxy"
             raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint)) from None
 
     return fetcher.retry(listed, public_url(spec))

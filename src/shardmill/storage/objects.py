@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -202,6 +203,9 @@ class Objects:
         return one.path in folders or self.find(one.path) is None
 
 
+_CANCELLING = 10.0  # seconds for the library to end a call that took too long
+
+
 def _in_time(call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
     """Return what a call for a list gives; raise Transient when it takes longer, and end it."""
     import asyncio  # some milliseconds, which only listings cost
@@ -219,8 +223,8 @@ def _in_time(call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
     # A thread of its own, since the caller's may have an event loop already.
     threading.Thread(target=run, name="shardmill-listing", daemon=True).start()
     try:
-        return answer.result()
-    except asyncio.TimeoutError:
+        return answer.result(seconds + _CANCELLING)
+    except (asyncio.TimeoutError, FutureTimeout):
         raise Transient(f"the store's list does not end within {seconds:,.0f} s") from None
 
 
