@@ -1,4 +1,4 @@
-# Needs python3 (3.10 or later) and make; everything else comes from the package index into .venv.
+# Needs python3 (3.11 or later) and make; everything else comes from the package index into .venv.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -7,10 +7,10 @@ SHELL := /bin/bash
 
 BIN := .venv/bin
 # A command named python3.12 may exist and not run (pyenv's shims), so each candidate is asked.
-FIND_PYTHON = for p in $(PYTHON) python3.13 python3.12 python3.11 python3.10 python3 python; do \
-	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then echo "$$p"; exit; fi; done
+FIND_PYTHON = for p in $(PYTHON) python3.14 python3.13 python3.12 python3.11 python3 python; do \
+	if "$$p" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$p"; exit; fi; done
 
-# An install compiles these, where there is a C compiler.
+# An install compiles these.
 CORE = hatch_build.py $(wildcard src/shardmill/core/*.[ch])
 # As pip does for what it copies: where Python may not write bytecode, every start would compile the package anew.
 COMPILE = $(BIN)/python -m compileall -q src
@@ -38,7 +38,7 @@ help:
 .venv/made:
 	@python="$$($(FIND_PYTHON))"; \
 	if [ -z "$$python" ]; then \
-		echo "error: no Python 3.10 or later with venv and pip was found" >&2; \
+		echo "error: no Python 3.11 or later with venv and pip was found" >&2; \
 		echo "  hint:  install one (Debian: apt install python3-venv), or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "making .venv with $$("$$python" -V)"; rm -rf .venv; "$$python" -m venv .venv
 	@touch $@
@@ -94,7 +94,7 @@ pictures: .venv/docs
 
 # The oldest Python that is here: old releases have no wheels for the newest.
 lowest: .venv/made pyproject.toml
-	@python="$$(for p in $(PYTHON) python3.10 python3.11 python3.12 python3; do "$$p" -c '' 2>/dev/null && echo "$$p" && break; done)"; \
+	@python="$$(for p in $(PYTHON) python3.11 python3.12 python3; do "$$p" -c '' 2>/dev/null && echo "$$p" && break; done)"; \
 	rm -rf .venv/lowest; "$$python" -m venv .venv/lowest
 	sed -n '/^dependencies/,/^]/s/.*"\([a-z.]*\)>=\([0-9.]*\).*/\1==\2/p' pyproject.toml > .venv/lowest/lowest.txt
 	.venv/lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv/lowest/lowest.txt --editable '.[test]'

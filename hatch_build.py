@@ -1,10 +1,11 @@
-"""Compiles src/shardmill/core/*.c into the package; without a C compiler the package is built without it.
+"""Compiles src/shardmill/core/*.c into the package, with a C compiler of the machine or else with the one in `ziglang`.
 
 `python hatch_build.py` does it in place.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shlex
 import shutil
@@ -21,6 +22,9 @@ except ImportError:  # run as a program
 CORE = Path(__file__).parent / "src" / "shardmill" / "core"
 LIBRARY = CORE / "_core.so"
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"]
+# For this system, and any processor of its kind: without this it would be for this very processor.
+ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
+HELP = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or set CC to one, and try again"
 
 
 def compiler() -> list[str] | None:
@@ -33,11 +37,19 @@ def compiler() -> list[str] | None:
 
 
 def build() -> str | None:
-    """Compile the library in place. Returns why there is none, or None if it is there."""
-    LIBRARY.unlink(missing_ok=True)
-    command = compiler()
-    if command is None:
-        return "no C compiler was found"
+    """Compile the library in place. Returns what went wrong, or None if it is there."""
+    commands = [command for command in [compiler(), ZIG if importlib.util.find_spec("ziglang") else None] if command]
+    troubles = []
+    for command in commands:
+        trouble = _compile(command)
+        if trouble is None:
+            return None
+        troubles.append(trouble)
+    LIBRARY.unlink(missing_ok=True)  # what an older build has left must not be taken for this one
+    return "\n".join(troubles or ["no C compiler was found, and the package `ziglang` is not installed"])
+
+
+def _compile(command: list[str]) -> str | None:
     new = LIBRARY.with_suffix(f".{os.getpid()}.tmp")
     sources = sorted(str(path) for path in CORE.glob("*.c"))
     done = subprocess.run(
@@ -48,7 +60,7 @@ def build() -> str | None:
     )
     if done.returncode:
         new.unlink(missing_ok=True)
-        return f"{command[0]} failed: {done.stderr.strip() or done.stdout.strip()}"
+        return f"`{shlex.join(command)}` failed: {done.stderr.strip() or done.stdout.strip()}"
     # Renamed, because a process may have the old file mapped.
     new.replace(LIBRARY)
     return None
@@ -57,12 +69,15 @@ def build() -> str | None:
 class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
     """Adds the library to the wheel, which is then of this platform only."""
 
+    def dependencies(self) -> list[str]:
+        """What the build needs beside hatchling: a C compiler, where the machine has none."""
+        return [] if compiler() else ["ziglang>=0.13"]
+
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before it collects files."""
         trouble = build()
         if trouble:
-            print(f"shardmill: built without its compiled core ({trouble.splitlines()[0]})", file=sys.stderr)  # noqa: T201
-            return
+            raise RuntimeError(f"shardmill's core could not be compiled: {HELP}\n{trouble}")
         from packaging.tags import sys_tags
 
         platforms = (tag.platform for tag in sys_tags())
@@ -73,4 +88,5 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    sys.exit(build())
+    problem = build()
+    sys.exit(f"{problem}\n{HELP}" if problem else 0)

@@ -15,7 +15,7 @@ PEERS = Path(__file__).parent / "peers"
 VENV = CACHE / "venv"
 PYTHON = VENV / "bin" / "python"
 VOCABULARY = CACHE / "vocabulary"
-NAMES = ("shardmill", "gigatoken", "awkward", "pyarrow", "numpy", "isal", "tiktoken")
+NAMES = ("shardmill", "pyarrow", "numpy", "isal", "tiktoken")
 
 
 def prepare() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ FOLDER = Path(__file__).parent / "results"
 
 def frame(kind: str, **content: Any) -> dict[str, Any]:
     """A result: what was measured, when, and on what."""
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     return {"kind": kind, "date": date, "machine": machine(), **content}
 
 

@@ -20,9 +20,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from shardmill.byte_search import occurrences
+from shardmill.core import find as find_all
 from shardmill.run.machine import settle_allocator
+from shardmill.tokens import Engine, load_tokenizer
 
 PIECE = 4 << 20
 """Bytes of text at a time: the usual chunk of a run."""
@@ -31,8 +33,6 @@ IDS = PIECE // 4
 BLOCK, INPUT_BLOCK = 1 << 18, 1 << 16
 """Bytes out of and into a decompressor at a time, as in storage/feeds.py and storage/compressed.py."""
 SEPARATOR = b"<|endoftext|>"
-MARK, MARK_ID = "\x02\x03", 50257
-VOCABULARY = Path(os.environ.get("BENCHMARK_VOCABULARY", "."))
 
 
 class Clock:
@@ -84,7 +84,7 @@ def find(path: str) -> dict[str, Clock]:
     clock = Clock()
     for piece in _pieces(path, SEPARATOR):
         with clock:
-            found = occurrences(np.frombuffer(piece, np.uint8), SEPARATOR)
+            found = find_all(np.frombuffer(piece, np.uint8), SEPARATOR)
         assert found is not None, "the separator cannot overlap itself"
         clock.did += len(found)
     return {"find": clock}
@@ -139,21 +139,20 @@ def parquet(path: str) -> dict[str, Clock]:
 
 
 def engine(path: str, workers: str) -> dict[str, Clock]:
-    """One cold engine a thread: over the documents of JSON Lines with marks between them, or a text as it stands."""
-    import gigatoken
-
+    """One cold engine a thread: over the documents of JSON Lines, or a text as it stands."""
     if path.endswith(".jsonl"):
-        texts = [_marked(piece) for piece in _pieces(path, b"\n")]
+        texts = [_rows(piece) for piece in _pieces(path, b"\n")]
     else:
-        texts = list(_pieces(path, SEPARATOR if _has_separators(path) else b"\n\n"))
-    engines = [_engine(path) for _ in range(int(workers))]
+        pieces = _pieces(path, SEPARATOR if _has_separators(path) else b"\n\n")
+        texts = [(np.frombuffer(piece, np.uint8), np.array([0, len(piece)], np.int64)) for piece in pieces]
+    tokenizer = load_tokenizer("gpt2")
+    engines = [tokenizer.engine() for _ in range(int(workers))]
     clock, turn = Clock(), itertools.count()
 
-    def work(own: gigatoken.Tokenizer) -> int:
+    def work(own: Engine) -> int:
         count = 0
         while (i := next(turn)) < len(texts):
-            ids, _ = own.encode_batch_padded(gigatoken.BytesSource(texts[i]), 0, parallel=False)
-            count += ids.shape[1]
+            count += len(own.encode(*texts[i]).tokens)
         return count
 
     with clock, ThreadPoolExecutor(len(engines)) as pool:
@@ -163,11 +162,10 @@ def engine(path: str, workers: str) -> dict[str, Clock]:
 
 def load(workers: str) -> dict[str, Clock]:
     """The engines made, one after another."""
-    import gigatoken  # noqa: F401 - not on the clock
-
     clock = Clock()
     with clock:
-        clock.did = len([_engine("") for _ in range(int(workers))])
+        tokenizer = load_tokenizer("gpt2")
+        clock.did = len([tokenizer.engine() for _ in range(int(workers))])
     return {"load": clock}
 
 
@@ -210,7 +208,7 @@ def digest(tokens: str) -> dict[str, Clock]:
 
 def start() -> dict[str, Clock]:
     """A process that imports what a run needs, and ends."""
-    imported = "import shardmill.run.main, shardmill.documents.jsonl, gigatoken"
+    imported = "import shardmill.run.main, shardmill.documents.jsonl"
     clock = Clock()
     with clock:
         subprocess.run([sys.executable, "-c", imported], check=True)
@@ -245,25 +243,15 @@ def _table(lines: bytes) -> pa.Table:
     )
 
 
-def _marked(lines: bytes) -> bytes:
-    import pyarrow.compute as pc
-
-    rows = _table(lines).column("text").combine_chunks()
-    joined: bytes = pc.binary_join_element_wise(rows, "", MARK).buffers()[2].to_pybytes()
-    return joined
+def _rows(lines: bytes) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    texts = _table(lines).column("text").combine_chunks().cast(pa.large_string())
+    offsets = np.frombuffer(texts.buffers()[1], np.int64, len(texts) + 1)
+    return np.frombuffer(texts.buffers()[2], np.uint8), offsets
 
 
 def _has_separators(path: str) -> bool:
     with open(path, "rb") as file:
         return path.endswith(".txt") and SEPARATOR in file.read(PIECE)
-
-
-def _engine(path: str) -> object:
-    """An engine that takes what stands between the documents of that file for a special token."""
-    from gigatoken import Tokenizer
-
-    marks = {MARK: MARK_ID} | ({SEPARATOR.decode(): MARK_ID + 1} if path and _has_separators(path) else {})
-    return Tokenizer.from_tiktoken(str(VOCABULARY / "gpt2.tiktoken"), pretokenizer="gpt2", special_tokens=marks)
 
 
 STEPS: dict[str, Callable[..., dict[str, Clock]]] = {

@@ -51,14 +51,23 @@ MANIFEST_KEYS = {
     "sources[].tokens": "tokens of this source, end-of-text tokens included",
     "sources[].empty": "documents of this source without any text",
     "sources[].rejected": "documents of this source in `rejects.jsonl`",
+    "sources[].odd": "what looked wrong in its text, if anything did: `invalid` UTF-8, `control` characters, and "
+    "special tokens as text, each with its number",
     "documents": "documents that were written, in all splits",
     "empty": "documents without any text; they are counted and not written",
     "rejected": "bad documents, each of them a line of `rejects.jsonl`",
     "replaced": "invalid UTF-8 sequences of plain text that became U+FFFD",
+    "skipped.files": "files of the sources' folders that are not read",
+    "skipped.folders": "folders in them that are not entered",
+    "skipped.kinds": "both, counted by kind",
+    "skipped.names": "the first hundred of them, with their kinds",
+    "skipped.notes": "choices that were made, such as the split that is read",
+    "skipped.warnings": "what looks wrong about the sources, such as the same name twice",
     "rejects.name": "the file of the bad documents",
     "rejects.bytes": "its size",
     "rejects.sha256": "its checksum",
     "options": "the options that can change the bytes, with normalised values",
+    "sha256": "a hash of all bytes of the file before this line; `open` and `verify` check it",
     "also[]": "for several formats: `format`, `dtype`, `eot` and `splits` of all but the first",
 }
 """What a manifest says. A test compares the keys with those of a manifest that has all of them."""
@@ -81,10 +90,13 @@ def options_table() -> str:
         meta, default = option.metadata, option.default
         flags = ", ".join(meta["flags"]) + (f" {meta['metavar']}" if meta["metavar"] else "")
         value = ",".join(default) if isinstance(default, tuple) else default
-        shown = "" if value is None or value is False else f"`{value}`"
+        shown = "" if value is None or value is False or value == "" else f"`{value}`"
         choices = f": {', '.join(f'`{choice}`' for choice in meta['choices'])}" if meta["choices"] else ""
         rows.append(f"| `{flags}` | {shown} | {_cell(meta['help'])}{choices} |")
-    rows.append("| `--json`, `-q` | | the summary as JSON on standard output; no progress and no summary |")
+    rows.append(
+        "| `--json`, `-q`, `-v` | | the summary as JSON on standard output; no progress and no summary; the names of "
+        "files that are skipped |"
+    )
     return "\n".join(rows)
 
 
@@ -280,6 +292,7 @@ def _small_text() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         texts = [f"Document {i} of a small text: " + "one word after the other. " * (i % 5) for i in range(30)]
+        texts[0] += "</s>"  # the manifest says that it holds a special token
         lines = [json.dumps({"text": text}) for text in texts]
         (folder / "text.jsonl").write_text("\n".join([*lines, '{"title": "without text"}']) + "\n")
         os.utime(folder / "text.jsonl", (0, 0))  # a source's time is part of the fingerprint

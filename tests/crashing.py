@@ -21,6 +21,7 @@ from typing import Any
 from tests.corpus import contents
 
 _STEPS = 400
+_REMOVAL = ".shardmill/removal.json"
 
 
 DIFFERENT = ("nanogpt", "llmc", "megatron", "mds")
@@ -81,6 +82,67 @@ def crash_everywhere_in_store(
             assert bucket.contents(prefix) == expected, f"other bytes after a death at step {step}"
             assert [name for name in bucket.names(prefix) if name[0] == "."] == [".shardmill/plan.json"]
             assert bucket.uploads() == []
+        raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
+
+
+def crash_overwrites(
+    source: Path, out: Path, before: dict[str, Any], after: dict[str, Any], *, unfinished: int = 0, every: int = 1
+) -> dict[str, int]:
+    """Replace a dataset by another with `overwrite`, killed at each `every`-th step; then run without `overwrite`.
+
+    `before`, `after`: the options of the two. `unfinished`: the run of the first was killed at this step.
+    Asserts that either nothing was touched or nothing of the first is left; counts how the kills ended.
+    """
+    plans = {"after": after, "third": {**after, "seed": 7}}
+    ends = dict.fromkeys(("untouched", "complete", *plans), 0)
+    with _Helper() as helper:
+        first, expected = out.with_name("first"), {}
+        helper.run(source, first, unfinished, 0.0, **before)
+        for name, options in plans.items():
+            assert helper.run(source, out.with_name(name), 0, 0.0, **options) == 0
+            expected[name] = contents(out.with_name(name))
+        for step in range(1, _STEPS, every):
+            shutil.rmtree(out, ignore_errors=True)
+            shutil.copytree(first, out)
+            code = helper.run(source, out, step, 0.0, overwrite=True, **after)
+            if code == 0:
+                return ends
+            assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
+            if contents(out) == contents(first) and not ((out / _REMOVAL).exists() and unfinished):
+                ends["untouched"] += 1
+            elif (out / "manifest.json").exists():
+                ends["complete"] += 1
+                assert contents(out) == expected["after"]
+            else:
+                # A third plan is refused as soon as the new run has begun.
+                name = next(name for name in ("third", "after") if helper.run(source, out, 0, 0.0, **plans[name]) == 0)
+                ends[name] += 1
+                assert contents(out) == expected[name], f"other files after a death at step {step}"
+        raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
+
+
+def crash_overwrites_in_store(
+    source: Path, bucket: Any, machines: Path, before: dict[str, Any], after: dict[str, Any], *, every: int = 1
+) -> int:
+    """The same in an object store, where each run is another machine's. Gives how many kills there were."""
+    with _Helper() as helper:
+        assert helper.run(source, machines / "after", 0, 0.0, **after) == 0
+        expected = contents(machines / "after")
+        for step in range(1, _STEPS, every):
+            url, prefix = bucket.url(f"step{step}"), f"step{step}/"
+            assert helper.run(source, url, 0, 0.0, 1 << 16, machines / "before", **before) == 0
+            first = bucket.contents(prefix)
+            code = helper.run(source, url, step, 0.0, 1 << 16, machines / f"{step}a", overwrite=True, **after)
+            if code == 0:
+                assert step > 1, "not one step was counted"
+                return step // every
+            assert code == -signal.SIGKILL, f"died with {code} instead of being killed"
+            if "manifest.json" in bucket.names(prefix) and (there := bucket.contents(prefix)) != expected:
+                assert there == first, f"not as it was before step {step}"
+                continue
+            assert helper.run(source, url, 0, 0.0, 1 << 16, machines / f"{step}b", **after) == 0
+            assert bucket.contents(prefix) == expected, f"other files after a death at step {step}"
+            assert [name for name in bucket.names(prefix) if name[0] == "."] == [".shardmill/plan.json"]
         raise AssertionError(f"more than {_STEPS} steps: make the test smaller")
 
 
@@ -210,7 +272,7 @@ def _die_at_a_step(
         if cache:
             _count_requests(object_store.ObjectStore, count)
         else:
-            _count_steps(files, count, synced, removing=bool(parts))
+            _count_steps(files, count, synced, removing=bool(parts) or "overwrite" in options)
     if parts:
         _in_parts(source, out, parts, rolling, **options)
     else:
@@ -238,7 +300,7 @@ def _in_parts(source: str, out: str, parts: int, rolling: bool, **options: Any) 
     if not (Path(out) / "manifest.json").exists() or (Path(out) / ".parts" / "plan.json").exists():
         plan = plan_parts(source, out, parts=parts, **options)
         if rolling:
-            merge_by(maker_in_this_process(plan), plan, "600MB")
+            merge_by(maker_in_this_process(plan), plan, memory="600MB")
             return
         for number in missing_parts(plan):
             make_part(out, number, memory="600MB")

@@ -7,7 +7,7 @@
         sum(request.sent for request in hub.requests)
 
 Objects under `hub.objects` are served as S3, Google's and Azure's stores would, with lists in pages.
-Files under `hub.web` are served below `{hub.url}/web/`, as any web server would, with an index for each folder.
+Files under `hub.web` are served below `{hub.url}/web/`, as any web server would.
 `python -m tests.hub FOLDER [--latency SECONDS]` serves a folder as the dataset `local/files` in a process of its own.
 """
 
@@ -94,8 +94,6 @@ class Hub:
         self.repos: dict[str, Repo] = {}
         self.web: dict[str, Content] = {}
         """Path below /web/ → content."""
-        self.index: dict[str, bytes] = {}
-        """Folder below /web/ → its index page, in place of one that is made."""
         self.objects: dict[str, dict[str, Content]] = {}
         """Bucket → key → content, of an object store below /s3/, /gs/ and /az/."""
         self.stuck = ""

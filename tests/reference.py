@@ -13,7 +13,7 @@ import hashlib
 import io
 import json
 import lzma
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -58,8 +58,8 @@ class Twin:
     tokens: list[np.ndarray] = field(default_factory=list)
     empty: int = 0
     rejected: int = 0
-    spans: bool = False
-    """Some source is text without a separator, which is dealt out in spans and not in documents."""
+    streams: set[int] = field(default_factory=set)
+    """Which of the texts are streams: each stretch that lies in one split is a document there."""
 
     def documents(self, eot: str = "after", eot_id: int = 50256) -> list[np.ndarray]:
         """The tokens of each document, EOT placed `after`, `before`, or `none`."""
@@ -79,20 +79,27 @@ def twin(
     separator: str | None = None,
     input_format: str | None = None,
     encode: Callable[[str], list[int]] | None = None,
+    stream_bytes: int = 16 * 1024 * 1024,
 ) -> Twin:
-    """The documents of all sources in order; `encode` is the tokenizer's own library, tiktoken for GPT-2 by default."""
+    """The documents of all sources in order; `encode` is the tokenizer's own library, tiktoken for GPT-2 by default.
+
+    A text file without a separator is a document, unless it is the only source or has `stream_bytes` or more.
+    """
     encode = encode or gpt2()
     result = Twin()
-    for path in files(paths):
+    found = list(files(paths))
+    for path in found:
         data, form = load(path)
         form = input_format or form
-        result.spans |= form == "text" and separator is None
+        alone = len(found) == 1 or path.stat().st_size >= stream_bytes
         for text in records(data, form, text_field, separator):
             if text is BAD:
                 result.rejected += 1
             elif text == "":
                 result.empty += 1
             else:
+                if form == "text" and separator is None and alone:
+                    result.streams.add(len(result.texts))
                 result.texts.append(text)
                 result.tokens.append(np.array(encode(text), dtype=np.uint32))
     return result
@@ -191,21 +198,28 @@ def check(folder: Path | str, expected: Twin, eot: str = "after") -> dict[str, A
     """Compare a whole dataset with the twin, file by file and count by count; gives the manifest."""
     folder = Path(folder)
     manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
-    streams = {name: read_split(folder, split, manifest["dtype"]) for name, split in manifest["splits"].items()}
-    train, val = (streams.get(name, np.empty(0, dtype=np.uint32)) for name in ("train", "val"))
+    streams_of = {name: read_split(folder, split, manifest["dtype"]) for name, split in manifest["splits"].items()}
+    train, val = (streams_of.get(name, np.empty(0, dtype=np.uint32)) for name in ("train", "val"))
     whole = expected.stream(eot)
-    assert len(train) + len(val) == len(whole), f"{len(train):,} + {len(val):,} tokens, not {len(whole):,}"
-    if not len(val):
-        differ = np.flatnonzero(train != whole)
-        assert not len(differ), f"train differs from the reference first at token {differ[0]:,}"
+    dealing = str(manifest.get("options", {}).get("val", ""))
+    first = dealing.startswith("first")
+    if not len(val) or first:
+        every = np.concatenate([val, train])
+        assert len(every) == len(whole), f"{len(every):,} tokens, not {len(whole):,}"
+        differ = np.flatnonzero(every != whole)
+        assert not len(differ), f"the tokens differ from the reference first at token {differ[0]:,}"
     else:
-        # Spans may begin at any token, documents only as a whole.
-        pieces = list(whole[:, None]) if expected.spans else expected.documents(eot)
-        assert dealt(pieces, train, val), "train and val are not the reference's documents, dealt out in order"
+        pieces, streams = expected.documents(eot), expected.streams
+        if dealing.startswith("tail") and manifest["options"].get("separator") is None:
+            streams = set(range(len(pieces)))
+        assert dealt(pieces, train, val, streams, eot), "train and val are not the documents, dealt out in order"
     assert manifest["empty"] == expected.empty
     assert manifest["rejected"] == expected.rejected
-    if not expected.spans:
-        assert sum(split.get("documents", 0) for split in manifest["splits"].values()) == len(expected.tokens)
+    counts = {name: split.get("documents", 0) for name, split in manifest["splits"].items()}
+    if not expected.streams:
+        assert sum(counts.values()) == len(expected.tokens)
+    elif eot != "none" and not first:
+        assert counts == {name: int(np.count_nonzero(stream == 50256)) for name, stream in streams_of.items()}
     return manifest
 
 
@@ -223,15 +237,51 @@ def read_split(folder: Path, split: dict[str, Any], dtype: str) -> np.ndarray:
     return stream
 
 
-def dealt(pieces: Sequence[np.ndarray], train: np.ndarray, val: np.ndarray) -> bool:
-    """Whether giving each piece, in order, wholly to train or wholly to val can lead to these two."""
+def dealt(
+    pieces: Sequence[np.ndarray],
+    train: np.ndarray,
+    val: np.ndarray,
+    streams: Collection[int] = (),
+    eot: str = "after",
+) -> bool:
+    """Whether giving each piece, in order, wholly to train or wholly to val can lead to these two.
+
+    A piece that is a stream may be cut: each stretch goes to the other split than the one before, with EOT of its own.
+    """
     # A piece may fit both (a document may begin as another does), so all ways are followed at once: the set holds
-    # every length that train may have reached so far. In bytes, because numpy takes microseconds to compare one token.
-    left, right = (tokens.astype("<u4").tobytes() for tokens in (train, val))
-    reached, done = {0}, 0
-    for piece in (tokens.astype("<u4").tobytes() for tokens in pieces):
-        size = len(piece)
-        to_train = {t + size for t in reached if left[t : t + size] == piece}
-        to_val = {t for t in reached if right[done - t : done - t + size] == piece}
-        reached, done = to_train | to_val, done + size
-    return len(left) in reached and done == len(left) + len(right)
+    # every pair of lengths that may have been reached so far.
+    splits = [tokens.astype("<u4") for tokens in (train, val)]
+    raw = [tokens.tobytes() for tokens in splits]
+    marks = [np.append(np.flatnonzero(tokens == 50256), len(tokens)) for tokens in splits]
+    reached = {(0, 0)}
+    for i, tokens in enumerate(pieces):
+        if i in streams and eot != "none":
+            text = tokens[1:] if eot == "before" else tokens[:-1]
+            ways = (_stretches(text, splits, marks, at, side, eot) for at in reached for side in (0, 1))
+            reached = {at for at in ways if at is not None}
+            continue
+        if i in streams:  # nothing shows where it is cut
+            alone = [tokens[k : k + 1].astype("<u4").tobytes() for k in range(len(tokens))]
+        else:
+            alone = [tokens.astype("<u4").tobytes()]
+        for piece in alone:
+            size = len(piece) // 4
+            to_train = {(t + size, v) for t, v in reached if raw[0][4 * t : 4 * (t + size)] == piece}
+            to_val = {(t, v + size) for t, v in reached if raw[1][4 * v : 4 * (v + size)] == piece}
+            reached = to_train | to_val
+    return (len(train), len(val)) in reached
+
+
+def _stretches(
+    text: np.ndarray, splits: list[np.ndarray], marks: list[np.ndarray], start: tuple[int, int], side: int, eot: str
+) -> tuple[int, int] | None:
+    """Where the splits are read to when documents, now of the one and now of the other, have given the whole text."""
+    at, done = list(start), 0
+    while done < len(text):
+        first = at[side] + (eot == "before")
+        end = int(marks[side][np.searchsorted(marks[side], first)]) if first <= len(splits[side]) else first
+        part = splits[side][first:end]
+        if not len(part) or not np.array_equal(part, text[done : done + len(part)]):
+            return None
+        at[side], done, side = end + (eot == "after"), done + len(part), 1 - side
+    return at[0], at[1]

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import import_module
@@ -15,15 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from shardmill import core, documents
+from shardmill import documents
 from shardmill.run import splits
 from shardmill.storage import feeds
 from shardmill.tokens import cuts
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "shardmill"
@@ -36,7 +32,7 @@ PYTHON = sorted(
 )
 FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
 """The path of the data. None imports another, but all may use `storage` and what knows of no folder."""
-HEAVY = ("numpy", "pyarrow", "awkward", "gigatoken", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
+HEAVY = ("numpy", "pyarrow", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
     "cluster/ray_executor.py",
@@ -46,7 +42,7 @@ STARTS_THREADS = {
     "run/process_limit.py",
     "run/progress.py",
     "interrupts.py",
-    "storage/fetching.py",
+    "storage/pool.py",
     "storage/objects.py",
     "sampling/download.py",
     "cluster/part_process.py",
@@ -95,7 +91,6 @@ def own(names: Iterable[str]) -> set[str]:
 def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder: str) -> None:
     leaves = {
         "arguments",
-        "byte_search",
         "errors",
         "extras",
         "input_formats",
@@ -287,9 +282,9 @@ atexit.register(lambda: print("HEAVY", [name for name in {HEAVY} if name in sys.
     assert done.stdout.splitlines()[-1] == "HEAVY []"
 
 
-def test_a_run_imports_neither_awkward_nor_a_reference_tokenizer(tmp_path: Path) -> None:
+def test_a_run_imports_no_reference_tokenizer(tmp_path: Path) -> None:
     # Each would add some hundredths to a quarter of a second to every run, with the interpreter's lock held.
-    unwanted = ["awkward", "tiktoken", "tokenizers", "pyarrow.parquet", "pyarrow.compute"]
+    unwanted = ["tiktoken", "tokenizers", "pyarrow.parquet", "pyarrow.compute"]
     unwanted += ["psutil"] if sys.platform == "linux" else []
     (tmp_path / "a.txt").write_text("Some words, and some more of them.")
     ask = f"""
@@ -300,20 +295,6 @@ print([name for name in {unwanted} if name in sys.modules])
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
-
-
-@pytest.mark.skipif(not core.available(), reason=f"no compiled core: {core.why_not()}")
-def test_a_run_over_parquet_does_not_import_pyarrow(tmp_path: Path) -> None:
-    # It takes 28 MB, and pyarrow.parquet 47.
-    write_rows(tmp_path / "a.parquet", ["Some words.", None, "", "More of them."])
-    ask = f"""
-import sys, shardmill
-shardmill.prepare({str(tmp_path / "a.parquet")!r}, {str(tmp_path / "out")!r}, max_bad="any")
-print("pyarrow" in sys.modules)
-"""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.csv", "a.jsonl"])
@@ -360,8 +341,8 @@ def test_every_dependency_is_imported_and_everything_imported_is_declared() -> N
 def test_everything_that_the_tests_import_is_declared() -> None:
     needed, _, tools = declared()
     # torch brings gigabytes of CUDA on some machines, and ray is 260 MB, so what needs them is skipped where they are
-    # not; pytest brings tomli, and moto yaml.
-    known = needed | tools | {"tests", "benchmarks", "docs", "torch", "ray", "yaml", "tomli", "tomllib"}
+    # not; moto brings yaml. Where there is no `datasets`, pyarrow writes the same folders.
+    known = needed | tools | {"tests", "benchmarks", "docs", "torch", "ray", "datasets", "yaml"}
     assert outside(path for path in PYTHON if path.is_relative_to(ROOT / "tests")) - known == set()
 
 
@@ -377,7 +358,7 @@ def declared() -> tuple[set[str], ...]:
 def outside(paths: Iterable[Path]) -> set[str]:
     """The packages, neither ours nor Python's own, that these files import."""
     imported = {name.split(".")[0] for path in paths for name in imports(path)}
-    newer = {"tomllib", "compression"}  # of 3.11 and 3.14
+    newer = {"compression"}  # of 3.14
     return imported - set(sys.stdlib_module_names) - newer - {"shardmill", "__future__", ""}
 
 

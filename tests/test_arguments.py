@@ -38,6 +38,8 @@ COUNTS = {"2", "2.0", "numpy"}
 RIGHT = {
     "tokenizer": ANY_TEXT - {"digits"} | {"Path"},
     "pattern": ANY_TEXT | {"NUL", "surrogate"},
+    "include": ANY_TEXT - {"dots"} | {"surrogate", "list"},
+    "exclude": ANY_TEXT - {"dots"} | {"surrogate", "list"},
     "text_field": ANY_TEXT | {"NUL", "surrogate"},
     "separator": ANY_TEXT | {"NUL"},
     "val": {"0", "nothing"},

@@ -116,14 +116,16 @@ class ParagraphsReader(FormatReader):
     def chunks(self, feed, start, size, *section):
         position = start.offset
         while feed.end_by(position) is None:
-            text = feed.peek(position, size)
+            text = feed.read(position, position + size)
             found = text.rfind(b"\\n.\\n")
             while found < 0 and feed.end_by(position + size) is None:
                 size *= 2
-                text = feed.peek(position, size)
+                text = feed.read(position, position + size)
                 found = text.rfind(b"\\n.\\n")
             end = position + (found + 3 if found >= 0 else len(text))
-            yield Chunk(self._index, position, end, end - position, payload=feed.take(position, end))
+            payload = None if feed.shared else feed.read(position, end)
+            yield Chunk(self._index, position, end, end - position, payload=payload)
+            feed.drop(end)
             position = end
 
     def read(self, chunk):
@@ -188,7 +190,7 @@ def test_a_tokenizer_is_a_scheme_and_a_line(tmp_path: Path, monkeypatch: pytest.
     edit(
         copy / "tokens" / "schemes.py",
         "    for scheme in (\n",
-        f'    for scheme in (\n        Scheme("toy", (r"{pattern}",), gigatoken="gpt2", family="gpt2"),\n',
+        f'    for scheme in (\n        Scheme("toy", (r"{pattern}",), family="gpt2"),\n',
     )
     line = f'    "toy": Published("toy", {{_END: 50256}}, "{hashlib.sha256(ranks).hexdigest()}", 50257),\n'
     edit(copy / "tokens" / "loading.py", "PUBLISHED = {\n", "PUBLISHED = {\n" + line)

@@ -88,13 +88,13 @@ def test_the_bytes_of_documents_that_cannot_be_encoded_are_not_counted_whatever_
         assert sum(split["bytes"] for split in manifest["splits"].values()) == sum(map(len, good))
 
 
-def test_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(tmp_path: Path) -> None:
+def test_one_text_without_a_separator_is_dealt_in_spans_that_are_together_the_whole(tmp_path: Path) -> None:
     source = tmp_path / "a.txt"
     source.write_text(" ".join(documents(8000)))
     shardmill.prepare(source, tmp_path / "out", val=0.4, workers=2)
     expected = twin(source)
     manifest = check(tmp_path / "out", expected)
-    assert manifest["documents"] == 1
+    assert manifest["documents"] > 10
     assert 0.1 < manifest["splits"]["val"]["tokens"] / len(expected.stream()) < 0.8
     assert manifest["splits"]["val"]["bytes"] + manifest["splits"]["train"]["bytes"] == source.stat().st_size
 

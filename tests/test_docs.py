@@ -24,6 +24,15 @@ def test_every_option_is_documented_as_the_program_knows_it() -> None:
     assert options_table() in page, "put this into docs/options.md:\n" + options_table()
 
 
+def test_the_install_section_shows_both_commands_for_a_fresh_clone_with_the_time_that_they_take() -> None:
+    readme, makefile = (ROOT / "README.md").read_text(), (ROOT / "Makefile").read_text()
+    [section] = re.findall(r"^## Install\n(.*?)^## ", readme, re.MULTILINE | re.DOTALL)
+    [commands] = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    for command in ("demo", "test"):
+        assert re.search(rf"^make {command} +# .*\d+ minutes|^make {command} +# .*one minute", commands, re.MULTILINE)
+        assert re.search(rf"^{command}: ", makefile, re.MULTILINE)
+
+
 def test_every_output_format_is_documented() -> None:
     outputs, readme = (ROOT / "docs" / "outputs.md").read_text(), (ROOT / "README.md").read_text()
     for name in FORMATS:

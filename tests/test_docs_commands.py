@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,11 +28,6 @@ from tests.hub import Hub
 from tests.object_store import Server, s3_server  # noqa: F401 - a fixture
 from tests.test_docs import PAGES, ROOT
 from tests.tokens.vocabularies import gpt2_rules, write_json
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 BEFORE = {
     "outputs.md": "shardmill prepare web.jsonl -o data/web --val 0.2",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import shardmill
 from tests.corpus import documents, write_jsonl
 from tests.datasets import EOT
 
+EOT_TEXT = "<|endoftext|>"
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -173,3 +175,19 @@ def test_a_datatrove_pipeline_ends_in_token_files(texts: tuple[Path, list[str]],
 def test_the_readme_names_every_example() -> None:
     named = set(re.findall(r"`(\w+\.py)`", (EXAMPLES / "README.md").read_text()))
     assert named == {path.name for path in EXAMPLES.glob("*.py")}
+
+
+def test_conversations_become_documents_by_a_template(tmp_path: Path) -> None:
+    turns = [("user", "Who?"), ("assistant", "A mill.")]
+    records = [
+        {"messages": [{"role": role, "content": content} for role, content in turns]},
+        {"conversations": [{"from": role, "value": content} for role, content in turns]},
+        {"instruction": "Who?", "input": "", "output": "A mill."},
+    ]
+    (tmp_path / "chat.jsonl").write_text("\n".join(map(json.dumps, records)))
+    chat = example("chat_records")
+    result = chat.prepare(str(tmp_path / "out"), str(tmp_path / "chat.jsonl"), val=0)
+    assert result.manifest["documents"] == 3
+    wanted = "".join(chat.TEMPLATE.format(role=role, content=content) for role, content in turns)
+    made = shardmill.open(tmp_path / "out")
+    assert [made.decode(document).removesuffix(EOT_TEXT) for document in made["train"].documents] == [wanted] * 3

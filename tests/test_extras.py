@@ -16,7 +16,7 @@ from tests.tokens.vocabularies import gpt2_rules, write_json
 @pytest.mark.parametrize(
     ("library", "extra", "source", "out", "options"),
     [
-        ("huggingface_hub", "hub", "hf://datasets/some/set", "out", {}),
+        ("huggingface_hub", "hf", "hf://datasets/some/set", "out", {}),
         ("obstore", "s3", "s3://bucket/a.jsonl", "out", {}),
         ("obstore", "gcs", "gs://bucket/a.jsonl", "out", {}),
         ("obstore", "azure", "abfss://bucket@account.dfs.core.windows.net/a.jsonl", "out", {}),

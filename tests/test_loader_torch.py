@@ -45,6 +45,26 @@ def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order
     assert rows(loader) == expected
 
 
+@pytest.mark.parametrize("world", [3, 8])
+@pytest.mark.parametrize("workers", [0, 2, 3])
+def test_all_ranks_get_equally_many_batches_from_workers_that_stay(
+    split: Split, torch: Any, workers: int, world: int
+) -> None:
+    """Over three passes, of which each begins with the blocks that the one before could not share equally."""
+    passes: list[list[Any]] = []
+    for rank in range(world):
+        batches = split.batches(2, 900, rank=rank, world=world, seed=1)
+        loader = torch.utils.data.DataLoader(
+            batches, batch_size=None, num_workers=workers, persistent_workers=workers > 0
+        )
+        passes.append([rows(loader) for _ in range(3)])
+    assert all([len(one) for one in own] == [len(one) for one in passes[0]] for own in passes)
+    seen = [row[0] for own in passes for one in own for batch in one for row in batch]
+    assert len(seen) == 3 * 22 // world * world
+    assert max(seen.count(number * 900) for number in range(22)) == 3
+    assert sum(3 - seen.count(number * 900) for number in range(22)) == 3 * 22 % world
+
+
 def test_workers_that_stay_give_the_next_epoch_when_asked_again(split: Split, torch: Any) -> None:
     batches = split.batches(4, 300, seed=1)
     loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=True)

@@ -123,7 +123,8 @@ def test_a_manifest_is_written_and_read_in_pieces_as_it_would_be_whole(count: in
     sources = [{"name": f"{i}{NASTY[i % len(NASTY)]}", "bytes": i, "documents": 1} for i in range(count)]
     manifest = {"fingerprint": "f", "splits": {"train": {"files": []}}, "sources": sources, "options": {"sources": []}}
     written = b"".join(manifest_json(manifest))
-    assert json.loads(written) == manifest
+    sealed = {**manifest, "sha256": json.loads(written)["sha256"]}
+    assert json.loads(written) == sealed
     assert b"".join(manifest_json({**manifest, "sources": SourceLines(map(json_line, sources))})) == written
     back = parse_manifest(written, "here")
     assert back == manifest and back["sources"] == sources and len(back["sources"]) == count
@@ -137,9 +138,9 @@ def test_a_damaged_line_of_a_source_is_damage(tmp_path: Path) -> None:
     shardmill.prepare(tmp_path / "a.txt", tmp_path / "out")
     path = tmp_path / "out" / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b'"documents": 1, "empty": 0, "rejected"', b'"documents": 1, "empty'))
-    with pytest.raises(DamageError, match=r"manifest.json cannot be read"):
+    with pytest.raises(DamageError, match=r"manifest.json is damaged"):
         list(shardmill.open(tmp_path / "out").manifest["sources"])
-    assert any("cannot be read" in one for one in verify(tmp_path / "out").damage)
+    assert any("does not match its own checksum" in one for one in verify(tmp_path / "out").damage)
 
 
 def test_another_plan_of_many_sources_is_refused_by_name(tmp_path: Path) -> None:

@@ -92,6 +92,10 @@ REFUSED: dict[str, tuple[Callable[[], Sequence[str | None]], dict[str, Any]]] = 
         lambda: [None, *_words(30, 100), "x y " * 16_000_000],
         {"use_dictionary": False, "column_encoding": "DELTA_LENGTH_BYTE_ARRAY"},
     ),
+    "a page that is one long text": (
+        lambda: ["x y " * 24_000_000],
+        {"use_dictionary": False, "compression": "zstd"},
+    ),
     "a page of a later version": (
         lambda: _words(11_000, 14_000),
         {"use_dictionary": False, "data_page_size": 1 << 30, "data_page_version": "2.0"},

@@ -19,7 +19,7 @@ import shardmill
 from shardmill.run.progress import Done, Meter, default_progress, shorten, view
 from tests.corpus import documents, write_jsonl
 
-DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/long/path/to/part-0003.jsonl.zst", 3, 1)
+DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/long/path/to/part-0003.jsonl.zst", 3)
 
 
 def meter(total: int | None = 12_000_000_000, trouble: str = "") -> Meter:

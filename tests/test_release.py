@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,6 @@ import pytest
 import yaml
 
 import shardmill
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -193,13 +193,13 @@ def test_a_run_goes_on_with_another_release_only_if_it_gives_the_same_tokens(
             patch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
             interrupt_after(3, source, out)
         with monkeypatch.context() as patch:
-            now = {"libraries": "gigatoken 99.0", "sha256": "0" * 64}
+            now = {"libraries": "tiktoken 99.0", "sha256": "0" * 64}
             if not differs:
                 made = load_tokenizer("gpt2")
                 now["sha256"] = made.provenance(made.engine())["sha256"]
             patch.setattr(Tokenizer, "provenance", lambda self, engine, now=now: now)
             if differs:
-                with pytest.raises(MismatchError, match=r"gigatoken 99\.0 gives other tokens"):
+                with pytest.raises(MismatchError, match=r"tiktoken 99\.0 gives other tokens"):
                     shardmill.prepare(source, out)
             else:
                 assert shardmill.prepare(source, out).resumed

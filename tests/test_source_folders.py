@@ -170,7 +170,7 @@ def test_a_run_that_was_ended_goes_on_though_its_files_lie_in_the_source(
     with pytest.raises(SourceError, match="PDF"):
         shardmill.prepare(texts, texts, input_format="auto", format=["shards", "mds"], shard_tokens=3, val=0)
     texts.joinpath("d.txt").unlink()
-    with pytest.raises(ShardmillError, match=r"another plan: source .*d.txt` is gone\n"):
+    with pytest.raises(ShardmillError, match=r"other sources or options: source .*d.txt` is gone\n"):
         shardmill.prepare(texts, texts, input_format="auto", format=["shards", "mds"], shard_tokens=3, val=0)
 
 

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardmill.core import content_hash
 from shardmill.errors import UsageError
 from shardmill.options import Val
-from shardmill.run.splits import PREFIX, content_hash, in_val
+from shardmill.run.splits import PREFIX, in_val
 
 
 def _rows(texts: list[bytes]) -> tuple[np.ndarray, np.ndarray]:

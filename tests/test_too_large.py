@@ -89,8 +89,14 @@ def test_a_row_of_parquet_is_no_different(tmp_path: Path, group: int) -> None:
     prepare = ["prepare", source, "-o"]
     stopped = metered(*prepare, tmp_path / "out", "--memory", "250MB")
     assert stopped.code == 1
-    assert re.search(r"a row of 20,\d{3},\d{3} bytes is larger than the memory allows", stopped.err)
-    assert f"place: {source}, row 3\n" in stopped.err
+    # Of rows that share a page, only the size of the page is known before it is decoded.
+    said = (
+        r"a row of 20,\d{3},\d{3} bytes is larger than the memory allows"
+        if group == 1
+        else r"a page of 20,000,\d+ bytes"
+    )
+    assert re.search(said, stopped.err)
+    assert f"place: {source}, row {3 if group == 1 else 1}\n" in stopped.err
     assert stopped.peak < 250 * MB
     enough = _named(stopped.err)
     resumed = metered(*prepare, tmp_path / "out", "--memory", enough)

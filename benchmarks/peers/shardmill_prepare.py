@@ -6,7 +6,6 @@ import sys
 from importlib import import_module
 from typing import Any
 
-import gigatoken  # noqa: F401
 from way import OUT, SOURCE, WORKERS, Clock
 
 from shardmill.run.main import prepare

@@ -30,12 +30,14 @@ from shardmill.flags import (
     quiet_flag,
     sources_argument,
     summary_flags,
+    verbose_flag,
 )
 
 if TYPE_CHECKING:
     from shardmill.run import Progress, Result
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
+_DRY_RUN = ("--dry-run", "--dryrun", "--dry")
 _RESUMABLE = "interrupted: recorded progress is kept; the same command resumes the run"
 
 
@@ -61,7 +63,8 @@ def shardmill() -> None:
 @option_flags()
 @part_flags
 @summary_flags
-def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, **flags: Any) -> None:
+@verbose_flag()
+def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: bool, verbose: bool, **flags: Any) -> None:
     """Turn text into token files.
 
     SOURCE is a file, a folder, a glob, a URL (hf://, https://, s3://, gs://, az://), or `-` for standard input. It
@@ -79,7 +82,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 
     progress = _begin_run(as_json, quiet)
     options = _options_in(flags)
-    planned, part, in_parts = pop_part_options(options, bool(sources) and out is not None)
+    planned, part, in_parts = pop_part_options(options, bool(sources), out is not None)
     if planned is not None:
         from shardmill.cluster import make_called_part, part_words
 
@@ -98,7 +101,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 
         with redirect_stdout(sys.stderr):  # Ray prints messages about lost nodes
             result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
-    _summarize(result, as_json, quiet)
+    _summarize(result, as_json, quiet, verbose)
 
 
 @shardmill.command(short_help="divide the work into parts, for many machines")
@@ -131,7 +134,7 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
 
 @shardmill.command(short_help="merge the parts into one dataset")
 @click.argument("out", metavar="DIR")
-@option_flags("memory")
+@option_flags("memory", "max_bad")
 @click.option(
     "--keep-parts", is_flag=True, help="accepted for plans made with --keep-parts, whose parts are always kept"
 )
@@ -156,10 +159,12 @@ def merge(out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     "-o", "--out", metavar="DIR", help="folder or URL where the dataset will go  [default: the current folder]"
 )
 @option_flags(
-    "tokenizer", "pattern", "format", "input_format", "text_field", "separator", "memory", "workers", "recipe"
-)
+    "tokenizer", "pattern", "format", "input_format", "include", "exclude", "text_field", "separator", "memory",
+    "workers", "recipe",
+)  # fmt: skip
 @json_flag(help="print the report as JSON")
-def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **flags: Any) -> None:
+@verbose_flag()
+def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, verbose: bool, **flags: Any) -> None:
     """Estimate documents, tokens, disk, memory and time of a run from a sample of a few megabytes, and report what
     would go wrong. Nothing is written. The exit code is 1 if `prepare` would stop with an error.
 
@@ -169,7 +174,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, **flags: A
 
     _note_shadowed(sources, as_json)
     report = run_inspection(list(sources), out, **_options_in(flags))
-    _print(json.dumps(report.data()) if as_json else report.text())
+    _print(json.dumps(report.data()) if as_json else report.text(verbose=verbose))
     if report.stops:
         sys.exit(1)
 
@@ -367,14 +372,14 @@ def _begin_run(as_json: bool, quiet: bool) -> Progress:
     return choose_progress(quiet or as_json)
 
 
-def _summarize(result: Result, as_json: bool, quiet: bool) -> None:
+def _summarize(result: Result, as_json: bool, quiet: bool, verbose: bool = False) -> None:
     """Print the summary of a run: as JSON on standard output, or as text on standard error."""
     from shardmill.run import as_data, as_text
 
     if as_json:
         _print(json.dumps(as_data(result)))
     elif not quiet:
-        _print_to_stderr(as_text(result))
+        _print_to_stderr(as_text(result, verbose=verbose))
 
 
 def _print(text: str) -> None:
@@ -397,7 +402,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(end.exit_code)
     except click.ClickException as error:
         _print_to_stderr(f"error: {error.format_message()}")
-        if isinstance(error, click.UsageError) and error.ctx is not None:
+        if isinstance(error, click.NoSuchOption) and error.option_name in _DRY_RUN:
+            _print_to_stderr("  hint:  `shardmill inspect SOURCE…` estimates a run and writes nothing")
+        elif isinstance(error, click.UsageError) and error.ctx is not None:
             listed = "commands" if isinstance(error.ctx.command, click.Group) else "options"
             _print_to_stderr(f"  hint:  `{error.ctx.command_path} --help` lists the {listed}")
         sys.exit(2)

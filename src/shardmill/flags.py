@@ -46,6 +46,7 @@ def complete_tokenizer(context: click.Context, parameter: click.Parameter, incom
 sources_argument = partial(click.argument, "sources", nargs=-1, metavar="SOURCE...", shell_complete=_complete_source)
 folder_argument = partial(click.argument, metavar="DIR", shell_complete=_complete_folder)
 json_flag = partial(click.option, "--json", "as_json", is_flag=True)
+verbose_flag = partial(click.option, "-v", "--verbose", is_flag=True, help="list the names of files that are skipped")
 quiet_flag = partial(click.option, "-q", "--quiet", is_flag=True)
 
 
@@ -78,7 +79,8 @@ def _flag(option: dataclasses.Field[Any]) -> Decorator:
     if default is False:
         return click.option(*meta["flags"], option.name, is_flag=True, default=False, help=meta["help"])
     multiple = isinstance(default, tuple)
-    shown = "" if default is None else f"  [default: {','.join(default) if isinstance(default, tuple) else default}]"
+    listed = ",".join(default) if isinstance(default, tuple) else default
+    shown = "" if listed in (None, "") else f"  [default: {listed}]"
     # Amounts are read later, since they may be written as `100M`.
     type = int if meta["kind"] == "number" else click.Choice(meta["choices"]) if meta["choices"] else None
     completion = complete_tokenizer if option.name == "tokenizer" else None
@@ -123,7 +125,7 @@ def part_flags(command: Command) -> Command:
 
 
 def pop_part_options(
-    options: dict[str, Any], has_sources_and_out: bool
+    options: dict[str, Any], has_sources: bool, has_out: bool
 ) -> tuple[str | None, int | None, dict[str, Any]]:
     """Remove from `options` and return: the plan, the number of the part to make, and the options for an executor.
 
@@ -131,9 +133,11 @@ def pop_part_options(
     """
     planned, part = options.pop("planned", None), options.pop("part", None)
     in_parts = {name: options.pop(name) for name in _WITH_AN_EXECUTOR if name in options}
-    if planned is None and (part is not None or not has_sources_and_out):
-        what = "`--part` needs a `--plan`" if part is not None else "a SOURCE and `--out DIR` are needed"
-        raise UsageError(what, hint="`shardmill prepare --help` lists the options")
+    if planned is None and part is not None:
+        raise UsageError("`--part` needs a `--plan`", hint="`shardmill prepare --help` lists the options")
+    if planned is None and not (has_sources and has_out):
+        what = "no `--out DIR` was given" if has_sources else "no SOURCE was given"
+        raise UsageError(what, hint="for example: `shardmill prepare corpus.txt -o data`")
     if in_parts and "executor" not in in_parts:
         raise UsageError(f"`--{next(iter(in_parts)).replace('_', '-')}` needs an `--executor`")
     return planned, part, in_parts

@@ -26,6 +26,8 @@ class InputFormat(NamedTuple):
     """With the core it is read without Arrow."""
     sectioned: bool = False
     """Its uncompressed files can be entered in the middle."""
+    footer: int = 0
+    """Bytes at the end of a file that its reader wants first."""
     begins: Callable[[bytes], bool] = lambda head: False
     """Whether a source whose name says nothing has this format, by its first bytes."""
 
@@ -51,8 +53,8 @@ INPUT_FORMATS: dict[str, InputFormat] = {
         "ParquetReader",
         "row",
         "parquet pq",
-        arrow_free=True,
         sectioned=True,
+        footer=1 << 16,
         begins=lambda head: head[:4] == PARQUET_MARK,
     ),
     "arrow": InputFormat("arrow_ipc", "ArrowReader", "row", "arrow arrows feather ipc", begins=_is_arrow),

@@ -101,13 +101,23 @@ class Options:
         "auto", "--input-format", fingerprinted=True, choices=("auto", *INPUT_FORMATS),
         help="format of the sources; auto detects it from their names and first bytes",
     )  # fmt: skip
+    include: tuple[str, ...] = option(
+        (), "--include", kind="names", metavar="GLOB", fingerprinted=True,
+        help="in folders and globs, read only files whose name, or path below the folder if GLOB has a slash, matches; "
+        "repeat the option for several",
+    )  # fmt: skip
+    exclude: tuple[str, ...] = option(
+        (), "--exclude", kind="names", metavar="GLOB", fingerprinted=True,
+        help="in folders and globs, skip files and folders that match; repeat the option for several",
+    )  # fmt: skip
     text_field: str = option(
         "text", "--text-field", metavar="FIELD", fingerprinted=True,
         help="field or column that contains the text; a.b for a nested field",
     )  # fmt: skip
     separator: str | None = option(
         None, "--separator", metavar="S", fingerprinted=True,
-        help=r"text between the documents of a text file (escapes such as \n work); by default a file is one document",
+        help=r"text between the documents of a text file (escapes such as \n work); by default a file is one document, "
+        "and one that is the only source or has 16 MiB or more a stream of text",
     )  # fmt: skip
     eot: str | None = option(
         None, "--eot", fingerprinted=True, choices=("after", "before", "none"),
@@ -119,8 +129,8 @@ class Options:
     )  # fmt: skip
     val: str = option(
         "0.0005", "--val", kind="share", metavar="V", fingerprinted=True,
-        help="validation split: a fraction of the documents, the first N tokens (first:N), the last share F of each "
-        "text file (tail:F), or 0 for none",
+        help="validation split: a fraction of the documents (of a stream of text: of its spans of 64 KiB), the first N "
+        "tokens (first:N), the last share F of each text file (tail:F), or 0 for none",
     )  # fmt: skip
     seed: int = option(
         0, "--seed", kind="number", metavar="N", fingerprinted=True, help="seed of the train/validation split"
@@ -143,8 +153,8 @@ class Options:
     )  # fmt: skip
     max_bad: str = option(
         "0.1%", "--max-bad", kind="share", metavar="N",
-        help="stop if more documents than this are bad: a number, a share (100 bad documents are then always allowed, "
-        "if there are good ones too), or any for no limit",
+        help="stop if more documents than this are bad, or more of plain text is not UTF-8: a number, a share (100 are "
+        "then always allowed, if there are good documents too), or any for no limit",
     )  # fmt: skip
     memory: int | str | None = option(
         None, "--memory", kind="amount", metavar="SIZE",
@@ -201,6 +211,10 @@ class Options:
             from shardmill.shards import check_together
 
             check_together(self.format)
+        for name, patterns in (("--include", self.include), ("--exclude", self.exclude)):
+            if any(_is_outside(pattern) for pattern in patterns):
+                # Not shown: a URL may hold a secret.
+                raise UsageError(f"`{name}` takes patterns for files below a source, without `..`, and no URL")
         for name, amount in (
             ("--workers", self.workers), ("--shard-tokens", self.tokens_per_shard), ("--memory", self.memory_bytes),
             *(("--limit", limit) for limit in self.limits),
@@ -269,6 +283,10 @@ class Options:
             values["separator"] = "".join(map(_escaped, self.separator_bytes.decode()))
         if self.delimiter is None:
             del values["delimiter"]  # datasets from before there was this option keep their fingerprint
+        for name in ("include", "exclude"):  # the order means nothing
+            values[name] = sorted(values[name])
+            if not values[name]:
+                del values[name]
         return values
 
 
@@ -293,3 +311,8 @@ def is_file_name(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return 0 < size <= 200 and name[0] != "." and name.isprintable() and not set(name) & set('/\\:*?"<>|')
+
+
+def _is_outside(pattern: str) -> bool:
+    """Whether a pattern can match nothing below a source."""
+    return ".." in pattern.split("/") or not pattern.strip("/") or "\0" in pattern or "://" in pattern

@@ -64,6 +64,11 @@ def show_seconds(seconds: float) -> str:
     return f"{hours}:{rest // 60:02}:{rest % 60:02}" if hours else f"{rest // 60}:{rest % 60:02} min"
 
 
+def plural(count: int, word: str) -> str:
+    """1 → `1 document`; 2345 → `2,345 documents`."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
 def _show(amount: float, units: tuple[tuple[str, int], ...], plain: str) -> str:
     for unit, size in units:
         if amount >= size:

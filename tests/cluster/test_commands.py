@@ -35,7 +35,7 @@ def run(*words: object, code: int = 0, **environment: str) -> str:
 def test_the_three_commands_give_what_one_gives(tmp_path: Path, source: Path) -> None:
     out = tmp_path / "out"
     shardmill.prepare(source, tmp_path / "one", val=0.1, format="shards", shard_tokens=20_000)
-    assert "3 parts (0 to 2) of 1 sources" in run("plan", source, "-o", out, "--parts", 3, *FLAGS)
+    assert "3 parts (0 to 2) of 1 source" in run("plan", source, "-o", out, "--parts", 3, *FLAGS)
     planned = json.loads(run("plan", source, "-o", out, "--parts", 3, *FLAGS, "--json"))
     assert [part["number"] for part in planned["parts"]] == [0, 1, 2]
     assert sum(part["bytes"] for part in planned["parts"]) == source.stat().st_size
@@ -61,8 +61,8 @@ def test_the_three_commands_give_what_one_gives(tmp_path: Path, source: Path) ->
         (["a.txt", "--plan", "out", "--part", "9"], "cannot be used with `--plan`"),
         (["--plan", "nowhere", "--part", "0"], "there is no plan here"),
         (["a.txt", "-o", "out", "--part", "1"], "`--part` needs a `--plan`"),
-        (["a.txt"], "a SOURCE and `--out DIR` are needed"),
-        ([], "a SOURCE and `--out DIR` are needed"),
+        (["a.txt"], "no `--out DIR` was given"),
+        ([], "no SOURCE was given"),
         (["a.txt", "-o", "out", "--parts", "3"], "`--parts` needs an `--executor`"),
     ],
 )

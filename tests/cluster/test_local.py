@@ -84,8 +84,6 @@ def test_parts_in_processes_give_the_bytes_of_one_run(
     assert again.already and not (tmp_path / "out" / ".parts").exists()
     with pytest.raises(MismatchError):
         prepare_in_parts(source, tmp_path / "out", parts=5, parallel=parallel, **{**OPTIONS, "val": 0.1})
-    with pytest.raises(UsageError, match="--overwrite"):
-        prepare_in_parts(source, tmp_path / "out", overwrite=True, **OPTIONS)
 
 
 def test_killed_and_frozen_processes_change_nothing(tmp_path: Path, command: Start, expected: dict[str, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import random
@@ -17,6 +18,7 @@ import shardmill
 from shardmill.cluster import make_part, merge, merged_parts, missing_parts, plan_parts, read_part_plan
 from shardmill.cluster.merging import merge_by
 from shardmill.cluster.part import LoadedTokenizer
+from shardmill.dataset import verify
 from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import Result
@@ -252,7 +254,7 @@ def rolling(source: Path, out: Path, parts: int, **options: Any) -> Any:
         return made(number)
 
     maker.part = part
-    merge_by(maker, plan, MEMORY)
+    merge_by(maker, plan, memory=MEMORY)
     return maker
 
 
@@ -275,3 +277,54 @@ def test_parts_behind_the_limit_are_not_made(tmp_path: Path, limit: str) -> None
     maker = rolling(source, tmp_path / "out", 8, limit=limit)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
     assert maker.parts[0] == 0 and len(maker.parts) < 8
+
+
+LONG = "words of a document that is longer than a chunk " * 6_000
+SMALL_CHUNKS: dict[str, dict[str, Any]] = {
+    "text with a separator": {"separator": r"\n\n"},
+    "a stream of text": {},
+    "text files": {},
+    "one huge document": {"separator": r"\x1e"},
+    "json lines": {},
+    "parquet": {},
+    "compressed": {},
+    "compressed text": {},
+    "tiny files": {},
+}
+
+
+def write_kind(folder: Path, kind: str) -> None:
+    texts = [*TEXTS[:80], LONG, *TEXTS[80:160], LONG[::-1], ""]
+    if kind in ("text files", "tiny files"):
+        for i, text in enumerate(texts if kind == "text files" else TEXTS[:160]):
+            (folder / f"{i:04}.txt").write_text(text)
+    elif kind == "parquet":
+        pq.write_table(pa.table({"text": texts}), folder / "a.parquet", row_group_size=30)
+    elif kind in ("json lines", "compressed"):
+        data = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+        (folder / "a.jsonl").write_bytes(data) if kind == "json lines" else (folder / "a.jsonl.gz").write_bytes(
+            gzip.compress(data)
+        )
+    elif kind == "compressed text":
+        for name in ("a", "b"):
+            (folder / f"{name}.txt.gz").write_bytes(gzip.compress(name.encode() + LONG.encode()))
+    else:
+        (folder / "a.txt").write_text(LONG if kind == "one huge document" else "\n\n".join(texts))
+
+
+@pytest.mark.parametrize("val", [0, 0.4, "first:20k"])
+@pytest.mark.parametrize("kind", SMALL_CHUNKS)
+def test_the_manifest_of_parts_is_that_of_one_run_also_for_documents_of_many_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, val: Any
+) -> None:
+    (tmp_path / "in").mkdir()
+    write_kind(tmp_path / "in", kind)
+    options = {"val": val, **SMALL_CHUNKS[kind]}
+    shardmill.prepare(tmp_path / "in", tmp_path / "one", memory=MEMORY, **options)
+    monkeypatch.setattr("shardmill.run.budget.SMALLEST", 1 << 16)
+    monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 16)
+    made_in_parts([tmp_path / "in"], tmp_path / "parts", 3, **options)
+    one, parts = (json.loads((tmp_path / name / "manifest.json").read_bytes()) for name in ("one", "parts"))
+    assert parts == one
+    assert contents(tmp_path / "parts") == contents(tmp_path / "one")
+    assert verify(tmp_path / "parts").damage == []

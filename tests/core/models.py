@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import tiktoken
 
-from shardmill.core import available, why_not
 from shardmill.core import encoding as core
 from shardmill.tokens import rank_files
-from shardmill.tokens.schemes import SCHEMES
+from shardmill.tokens.schemes import DEEPSEEK, SCHEMES
 from tests.tokens.hard import rows
 from tests.tokens.vocabularies import rank_file
 
@@ -24,10 +23,9 @@ VOCABULARIES = {
     "qwen3.5": "qwen.tiktoken",
     "o200k": "o200k_base.tiktoken",
     "tekken": "tekken.tiktoken",
+    "deepseek-v3": "cl100k_base.tiktoken",
 }
 """The vocabulary that each scheme is tried with; GPT-2's is in the package."""
-
-needs_core = pytest.mark.skipif(not available(), reason=f"the compiled core: {why_not()}")
 
 
 @functools.cache
@@ -43,8 +41,24 @@ def model(scheme: str) -> core.Model:
 
 @functools.cache
 def reference(scheme: str) -> Callable[[str], list[int]]:
+    if scheme == DEEPSEEK.name:
+        return split_by_tokenizers(DEEPSEEK.patterns, ranks(scheme))
     pattern = SCHEMES[scheme].patterns[0]
     return tiktoken.Encoding(scheme, pat_str=pattern, mergeable_ranks=ranks(scheme), special_tokens={}).encode_ordinary
+
+
+def split_by_tokenizers(patterns: tuple[str, ...], ranks: dict[bytes, int]) -> Callable[[str], list[int]]:
+    """Patterns one after the other, which tiktoken cannot do: `tokenizers` splits, and tiktoken encodes each piece."""
+    tokenizers = pytest.importorskip("tokenizers", reason="the package `tokenizers` is not installed")
+    rules = tokenizers.pre_tokenizers
+    split = rules.Sequence([rules.Split(tokenizers.Regex(pattern), "isolated") for pattern in patterns])
+    whole = tiktoken.Encoding("pieces", pat_str=r"(?s:.+)", mergeable_ranks=ranks, special_tokens={})
+
+    @functools.lru_cache(1 << 16)
+    def piece_ids(piece: str) -> list[int]:
+        return whole.encode_ordinary(piece)
+
+    return lambda text: [id_ for piece, _ in split.pre_tokenize_str(text) for id_ in piece_ids(piece)]
 
 
 @functools.cache

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import random
 from collections.abc import Iterable
-from functools import partial
-from itertools import pairwise
-from operator import itemgetter
 
 import pytest
 import tiktoken
 
 from shardmill.core import encoding as core
-from shardmill.tokens import backends, rank_files
 from shardmill.tokens.schemes import SCHEMES
-from tests.core.models import VOCABULARIES, both, check, needs_core, ranks
+from tests.core.models import VOCABULARIES, both, check, ranks
 from tests.core.unicode_tables import HEADER, classes, header
-from tests.tokens.hard import CHARACTERS, RUNS, disorder, rows, run
+from tests.tokens.hard import CHARACTERS, RUNS, disorder, run
 
-pytestmark = needs_core
-ODD = set("ſ\U000323b5\ua7f1\u1acf\u0295\U00011de1")
-"""What gigatoken takes for something else: newer Unicode, and a long s in a contraction."""
 ENGLISH = [*'aAbZszdmtlLvVrReE0123456789..!!/ /  \n\n\r\t  -_()"é', *["'"] * 4]
 ENGLISH += ["'s", "'LL", "\r\n", "    ", "!\n", "\n/"]
 SURROUNDINGS = ["{}", "a{}", "{}a", " {}", "{} ", "A{}b", "1{}2", "!{}'s", "\n{}\n", "{0}{0}'S", "'{}", "é{}中"]
@@ -77,20 +69,6 @@ def check_characters(scheme: str, codes: Iterable[int]) -> None:
 
 def test_the_table_of_classes_is_what_tiktoken_says() -> None:
     assert HEADER.read_text(encoding="ascii") == header(classes())
-
-
-@pytest.mark.parametrize("scheme", ["gpt2", "cl100k", "o200k"])
-def test_gigatoken_agrees_where_it_knows_the_characters(scheme: str) -> None:
-    table = ranks(scheme)
-    lines = sorted(table.items(), key=itemgetter(1))
-    text = b"".join(b"%b %d\n" % (base64.b64encode(token), rank) for token, rank in lines)
-    make = partial(backends.gigatoken_from_ranks, rank_files.without_gaps(text, table), SCHEMES[scheme].gigatoken)
-    backend = backends.GigatokenBackend(make, max(table.values()) + 1)
-    texts = [text for text in disorder("gigatoken", 3000) if not ODD.intersection(text)]
-    data, offsets = rows(texts)
-    theirs, bounds = backend.rows(data, offsets, 0)
-    lists = [theirs[begin : end - 1].tolist() for begin, end in pairwise(bounds.tolist())]
-    check(scheme, texts, lists)
 
 
 @pytest.mark.parametrize("seed", range(6))

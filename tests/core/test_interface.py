@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pytest
 
+from shardmill import core as binding
+from shardmill.core import CoreError
 from shardmill.core import encoding as core
 from shardmill.tokens import rank_files
-from tests.core.models import VOCABULARIES, encoder, model, needs_core, ranks, reference
+from tests.core.models import VOCABULARIES, encoder, model, ranks, reference
 from tests.tokens.hard import disorder, rows
 from tests.tokens.vocabularies import rank_file
 
-pytestmark = needs_core
 TEXTS = ["", "Hello world", "", "it's 12345 été\n\n  中文 x", "a" * 3000, ""]
 
 
@@ -63,32 +62,32 @@ def test_the_worst_text_fits_into_the_room_and_nothing_is_written_behind_it() ->
 
 def test_too_little_room_is_an_error() -> None:
     data, offsets = rows(["some words"] * 10)
-    with pytest.raises(core.CoreError, match="too small"):
+    with pytest.raises(CoreError, match="too small"):
         encoder("gpt2", simd=True).encode(data, offsets, out=np.empty(40, np.uint32))
 
 
 @pytest.mark.parametrize("offsets", [[0, 11], [3, 2], [-1, 4], [0, 4, 2**40]])
 def test_offsets_outside_of_the_data_are_an_error(offsets: list[int]) -> None:
-    with pytest.raises(core.CoreError, match="out of range"):
+    with pytest.raises(CoreError, match="out of range"):
         encoder("gpt2", simd=True).encode(
             np.zeros(10, np.uint8), np.array(offsets, np.int64), out=np.empty(100, np.uint32)
         )
 
 
 def test_memory_of_another_type_is_refused() -> None:
-    with pytest.raises(core.CoreError, match="out of range"):
+    with pytest.raises(CoreError, match="another type"):
         encoder("gpt2", simd=True).encode(*rows(["x"]), out=np.empty(100, np.uint16))
 
 
 def test_ids_that_do_not_fit_their_type_are_refused() -> None:
-    with pytest.raises(core.CoreError):
+    with pytest.raises(CoreError):
         core.Encoder(model("cl100k"), 1 << 20, np.uint16)
-    with pytest.raises(core.CoreError):
+    with pytest.raises(CoreError):
         core.Encoder(model("gpt2"), 1 << 20, np.uint16).encode(*rows(["x"]), eot=1 << 16)
 
 
 def test_a_vocabulary_without_all_bytes_is_refused() -> None:
-    with pytest.raises(core.CoreError, match="byte"):
+    with pytest.raises(CoreError, match="byte"):
         core.Model([b"a", b"b", b"ab"], "gpt2")
 
 
@@ -149,7 +148,7 @@ def test_a_rank_file_is_parsed_as_python_does(scheme: str) -> None:
     ],
 )
 def test_a_rank_file_that_is_not_plain_is_refused(file: bytes) -> None:
-    with pytest.raises(core.CoreError, match="vocabulary"):
+    with pytest.raises(CoreError, match="vocabulary"):
         core.parse_ranks(file)
 
 
@@ -177,8 +176,42 @@ def test_threads_share_a_model() -> None:
     assert found == [True] * 20
 
 
-def test_the_environment_turns_it_off() -> None:
-    code = "from shardmill import core; print(core.available(), core.why_not())"
-    environment = {**os.environ, "SHARDMILL_CORE": "0", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-    assert done.stdout == "False turned off by SHARDMILL_CORE=0\n"
+@pytest.mark.parametrize(("content", "why"), [(None, "is missing"), (b"no library", "cannot be loaded: ")])
+def test_a_core_that_is_not_there_is_an_error_that_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, why: str
+) -> None:
+    path = tmp_path / "_core.so"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr(binding, "_LIBRARY", path)
+    with pytest.raises(CoreError, match=f"the compiled core {why}") as caught:
+        binding.library.__wrapped__()
+    assert caught.value.place == str(path) and "make core" in str(caught.value.hint)
+
+
+def test_a_core_of_other_sources_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(binding, "ABI", binding.ABI + 1)
+    with pytest.raises(CoreError, match="was built from other sources"):
+        binding.library.__wrapped__()
+
+
+def test_every_error_of_the_core_is_raised_with_words() -> None:
+    offsets = np.array([0, 99], np.int64)
+    with pytest.raises(CoreError, match="out of range"):
+        binding.content_hash(np.zeros(3, np.uint8), offsets, 0, 0)
+    with pytest.raises(CoreError, match="out of range"):
+        binding.not_normal(np.zeros(3, np.uint8), offsets, 0)
+    with pytest.raises(CoreError, match="out of range"):
+        binding.numbers_before(b"123", 3)
+    with pytest.raises(CoreError, match="error -99 of the core"):
+        binding.checked(-99)
+
+
+@pytest.mark.parametrize("digits", ["1", "٣", "²", "\U0001d7ce", "1٣²\U0001d7ce"])
+def test_numbers_before_a_number_are_counted_in_characters(digits: str) -> None:
+    for before in ("", "a", "é ", "中"):
+        text = before + digits * 7 + "x"
+        for at in range(len(text)):
+            place, number = len(text[:at].encode()), at - len(before)
+            expected = max(number, 0) if text[at] in digits else 0
+            assert binding.numbers_before(text.encode(), place) == expected

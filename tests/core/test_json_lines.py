@@ -16,8 +16,6 @@ from shardmill.core.reading import BLANK, LEFT, TAKEN, JsonLines, json_lines
 from shardmill.documents.records import judge
 from tests.odd_lines import damaged, odd_lines, real_lines
 
-pytestmark = pytest.mark.skipif(not core.available(), reason=f"no compiled core: {core.why_not()}")
-
 PATHS = [("text",), ("a", "b"), ("a",), ("x", "text", "b"), ("",), ("é",)]
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from shardmill.core import CoreError
 from shardmill.core import encoding as core
 from shardmill.tokens.json_files import token_bytes
-from shardmill.tokens.schemes import SCHEMES
-from tests.core.models import both, needs_core
+from shardmill.tokens.schemes import DEEPSEEK, SCHEMES
+from tests.core.models import both
 from tests.tokens.hard import disorder, run
 from tests.tokens.vocabularies import gpt2_rules, split
 
-pytestmark = needs_core
 tokenizers = pytest.importorskip("tokenizers", reason="the package `tokenizers` is not installed")
 RUNS = ("letters", "letter", "space", "cjk", "thai and marks")
 TEXTS = [*disorder("json", 700), *(run(kind, 3000) for kind in RUNS)]
@@ -36,11 +36,12 @@ def plain(text: str) -> bool:
     return "<|endoftext|>" not in text
 
 
-@pytest.mark.parametrize("scheme", ["gpt2", "qwen2", "o200k"])
+@pytest.mark.parametrize("scheme", ["gpt2", "qwen2", "o200k", "deepseek-v3"])
 def test_the_merges_of_gpt2_under_every_pattern(scheme: str) -> None:
     rules = gpt2_rules()
     if scheme != "gpt2":
-        rules = {**rules, "pre_tokenizer": split(SCHEMES[scheme].patterns[0])}
+        patterns = DEEPSEEK.patterns if scheme == DEEPSEEK.name else SCHEMES[scheme].patterns[:1]
+        rules = {**rules, "pre_tokenizer": split(*patterns)}
     compare(rules, scheme, list(filter(plain, TEXTS)))
 
 
@@ -65,5 +66,5 @@ def test_merges_in_any_order_and_ids_in_any_order(seed: int, ignore_merges: bool
 
 def test_a_merge_that_makes_something_else_is_refused() -> None:
     tokens = [bytes([byte]) for byte in range(256)] + [b"ab"]
-    with pytest.raises(core.CoreError, match="vocabulary"):
+    with pytest.raises(CoreError, match="vocabulary"):
         core.Model(tokens, "gpt2", [[ord("a"), ord("c"), 256]])  # type: ignore[arg-type]

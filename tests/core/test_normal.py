@@ -9,12 +9,10 @@ import pytest
 from tokenizers.normalizers import NFC
 
 from shardmill.core import not_normal
-from tests.core.models import needs_core
 from tests.core.unicode_tables import NORMAL_HEADER, TABLED, UNKNOWN, normal_classes, normal_header
 from tests.corpus import HARD, documents
 from tests.tokens.hard import rows
 
-pytestmark = needs_core
 normalize = NFC().normalize_str
 SURROUNDINGS = [
     "{}",

@@ -1,8 +1,9 @@
-"""A run that reads with the core and one that reads without it write the same bytes."""
+"""A run that reads with vector instructions and one that reads without them write the same bytes."""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,6 @@ import pytest
 import shardmill
 from shardmill import core
 from tests.odd_lines import odd_lines, real_lines
-
-pytestmark = pytest.mark.skipif(not core.available(), reason=f"no compiled core: {core.why_not()}")
 
 
 def lines(path: Path, chance: random.Random) -> None:
@@ -29,16 +28,19 @@ def text(path: Path, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize(("make", "options"), [(lines, {}), (text, {"separator": "\n--\n"})])
-def test_reading_with_the_core_changes_no_byte(
+def test_vector_instructions_change_no_byte(
     tmp_path: Path, make: object, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(make)
     source = tmp_path / ("a.jsonl" if make is lines else "a.txt")
     make(source, random.Random(5))
     written = []
-    for way, memory in ((True, "8GB"), (False, "6GB")):
-        monkeypatch.setattr(core, "available", lambda way=way: way)
-        out = tmp_path / f"{way} {memory}"
+    for simd, memory in ((True, "8GB"), (False, "6GB")):
+        monkeypatch.setattr("shardmill.documents.jsonl.json_lines", partial(core.json_lines, simd=simd))
+        monkeypatch.setattr("shardmill.documents.text.find", partial(core.find, simd=simd))
+        monkeypatch.setattr("shardmill.storage.unicode.is_utf8", partial(core.is_utf8, simd=simd))
+        monkeypatch.setattr("shardmill.tokens.backends.Encoder", partial(core.Encoder, simd=simd))
+        out = tmp_path / f"{simd} {memory}"
         shardmill.prepare(str(source), str(out), val="0.3", max_bad="any", memory=memory, **options)
         names = sorted(path.name for path in out.iterdir() if path.is_file())
         written.append({name: (out / name).read_bytes() for name in names})

@@ -7,10 +7,8 @@ import re
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from shardmill.documents.records import judge
@@ -48,23 +46,10 @@ def test_no_build_reads_outside_or_differs_from_python(tmp_path: Path, build: st
             said = b"" if text is None else text.encode()
             size = -1 if text is None else len(said)
             file.write(struct.pack("=q", len(line) + 1) + line + b"\n" + struct.pack("=q", size) + said)
-        for page in (pages := list(_pages(random.Random(3), lines))):
-            file.write(struct.pack("=q", len(page)) + page + struct.pack("=q", -1))
     done = subprocess.run(
         [*runner, str(program), str(corpus)], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
     count, taken = map(int, re.findall(r"\d+", done.stdout))
-    assert count == len(lines) + len(pages)
+    assert count == len(lines)
     assert taken > 500
-
-
-def _pages(dice: random.Random, lines: list[bytes]) -> Iterator[bytes]:
-    """What stands in parquet pages: Snappy, and texts behind their lengths; as it is, and with some bytes changed."""
-    for line in lines:
-        text = line * dice.choice([1, 1, 8])
-        for page in (pa.compress(text, "snappy", asbytes=True), len(text).to_bytes(4, "little") + text):
-            yield page
-            changed = bytearray(page)
-            changed[dice.randrange(len(changed))] ^= 1 << dice.randrange(8)
-            yield bytes(changed[: dice.randrange(1, len(changed) + 1)])

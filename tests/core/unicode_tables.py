@@ -24,8 +24,8 @@ TABLED = 0x20000
 UNKNOWN, COMPOSES, COMPOSED = 255, 128, 64
 """As in normal.c."""
 CLASSES = {r"[\p{Lu}\p{Lt}]": 1, r"\p{Ll}": 2, r"[\p{Lm}\p{Lo}]": 4, r"\p{M}": 8, r"\p{N}": 16, r"\s": 32}
-CLASSES[r"[\r\n]"] = 64
-"""Bits as in model.h; no character has two of the first six."""
+CLASSES |= {r"[\r\n]": 64, r"[\p{P}\p{S}]": 128}
+"""Bits as in model.h; only line ends have two of them."""
 
 
 def classes() -> bytes:

@@ -96,7 +96,7 @@ def prepared(source: object, out: Path, **options: Any) -> dict[str, bytes]:
 def made_of(out: Path) -> dict[str, bytes]:
     found = contents(out)
     manifest = json.loads(found.pop("manifest.json"))
-    del manifest["fingerprint"]
+    del manifest["fingerprint"], manifest["sha256"]
     for source in manifest["sources"]:
         del source["name"]
     return {**found, "manifest": json.dumps(manifest).encode()}

@@ -11,9 +11,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from shardmill.documents import Reading
 from shardmill.errors import SourceError
+from shardmill.storage import Scanner, StreamFeed
+from shardmill.storage.compressed import decompressed
 from tests.documents.twin import COMPRESSIONS, compress_zstd, read_path
 
 TEXT = b"".join(b"line %d of the text\n" % i for i in range(3_000))
@@ -197,3 +200,31 @@ def test_what_cannot_be_unpacked_is_not_taken_for_text(tmp_path: Path, content: 
     path.write_bytes(content)
     with pytest.raises(SourceError, match="not text"):
         read_path(path, 100)
+
+
+@pytest.mark.parametrize("first", [b"", b"\x50\x2a\x4d\x18\x04\0\0\0abcd"], ids=["frames", "after a skippable one"])
+def test_memory_is_reserved_for_the_window_of_every_frame(first: bytes) -> None:
+    """A tiny frame says nothing about the next one."""
+    text = b"some words\n" * 1000
+    settings = zstandard.ZstdCompressionParameters.from_level(1, window_log=27, write_content_size=False)
+    wide = zstandard.ZstdCompressor(compression_params=settings).compressobj()
+    frames = [first + zstandard.compress(text), wide.compress(text) + wide.flush()]
+    reserved: list[int] = []
+    feed = StreamFeed("x.zst", (frame for frame in frames))
+    blocks = decompressed(Scanner(feed), "zstd", "x.zst", reserved.append)
+    assert next(blocks) == text
+    assert max(reserved) < 1 << 20
+    assert next(blocks) == text
+    assert max(reserved) == 1 << 27
+
+
+def test_bytes_of_a_stream_that_were_forgotten_are_an_error_and_never_others() -> None:
+    feed = StreamFeed("a pipe", (bytes([i]) * 100 for i in range(10)))
+    assert feed.read(0, 250) == b"\0" * 100 + b"\1" * 100 + b"\2" * 50
+    feed.drop(500)
+    for start in range(0, 1000, 7):
+        if start < 400:
+            with pytest.raises(ValueError, match="was forgotten"):
+                feed.read(start, start + 50)
+        else:
+            assert feed.read(start, start + 1) == bytes([start // 100])

@@ -134,13 +134,13 @@ def test_a_csv_is_read_by_no_other_thread(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "a.csv"
     path.write_bytes(b"id,text\n" + b"0,some words\n" * 400_000)
     threads = set()
-    peek = FileFeed.peek
+    read = FileFeed.read
 
-    def noted(self: FileFeed, offset: int, n: int) -> bytes:
+    def noted(self: FileFeed, start: int, end: int) -> bytes:
         threads.add(threading.get_ident())
-        return peek(self, offset, n)
+        return read(self, start, end)
 
-    monkeypatch.setattr(FileFeed, "peek", noted)
+    monkeypatch.setattr(FileFeed, "read", noted)
     assert len(read_path(path).documents) == 400_000
     assert threads == {threading.get_ident()}
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardmill import core
 from shardmill.documents import Reading, jsonl
 from shardmill.errors import SourceError
 from tests.documents.json_ways import WAYS, take_way
@@ -281,9 +280,9 @@ _DAMAGED = st.tuples(_OBJECTS, st.integers(0, 60), st.binary(max_size=3), st.int
 @given(
     lines=st.lists(_OBJECTS | _DAMAGED | st.sampled_from([b"", b" ", b'{"text":"x"}', b'{"text":"y"}\r']), max_size=12),
     size=st.sampled_from([1, 20, 1 << 20]),
-    way=st.sampled_from(WAYS if core.available() else WAYS[1:]),
+    way=st.sampled_from(WAYS),
 )
-@example(lines=[b'{"text":"a"}', b'{"text":"b"}\0{}', b'{"text":"c"}'], size=1 << 20, way="pyarrow")
+@example(lines=[b'{"text":"a"}', b'{"text":"b"}\0{}', b'{"text":"c"}'], size=1 << 20, way="core")
 def test_any_lines_are_judged_as_the_standard_library_does(
     tmp_path: Path, lines: list[bytes], size: int, way: str
 ) -> None:

@@ -218,10 +218,10 @@ def test_what_a_killed_run_has_left_in_the_cache_goes_with_the_next_fetch_of_the
     for count in (1, 2):  # the second one leaves alone what the first one is writing
         run = subprocess.Popen([*call, str(tmp_path / f"out{count}")], env={**os.environ, **hub.environment})
         runs.append(run)
-        wait_until(lambda count=count: len(list(cache.glob("*/*.partial"))) == count)  # type: ignore[misc]
+        wait_until(lambda count=count: len(list(cache.glob("*/x.jsonl*.partial"))) == count)  # type: ignore[misc]
     for run in runs:
         run.kill()
         run.wait()
     hub.faults.clear()
     shardmill.prepare(url, tmp_path / "out1", cache=str(cache))
-    assert not list(cache.glob("*/*.partial")) and len(list(cache.glob("*/x.jsonl"))) == 1
+    assert not list(cache.glob("*/x.jsonl*.partial")) and len(list(cache.glob("*/x.jsonl"))) == 1

@@ -30,16 +30,16 @@ FILES = {
 def test_a_read_that_finds_no_memory_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, after: int, error: type[BaseException]
 ) -> None:
-    path, calls, peek = tmp_path / name, [], feeds.FileFeed.peek
+    path, calls, read = tmp_path / name, [], feeds.FileFeed.read
     FILES[name](path)
 
     def full(self: Any, *where: int) -> bytes:
         calls.append(where)
         if len(calls) > after:
             raise error
-        return peek(self, *where)
+        return read(self, *where)
 
-    monkeypatch.setattr(feeds.FileFeed, "peek", full)
+    monkeypatch.setattr(feeds.FileFeed, "read", full)
     try:
         read_path(path, 100)
     except MemoryError:

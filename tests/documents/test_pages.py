@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
-import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill import core
-from shardmill.documents import Reading, page_texts, pages
+from shardmill.documents import Reading
+from shardmill.documents.parquet_pages import Damaged, pages
 from shardmill.errors import SourceError
 from tests.documents.twin import read_path
 
@@ -125,19 +125,6 @@ def test_a_footer_whose_statistics_look_like_the_column_is_not_misread(tmp_path:
     assert read_path(path, 1000).documents == [text.encode() for text in texts[::-1]]
 
 
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_without_the_core_the_texts_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, version: str
-) -> None:
-    path, texts = tmp_path / "a.parquet", _texts(nulls=True)
-    options = {"data_page_size": 500, "row_group_size": 70, **_encoding(encoding, "text")}
-    pq.write_table(pa.table({"text": texts}), path, data_page_version=version, **options)
-    monkeypatch.setattr(core, "available", lambda: False)
-    for size in SIZES:
-        assert read_path(path, size).documents == [text.encode() for text in texts if text is not None]
-
-
 @pytest.mark.parametrize("encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "BYTE_STREAM_SPLIT"])
 def test_texts_of_one_length_are_read_in_every_encoding(tmp_path: Path, encoding: str) -> None:
     path, texts = tmp_path / "a.parquet", [b"%04d" % i for i in range(300)]
@@ -146,44 +133,35 @@ def test_texts_of_one_length_are_read_in_every_encoding(tmp_path: Path, encoding
     assert read_path(path).documents == texts
 
 
-@pytest.mark.parametrize("blocks", [0, 1, 3])
-def test_lz4_is_read_as_hadoop_writes_it_and_raw(blocks: int) -> None:
-    text = b"some text, and some text more, " * 30
-    step = -(-len(text) // max(1, blocks))
-    raw = b""
-    for at in range(0, len(text), step):
-        block = pa.compress(text[at : at + step], "lz4_raw", asbytes=True)
-        raw += struct.pack(">II", len(text[at : at + step]), len(block)) * (blocks > 0) + block
-    page = pages.Page(pages.DICTIONARY_PAGE, 0, 0, 0, len(raw), len(text), 0, 0, codec=page_texts.LZ4)
-    assert page_texts._content(page, raw).tobytes() == text
-
-
 @pytest.mark.parametrize(
-    ("page", "wrong"),
-    [
-        ({"encoding": 4}, "BIT_PACKED"),
-        ({"encoding": 77}, "encoding 77"),
-        ({"codec": 3}, "codec 3"),
-        ({"encoding": 8}, "needs a dictionary, and there is none"),
-    ],
+    "raw", [b"", b"\x15", b"\x15\x80", b"\x1c" * 40, b"\x19\xff\xff\xff\xff", b"\x15" + b"\xff" * 12, b"\x15\0\0"]
 )
-def test_what_cannot_be_decoded_is_named(page: dict[str, Any], wrong: str) -> None:
-    good = pages.Page(pages.DATA, pages.PLAIN, 0, 0, 5, 5, 1, 0, codec=0)
-    leaf = pages.Leaf(pages.BYTE_ARRAY, 0, 0, text=True)
-    texts = page_texts.PageTexts(good, b"\1\0\0\0x", leaf, None)
-    assert [found.tolist() for found in texts.measure(1)] == [[1], [True]] and texts.text(0, 1).tobytes() == b"x"
-    with pytest.raises(pages.Damaged, match=wrong):
-        page_texts.PageTexts(good._replace(**page), b"\1\0\0\0x", leaf, None)
-    # Where there are no levels, some writers name an encoding of them that was given up long ago.
-    odd = good._replace(level_encoding=4)
-    page_texts.PageTexts(odd, b"\1\0\0\0x", leaf, None)
-    with pytest.raises(pages.Damaged, match="BIT_PACKED"):
-        page_texts.PageTexts(odd, b"\1\0\0\0x", leaf._replace(levels=1), None)
+def test_a_page_header_of_any_bytes_is_damage(raw: bytes) -> None:
+    with pytest.raises(Damaged):
+        list(pages(lambda start, end: raw[start:end], 0, len(raw), 1))
 
 
-@pytest.mark.parametrize(
-    "raw", [b"", b"\x15", b"\x15\x80", b"\x1c" * 40, b"\x19\xff\xff\xff\xff", b"\x15" + b"\xff" * 12]
-)
-def test_headers_of_any_bytes_end_in_an_error_that_is_expected(raw: bytes) -> None:
-    with pytest.raises((IndexError, pages.Damaged)):
-        pages.parsed(raw)
+@pytest.mark.parametrize("bits", range(8))
+def test_a_flipped_bit_in_the_footer_gives_documents_or_an_error(tmp_path: Path, bits: int) -> None:
+    """Of a column that is damaged there, pyarrow's own objects end the process."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": range(60), "text": [f"row {i}" for i in range(60)]}), path, row_group_size=20)
+    whole = path.read_bytes()
+    begin = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    for at in random.Random(bits).sample(range(begin, len(whole)), 60):
+        raw = bytearray(whole)
+        raw[at] ^= 1 << bits
+        path.write_bytes(raw)
+        with contextlib.suppress(SourceError):
+            read_path(path, 300)
+
+
+def test_an_entry_of_a_dictionary_that_is_not_used_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    words = pa.array(["a", "bb" * 5000, "ccc"])
+    rows = pa.DictionaryArray.from_arrays(pa.array([1, 1, None, 1] * 30, pa.int32()), words)
+    pq.write_table(pa.table({"text": rows}), path, data_page_size=100, write_batch_size=10)
+    for size in (1, 5000, 1 << 22):
+        got = read_path(path, size)
+        assert got.documents == [b"bb" * 5000] * 90
+        assert len(got.rejects) == 30

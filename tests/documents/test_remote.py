@@ -13,7 +13,6 @@ import pytest
 import shardmill
 from shardmill.errors import MismatchError, OutputError, SourceError, UsageError
 from shardmill.sources import find_sources
-from shardmill.storage import Fetcher, Source
 from tests.corpus import documents
 from tests.documents.away import REPO, every_format, jsonl, made_of, parquet, prepared
 from tests.hub import Fault, Hub
@@ -87,7 +86,7 @@ EVERYTHING = "data/_private/x.txt data/a.txt data/b.txt data/deep/c.txt data/dee
         ("", ["data/a.txt", "data/b.txt", "data/deep/c.txt", "data/deep/er/d.txt", "data.txt"]),
     ],
 )
-@pytest.mark.parametrize("place", ["hub", "web", "disk", "s3", "gs", "az"])
+@pytest.mark.parametrize("place", ["hub", "disk", "s3", "gs", "az"])
 def test_patterns_and_folders_name_the_same_files_everywhere(
     pattern: str, expected: list[str], place: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,18 +101,11 @@ def test_patterns_and_folders_name_the_same_files_everywhere(
     elif place == "hub":
         commit = hub.add(REPO, {**files, "README.md": b"about this dataset"})
         root = f"hf://datasets/{REPO}@{commit}/"
-    elif place != "web":
+    else:
         for name, value in hub.store_environment.items():
             monkeypatch.setenv(name, value)
         hub.objects["bucket"] = dict(files)
         root = f"{place}://bucket/"
-    else:
-        if "?" in pattern:
-            return  # which is a query there
-        hub.web.update(files)
-        root = f"{hub.url}/web/"
-        if pattern == "data":
-            pattern = "data/"  # on the web only the slash tells a folder from a file
     if not expected:
         with pytest.raises(UsageError, match="nothing matches"):
             find_sources([root + pattern])
@@ -244,11 +236,12 @@ def test_an_address_that_cannot_be_is_an_error_that_shows_how_it_is_written(sour
     assert hint in str(caught.value) and "secret" not in str(caught.value)
 
 
-def test_a_folder_of_the_web_without_its_slash_is_not_read_as_its_index(hub: Hub) -> None:
+@pytest.mark.parametrize("path", ["folder", "folder/", "folder/*.txt", "folder/[ab].txt", ""])
+def test_a_folder_or_pattern_on_the_web_is_an_error_that_says_so(path: str, hub: Hub) -> None:
     hub.web["folder/a.txt"] = b"text"
-    with pytest.raises(SourceError, match="that of a folder") as caught:
-        find_sources([f"{hub.url}/web/folder"])
-    assert "slash" in str(caught.value.hint)
+    with pytest.raises((SourceError, UsageError), match=r"that of a folder|does not list its files") as caught:
+        find_sources([f"{hub.url}/web/{path}"])
+    assert "name" in str(caught.value.hint)
 
 
 def test_a_server_without_tls_is_named_as_such(hub: Hub) -> None:
@@ -283,11 +276,3 @@ def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(
     for name in ("g.parquet", "a.jsonl"):
         with pytest.raises(OutputError, match="the output would take about"):
             prepared(f"hf://datasets/{REPO}/{name}", tmp_path / name)
-
-
-def test_a_source_that_is_read_a_second_time_does_not_end_what_is_opened_ahead() -> None:
-    first, second, third = sources = [Source(name, f"https://a.org/{name}", 1, "") for name in "abc"]
-    fetcher = Fetcher(sources)
-    assert list(fetcher.next_sources(second, 2)) == [third]
-    assert list(fetcher.next_sources(first, 2)) == []
-    assert list(fetcher.next_sources(second, 2)) == [third]

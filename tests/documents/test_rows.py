@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill import core
 from shardmill.documents import Reading
 from shardmill.documents.columns import ROW_TEXT, gather
 from shardmill.errors import SourceError
@@ -303,7 +302,6 @@ def test_encrypted_parquet_is_not_called_damaged(tmp_path: Path, footer: str) ->
         assert read_path(tmp_path / "a.parquet", 100, Reading(text_field="other")).documents == [b"y"] * 100
 
 
-@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(
     ("starts", "lengths", "prefixes", "room", "end"),
     [
@@ -318,18 +316,13 @@ def test_encrypted_parquet_is_not_called_damaged(tmp_path: Path, footer: str) ->
         ([0, 4], [4, 2], [0, 5], 20, -1),  # a prefix that is longer than the text before
     ],
 )
-def test_texts_are_copied_or_refused_with_and_without_the_core(
-    compiled: bool,
+def test_texts_are_copied_or_refused(
     starts: list[int],
     lengths: list[int],
     prefixes: list[int] | None,
     room: int,
     end: int,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if compiled and not core.available():
-        pytest.skip(f"the compiled core: {core.why_not()}")
-    monkeypatch.setattr(core, "available", lambda: compiled)
     data, out = np.frombuffer(b"0123456789", np.uint8), np.zeros(room, np.uint8)
     numbers = [np.array(one, np.int64) if one is not None else None for one in (starts, lengths, prefixes)]
     found = gather(data, numbers[0], numbers[1], numbers[2], out, 0)  # type: ignore[arg-type]

@@ -17,17 +17,18 @@ TEXTS = [f"{'word ' * (i % 37)}{i} ünï {'日本 ' * (i % 5)}" for i in range(3
 LINES = ("\n".join(TEXTS) + "\n").encode()
 OVERLAPPING = "\n\n".join(text + "\n" * (i % 7) for i, text in enumerate(TEXTS)).encode()
 SOURCES: dict[str, tuple[str, bytes, Reading]] = {
-    "one document": ("a.txt", LINES, Reading(cut=cut)),
-    "a mark before it": ("a.txt", b"\xef\xbb\xbf" + LINES, Reading(cut=cut)),
-    "spans": ("a.txt", LINES * 12, Reading(cut=cut, spans=True)),
-    "spans and a tail": ("a.txt", LINES * 12, Reading(cut=cut, spans=True, tail=0.31)),
-    "no place to cut": ("a.txt", b"x" * 30_000 + b" y z" + b"w" * 9_000, Reading(cut=cut)),
+    "a document": ("a.txt", LINES, Reading(cut=cut)),
+    "a stream": ("a.txt", LINES, Reading(cut=cut, only_source=True)),
+    "a mark before it": ("a.txt", b"\xef\xbb\xbf" + LINES, Reading(cut=cut, only_source=True)),
+    "spans": ("a.txt", LINES * 12, Reading(cut=cut, only_source=True, spans=True)),
+    "spans and a tail": ("a.txt", LINES * 12, Reading(cut=cut, only_source=True, spans=True, tail=0.31)),
+    "no place to cut": ("a.txt", b"x" * 30_000 + b" y z" + b"w" * 9_000, Reading(cut=cut, only_source=True)),
     "a tokenizer without safe places": ("a.txt", LINES, Reading()),
     "lines": ("a.txt", LINES, Reading(cut=cut, separator=b"\n")),
     "a separator that overlaps itself": ("a.txt", OVERLAPPING, Reading(cut=cut, separator=b"\n\n")),
     "another": ("a.txt", OVERLAPPING.replace(b"\n", b"aba"), Reading(cut=cut, separator=b"abaaba")),
     "nothing but separators": ("a.txt", b"\n" * 20_001, Reading(cut=cut, separator=b"\n\n")),
-    "invalid bytes": ("a.txt", LINES.replace(b"word", b"w\xffrd"), Reading(cut=cut)),
+    "invalid bytes": ("a.txt", LINES.replace(b"word", b"w\xffrd"), Reading(cut=cut, only_source=True)),
     "jsonl": ("a.jsonl", jsonl_bytes(list(TEXTS)), Reading()),
     "bad lines": ("a.jsonl", jsonl_bytes(list(TEXTS)).replace(b'"7', b"7"), Reading()),
     "jsonl without a last newline": ("a.jsonl", jsonl_bytes(list(TEXTS)).rstrip(b"\n"), Reading()),
@@ -35,8 +36,8 @@ SOURCES: dict[str, tuple[str, bytes, Reading]] = {
     "compressed": ("a.jsonl.zst", compress_zstd(jsonl_bytes(list(TEXTS))), Reading()),
     "arrow": ("a.arrow", arrow_bytes(table(list(TEXTS))), Reading()),
     "csv": ("a.csv", csv_bytes(table(list(TEXTS))), Reading()),
-    "utf-16": ("a.txt", LINES.decode().encode("utf-16"), Reading(cut=cut)),
-    "empty": ("a.txt", b"", Reading(cut=cut)),
+    "utf-16": ("a.txt", LINES.decode().encode("utf-16"), Reading(cut=cut, only_source=True)),
+    "empty": ("a.txt", b"", Reading(cut=cut, only_source=True)),
 }
 
 
@@ -55,7 +56,7 @@ def _read(path: Path, reading: Reading, size: int, section: Section) -> tuple[li
                 documents.data[a : a + n].tobytes()
                 for a, n in zip(documents.offsets[:-1].tolist(), documents.lengths.tolist(), strict=True)
             ]
-            spans = documents.spans
+            spans = chunk.stream
             bad += len(documents.rejects)
         last = len(texts) - 1
         for i, text in enumerate(texts):
@@ -96,7 +97,7 @@ def test_sections_hold_together_what_the_source_holds(tmp_path: Path, kind: str)
         assert sum(found for _, found in parts) == bad
 
 
-@pytest.mark.parametrize("kind", ["one document", "lines", "jsonl", "parquet", "spans"])
+@pytest.mark.parametrize("kind", ["a stream", "lines", "jsonl", "parquet", "spans"])
 def test_large_sources_are_really_divided(tmp_path: Path, kind: str) -> None:
     name, data, reading = SOURCES[kind]
     path = tmp_path / name

@@ -26,7 +26,7 @@ def corpus(tmp_path: Path) -> Path:
     ):  # fmt: skip
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"x")
+        path.write_bytes(b"text\nx" if name == "z.CSV" else b"x")
     return tmp_path
 
 

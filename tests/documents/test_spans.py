@@ -43,7 +43,7 @@ def test_spans_are_the_same_for_every_chunk_size(tmp_path: Path, kind: str, endi
     if kind == "mark":
         wanted[0] = wanted[0].removeprefix(b"\xef\xbb\xbf")
     for size in (1, 1000, SPAN, SPAN + 1, 3 * SPAN, 1 << 22):
-        got = read_path(path, size, Reading(cut=cut, spans=True))
+        got = read_path(path, size, Reading(cut=cut, only_source=True, spans=True))
         assert got.rows == wanted, size
         assert got.documents == [b"".join(wanted)]
 
@@ -65,7 +65,7 @@ def test_spans_of_valid_text_begin_where_the_twin_says(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(data)
     starts = span_starts(data)
-    got = read_path(path, 100_000, Reading(cut=cut, spans=True))
+    got = read_path(path, 100_000, Reading(cut=cut, only_source=True, spans=True))
     assert [len(row) for row in got.rows] == [b - a for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
 
 
@@ -98,7 +98,7 @@ def test_the_tail_begins_with_a_span_of_its_own(tmp_path: Path, tail: float) -> 
     border = cut(data, math.ceil(len(data) * (1 - tail)))
     starts = sorted({*span_starts(data), border})
     for size in (100, 70_000, 1 << 22):
-        got = read_path(path, size, Reading(cut=cut, spans=True, tail=tail))
+        got = read_path(path, size, Reading(cut=cut, only_source=True, spans=True, tail=tail))
         assert [len(row) for row in got.rows] == [b - a for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
         assert got.tail == [start >= border for start in starts]
 
@@ -131,7 +131,7 @@ def test_spans_stay_the_same_around_a_stretch_that_memory_cannot_hold(tmp_path: 
     starts = span_starts(data)
     [source] = find_sources([str(path)])
     for size in (1, SPAN, 2 * SPAN):
-        reader = SourceReader(0, source, Reading(cut=cut, spans=True, largest=2 * SPAN))
+        reader = SourceReader(0, source, Reading(cut=cut, only_source=True, spans=True, largest=2 * SPAN))
         got, long = [], 0
         for chunk in reader.chunks(Position(), size):
             if chunk.long:

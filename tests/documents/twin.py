@@ -81,7 +81,7 @@ def read_source(
                 row.decode()
             if not documents.replaced(len(documents)):
                 assert sum(map(len, rows)) <= chunk.cost
-            if documents.spans:
+            if chunk.stream:
                 out.rows += rows
                 rows = [b"".join(rows)]
             lines = documents.lines

@@ -14,8 +14,8 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 
 from shardmill.inspection.inspection import Inspection
-from shardmill.inspection.troubles import Trouble
 from shardmill.tokens import Tokenizer, load_tokenizer
+from shardmill.troubles import Trouble
 from tests.corpus import documents
 
 _COMMON = [f"{start}{end}" for start in ("wo", "ti", "ca", "pre", "mo", "un", "dis", "con", "th", "re", "s")

@@ -108,7 +108,7 @@ def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(
         raw = write_csv(tmp_path / "b.csv", made).read_bytes()
         path.write_bytes(gzip.compress(raw, 1) if kind.endswith("gz") else raw)
     report = inspect(path)
-    assert not report.troubles
+    assert {trouble.what for trouble in report.troubles} <= {"tokens"}  # a few texts hold `<|endoftext|>`
     assert not report.tokens.exact
     assert abs(report.tokens.value / tokens - 1) < 0.03
     assert abs(report.documents.value / len(made) - 1) < 0.1

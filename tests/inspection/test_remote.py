@@ -66,7 +66,7 @@ def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path
     )  # fmt: skip
     assert abs(said["fetched_bytes"] / column - 1) < 0.02 and column < 0.6 * stored
     assert said["fetched_per_second"] > 0
-    assert said["bound"] in ("cpus", "workers", "feeder", "download")
+    assert said["bound"] in ("workers", "feeder", "download")
 
 
 def test_where_the_download_is_slow_it_bounds_the_time(tmp_path: Path, hub: Hub) -> None:

@@ -32,8 +32,10 @@ def test_separators_in_plain_text_are_found_with_the_option_to_use(tmp_path: Pat
     assert report.separators[0].separator == option
     assert abs(report.separators[0].documents / 2000 - 1) < 0.1
     assert report.documents.value == 1
-    (trouble,) = found(report, "separator")
-    assert f"--separator '{option}'" in trouble.hint
+    assert f"--separator '{option}'" in report.text()
+    told = found(report, "separator")
+    assert len(told) == (option == "<|endoftext|>")  # blank lines also separate paragraphs: they are no trouble
+    assert all(f"--separator '{option}'" in trouble.hint for trouble in told)
     again = inspect(tmp_path / "a.txt", separator=option)
     assert again.documents.value == 2000
     assert not again.troubles and not again.separators
@@ -90,7 +92,8 @@ def test_rejects_are_told_with_their_share_and_reasons(tmp_path: Path) -> None:
 def test_invalid_utf8_is_told_with_its_share(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"caf\xe9 au lait " * 1000)
     (trouble,) = found(inspect(tmp_path / "a.txt"), "utf8")
-    assert "1,000 places" in trouble.message and "6.7 %" in trouble.message
+    assert "1,000 invalid UTF-8 sequences" in trouble.message and "6.7 %" in trouble.message
+    assert trouble.stops
     assert "iconv" in trouble.hint
 
 

@@ -264,7 +264,7 @@ def test_an_iterator_is_refused_for_an_unfinished_run_and_taken_for_a_new_one(
     for again in (given, iter(TEXTS), [write_jsonl(tmp_path / "a.jsonl", ["a"]), iter(TEXTS)]):
         with pytest.raises(MismatchError) as error:
             shardmill.prepare(again, out, **OPTIONS)
-        assert "second time" in str(error.value) or "another plan" in str(error.value)
+        assert "second time" in str(error.value) or "other sources or options" in str(error.value)
     given.close()
     with pytest.raises(UsageError, match="used already"):
         shardmill.prepare(given, out, overwrite=True, **OPTIONS)

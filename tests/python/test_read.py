@@ -115,7 +115,7 @@ def test_its_fingerprint_knows_of_a_changed_source(tmp_path: Path) -> None:
     assert shardmill.read(source).fingerprint != before.fingerprint
     with pytest.raises(SourceError, match="changed"):
         list(before)
-    with pytest.raises(shardmill.ShardmillError, match="another plan"):
+    with pytest.raises(shardmill.ShardmillError, match="other sources or options"):
         shardmill.prepare(shardmill.read(source), tmp_path / "out", val=0)
 
 

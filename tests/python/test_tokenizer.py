@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import shardmill
-from shardmill import core
 from shardmill.errors import UsageError
 from shardmill.tokens import EngineError, backends, load_tokenizer
 from shardmill.tokens import texts as batches_of_texts
@@ -29,8 +28,6 @@ ENGINES = {"core": True, "library": False}
 
 @pytest.fixture(params=ENGINES, scope="module")
 def gpt2(request: pytest.FixtureRequest) -> Iterator[TextTokenizer]:
-    if ENGINES[request.param] and not core.available():
-        pytest.skip(f"no compiled core: {core.why_not()}")
     with pytest.MonkeyPatch.context() as patch:
         if not ENGINES[request.param]:
             patch.setattr(backends, "core_knows", lambda scheme: False)
@@ -175,20 +172,6 @@ def test_what_is_no_name_is_refused(name: Any) -> None:
         shardmill.tokenizer(name)
 
 
-def test_an_engine_whose_caches_grow_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "core_knows", lambda scheme: False)
-    monkeypatch.setattr(batches_of_texts, "_RENEWED_AFTER", 1000)
-    monkeypatch.setattr(batches_of_texts, "CALL_BYTES", 500)
-    from shardmill.tokens.engines import Engine
-
-    renewed, renew = [], Engine.renew
-    monkeypatch.setattr(Engine, "renew", lambda self: (renewed.append(1), renew(self)))
-    made = shardmill.tokenizer("gpt2")
-    texts = ["some words to be encoded " * 10] * 20
-    assert len({ids.tobytes() for ids in made.encode_batch(texts)}) == 1
-    assert 3 <= len(renewed) <= 5
-
-
 def test_a_tokenizer_whose_library_sees_all_decodes_at_once(tmp_path: Path) -> None:
     from tests.tokens.vocabularies import package
 
@@ -198,3 +181,13 @@ def test_a_tokenizer_whose_library_sees_all_decodes_at_once(tmp_path: Path) -> N
     made = shardmill.tokenizer(model)
     text = "Some words, and  more of them."
     assert made.decode(made.encode(text)) == text
+
+
+def test_an_id_in_a_gap_of_the_vocabulary_is_refused() -> None:
+    from tests.tokens.vocabularies import rank_file
+
+    made = shardmill.tokenizer(rank_file("cl100k_base.tiktoken"))
+    assert made.decode([9906, 100257, 100276]) == "Hello<|endoftext|><|endofprompt|>"
+    for gap in (100256, 100261, 100275):
+        with pytest.raises(UsageError, match=f"{gap:,} is no id of `cl100k_base`: its numbers have a gap there"):
+            made.decode([9906, gap])

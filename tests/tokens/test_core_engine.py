@@ -9,23 +9,12 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill import core
 from shardmill.core.encoding import Encoder
 from shardmill.dataset import verify
 from shardmill.tokens import Tokenizer, self_check
 from tests.corpus import HARD, documents, random_words, write_jsonl
 from tests.tokens.hard import lists, rows
 from tests.tokens.vocabularies import EVERY, TOKENIZERS, tokenizer
-
-pytestmark = pytest.mark.skipif(not core.available(), reason=f"the core cannot be used: {core.why_not()}")
-
-OTHERS = {"deepseek-json": "gigatoken"}
-"""It splits a text three times over."""
-
-
-@pytest.fixture(autouse=True)
-def engine_of_a_library() -> None:
-    """Unlike the tests beside this one, the core is used."""
 
 
 def loaded(name: str, specials: str = "text") -> Tokenizer:
@@ -34,7 +23,7 @@ def loaded(name: str, specials: str = "text") -> Tokenizer:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_the_core_is_the_engine_wherever_it_can_be(name: str) -> None:
-    assert loaded(name).engine_name == OTHERS.get(name, "core")
+    assert loaded(name).engine_name == "core"
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -69,12 +58,12 @@ def test_special_tokens_are_refused_where_they_are_an_error_and_found_where_they
 
 
 @pytest.mark.parametrize("name", [name for name in TOKENIZERS if name in ("gpt2", "o200k", "gpt2-json")])
-def test_both_engines_have_one_provenance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_and_the_library_have_one_provenance(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = loaded(name)
     with monkeypatch.context() as patch:
         patch.setattr("shardmill.tokens.backends.core_knows", lambda scheme: False)
         other = loaded(name)
-    assert (made.engine_name, other.engine_name) == ("core", "gigatoken")
+    assert (made.engine_name, other.engine_name) == ("core", other.library_name)
     one, two = made.provenance(made.engine()), other.provenance(other.engine())
     assert one["sha256"] == two["sha256"] and one["libraries"] != two["libraries"]
 
@@ -90,10 +79,10 @@ def test_a_core_that_lies_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> Non
         return ids, counts
 
     monkeypatch.setattr(Encoder, "encode", lie)
-    assert loaded("llama3").engine_name == "gigatoken"
+    assert loaded("llama3").engine_name == "tiktoken"
     assert loaded("gpt2").engine_name == "core"
     monkeypatch.setattr(self_check, "TESTED", {**self_check.TESTED, "tiktoken": "99."})
-    assert loaded("gpt2").engine_name == "gigatoken"
+    assert loaded("gpt2").engine_name == "tiktoken"
 
 
 def test_a_core_that_lies_is_found_by_verify(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,15 +8,12 @@ from typing import Any
 import pytest
 from tokenizers.normalizers import NFC
 
-from shardmill import core
 from shardmill.tokens import Tokenizer, load_tokenizer
-from shardmill.tokens.found_tokens import normalized
+from shardmill.tokens.found_tokens import TokenNames, normalized
 from shardmill.tokens.schemes import SCHEMES
 from tests.corpus import HARD
 from tests.tokens.hard import lists, rows
 from tests.tokens.vocabularies import added, gpt2_rules, split, tokenizer, write_json
-
-pytestmark = pytest.mark.skipif(not core.available(), reason=f"the core cannot be used: {core.why_not()}")
 
 NAMES = ["<tool>", "</tool>", "<tool>s", "<|fim|>", "[X]", "<|im_end|>"]
 WORDS = [
@@ -38,11 +35,6 @@ WORDS = [
     "é",
 ]
 WORDS += ["\u212a", "한", "\u1100\u1161", "中文", "12345", "  ", "!", "ड़", "<|endoftext|>"]
-
-
-@pytest.fixture(autouse=True)
-def engine_of_a_library() -> None:
-    """Unlike the tests beside this one, the core is used."""
 
 
 def qwen(specials: str, **flags: Any) -> Tokenizer:
@@ -89,8 +81,8 @@ def test_a_long_text_with_names_and_marks_is_encoded_in_parts() -> None:
 
 
 @pytest.mark.parametrize("flags", [{"lstrip": True}, {"single_word": True}, {"normalized": True}])
-def test_names_that_ask_for_more_are_left_to_others(flags: dict[str, bool]) -> None:
-    assert qwen("text", **flags).engine_name != "core"
+def test_names_that_ask_for_more_are_left_to_the_library(flags: dict[str, bool]) -> None:
+    assert qwen("text", **flags).engine_name == "tokenizers"
 
 
 @pytest.mark.parametrize("name", ["gpt2", "p50k", "cl100k"])
@@ -117,3 +109,22 @@ def test_a_long_text_is_normalised_in_pieces_of_which_each_takes_little_memory()
     changed, bounds = normalized(data, offsets, 0, normalize)
     assert changed[bounds[1] : bounds[2]].tobytes().decode() == NFC().normalize_str(text)
     assert len(sizes) > 5 and max(sizes) < 100_000
+
+
+@pytest.mark.parametrize(
+    "names", [NAMES, ["<|endoftext|>"], ["aa", "aab", "baa"], ["a", "ab"], ["é", "中文"], ["<<", "<"]]
+)
+@pytest.mark.parametrize("gap", [0, 2])
+def test_names_are_found_in_the_rows_and_at_the_places_where_a_plain_search_finds_them(
+    names: list[str], gap: int
+) -> None:
+    made, rng = TokenNames(dict.fromkeys(names, 1)), random.Random(gap)
+    words = [*names, *(name[:-1] for name in names), *(name[1:] for name in names), " x", "ab", "<"]
+    texts = ["".join(rng.choices(words, k=rng.randint(0, 8))) for _ in range(500)]
+    data, offsets = rows([text + "\x00" * gap for text in texts])
+    expected = [row for row, text in enumerate(texts) if any(name in text for name in names)]
+    assert sorted(set(made.rows(data, offsets, gap).tolist())) == expected
+    for text in texts:
+        begins = [(text.encode().find(name.encode()), -len(name), name) for name in names if name in text]
+        found = made.first(text.encode())
+        assert found == (None if not begins else (min(begins)[0], min(begins)[2]))

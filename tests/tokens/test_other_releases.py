@@ -46,8 +46,8 @@ class Noted:
     def __setattr__(self, name, value):
         setattr(self.made, name, value)
     @classmethod
-    def from_str(cls, text):
-        return cls(original.from_str(text))
+    def from_file(cls, path):
+        return cls(original.from_file(path))
 
 kind = {"tokenizers": "Tokenizer", "sentencepiece": "SentencePieceProcessor"}[name]
 original = getattr(real, kind)

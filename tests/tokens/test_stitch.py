@@ -11,24 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiktoken
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from shardmill.tokens import Tokenizer, load_tokenizer, stitch
-from shardmill.tokens.stitch import begins_group
+from shardmill.tokens import Tokenizer, UncuttableError, load_tokenizer, stitch
 from tests.tokens.hard import RUNS, in_pieces, run
 from tests.tokens.vocabularies import EVERY, tokenizer
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Windows so small that a few kilobytes need several, and a spool that goes to disk."""
+    """Windows so small that a few kilobytes need several."""
     monkeypatch.setattr(stitch, "STEP", 3_000)
     monkeypatch.setattr(stitch, "WINDOW", 2_500)
     monkeypatch.setattr(stitch, "OVERLAP", 64)
     monkeypatch.setattr(stitch, "SLICE", 700)
-    monkeypatch.setattr(stitch, "SPOOL", 100)
 
 
 @pytest.mark.usefixtures("small")
@@ -86,38 +81,7 @@ def test_a_text_of_which_a_byte_more_changes_every_token_is_exact() -> None:
         assert in_pieces(engine, text * 30, size) == made.reference()(text * 30)
 
 
-@given(st.lists(st.sampled_from(["1", "٣", "²", "a", "é", "\U0001d7ce", " "]), max_size=12), st.integers(0, 12))
-@settings(max_examples=300)
-def test_a_group_of_digits_begins_where_three_have_gone_before(characters: list[str], at: int) -> None:
-    at = min(at, len(characters))
-    text = "".join(characters)
-    before = 0
-    while before < at and characters[at - 1 - before] in "1٣²\U0001d7ce":
-        before += 1
-    expected = at == len(characters) or characters[at] not in "1٣²\U0001d7ce" or before % 3 == 0
-    assert begins_group(text.encode(), len("".join(characters[:at]).encode()), 3) == expected
-
-
-@pytest.mark.parametrize("unsure", ["\U00011de0", "\U00016ff4", "\U00010d40"])
-def test_no_group_of_digits_begins_beside_a_character_that_may_be_one(unsure: str) -> None:
-    for before in ("", "1", "123", "٣"):
-        text = f"a{before}{unsure}{before}".encode()
-        place = len(f"a{before}".encode())
-        assert not begins_group(text, place, 3)
-        assert not begins_group(text + b"1", len(text), 3)
-        assert begins_group(text + b"a1", len(text) + 1, 3)
-
-
-def test_the_numbers_of_this_python_are_those_of_the_libraries() -> None:
-    characters = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
-    ranks = {bytes([byte]): byte for byte in range(256)}
-    library = tiktoken.Encoding("numbers", pat_str=r"\p{N}", mergeable_ranks=ranks, special_tokens={})
-    numbers = set(bytes(library.encode_ordinary("".join(characters))).decode())
-    known = {character: stitch._is_number(character) for character in characters}
-    assert [one for one, number in known.items() if number is not None and number != (one in numbers)] == []
-
-
-def test_white_space_ahead_is_told_without_being_held() -> None:
+def test_white_space_ahead_is_known_without_being_held() -> None:
     tracemalloc.start()
     made = stitch.LookAhead([b"x", b"\n", *[b" " * 1_000_000] * 50, b"\n y"])
     made.fill(10)
@@ -130,11 +94,22 @@ def test_white_space_ahead_is_told_without_being_held() -> None:
     while made.fill(1_000_000):
         total += len(made.take(len(made.text)))
     assert total == 1 + 1 + 50_000_000 + 3
-    made.close()
+
+
+def test_more_white_space_than_is_read_ahead_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stitch, "LONGEST_WHITE", 3_000_000)
+    for name, refused in (("gpt2", False), ("llama3-json", True)):
+        engine = tokenizer(name).engine()
+        pieces = [b"x", *[b" " * 1_000_000] * 6, b"y"]
+        if refused:
+            with pytest.raises(UncuttableError, match="of white space in one run"):
+                list(engine.encode_pieces(pieces))
+        else:
+            assert sum(map(len, engine.encode_pieces(pieces))) > 1000
 
 
 def whole(made: Tokenizer, text: str) -> list[int]:
-    """By the reference; or by gigatoken in one call, where tiktoken's regular expressions overflow its stack."""
+    """By the reference; or by the core in one call, where tiktoken's regular expressions overflow its stack."""
     try:
         return made.reference()(text)
     except BaseException as error:

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import shardmill
 from shardmill.errors import UsageError
-from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, rank_files, self_check, unicode_mismatch
+from shardmill.run import as_text
+from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, rank_files, self_check
 from shardmill.tokens.loading import PUBLISHED
 from tests.tokens.hard import lists, rows, run
 from tests.tokens.vocabularies import added, gpt2_rules, package, rank_file, split, tokenizer, write_json
@@ -24,7 +26,7 @@ def same_as_library(made: Tokenizer, documents: list[str]) -> None:
 def test_gpt2_needs_nothing_from_outside() -> None:
     made = load_tokenizer("gpt2")
     assert (made.name, made.vocab_size, made.largest_id, made.eot) == ("gpt2", 50257, 50256, 50256)
-    assert (made.engine_name, made.dtype) == ("gigatoken", np.dtype(np.uint16))
+    assert (made.engine_name, made.dtype) == ("core", np.dtype(np.uint16))
     assert made.describe() == {
         "name": "gpt2",
         "sha256": "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
@@ -86,7 +88,7 @@ def test_a_rank_file_of_ones_own_needs_a_pattern(tmp_path: Path) -> None:
     path.write_bytes(b"".join(rank_files.gpt2_ranks().splitlines(keepends=True)[:1000]))
     with pytest.raises(UsageError, match="does not say how it splits"):
         load_tokenizer(str(path))
-    for pattern, engine in (("llama3", "gigatoken"), (r"\s+|\S+", "tiktoken")):
+    for pattern, engine in (("llama3", "core"), (r"\s+|\S+", "tiktoken")):
         made = load_tokenizer(str(path), pattern=pattern)
         assert (made.engine_name, made.largest_id, made.eot) == (engine, 999, None)
         same_as_library(made, ["hello  world\n 12345", run("words", 500)])
@@ -233,22 +235,22 @@ def test_any_tokens_decode_to_the_text_that_they_came_from() -> None:
     assert made.decode(np.array([50256, 0], np.uint16)) == b"<|endoftext|>!"
 
 
-@pytest.mark.parametrize("name", ["gpt2", "cl100k", "gpt2-json"])
+@pytest.mark.parametrize("name", ["gpt2", "cl100k", "gpt2-json", "qwen2-json"])
 def test_releases_that_no_test_has_seen_are_compared_in_every_character(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(self_check, "TESTED", dict.fromkeys(self_check.TESTED, "99."))
-    tokenizer.cache_clear()
-    assert tokenizer(name).engine_name == "gigatoken"
-    # A release with another Unicode: then the library encodes everything itself.
-    monkeypatch.setattr(unicode_mismatch, "ANY_CASE", unicode_mismatch.Characters("2FF0-2FFF"))
-    tokenizer.cache_clear()
-    made = tokenizer(name)
-    assert made.engine_name == made.library_name != "gigatoken"
-    tokenizer.cache_clear()
+    assert tokenizer.__wrapped__(name).engine_name == "core"
+    # A release that classes one character differently encodes everything itself.
+    library = tokenizer.__wrapped__(name)
+    reference = library.reference()
+    different = lambda document: reference(document.replace("\u2ff0", "a"))  # noqa: E731
+    monkeypatch.setattr(type(library), "reference", lambda self: different)
+    made = tokenizer.__wrapped__(name)
+    assert made.engine_name == made.library_name
 
 
-@pytest.mark.parametrize("library", ["tiktoken", "tokenizers", "gigatoken", "sentencepiece", "numpy", "nosuchlibrary"])
+@pytest.mark.parametrize("library", ["tiktoken", "tokenizers", "sentencepiece", "numpy", "nosuchlibrary"])
 def test_the_version_of_a_library_is_that_of_its_package(library: str) -> None:
     try:
         expected = metadata.version(library)
@@ -260,5 +262,15 @@ def test_the_version_of_a_library_is_that_of_its_package(library: str) -> None:
 def test_provenance_is_the_same_for_two_engines_and_changes_with_the_tokens() -> None:
     made, other = tokenizer("gpt2"), tokenizer("p50k")
     assert made.provenance(made.engine()) == made.provenance(made.engine())
-    assert "gigatoken 0." in made.provenance(made.engine())["libraries"]
+    assert "core 0." in made.provenance(made.engine())["libraries"]
     assert made.provenance(made.engine())["sha256"] != other.provenance(other.engine())["sha256"]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_the_summary_says_which_engine_encoded_and_when_it_is_the_slow_one(tmp_path: Path, slow: bool) -> None:
+    rules = {**gpt2_rules(), "normalizer": {"type": "Lowercase"}} if slow else gpt2_rules()
+    (tmp_path / "a.txt").write_text("Some words, and some more of them.")
+    result = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", tokenizer=write_json("said", rules), val=0)
+    summary = as_text(result)
+    assert f"(said, by {'tokenizers' if slow else 'core'})" in summary
+    assert ("encoded by tokenizers, at less than a tenth of the usual speed" in summary) is slow

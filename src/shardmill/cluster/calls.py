@@ -12,11 +12,11 @@ from shardmill.cluster.planning import PartPlan
 from shardmill.errors import UsageError
 from shardmill.inspection import Inspection
 from shardmill.run import Progress
-from shardmill.units import show_bytes, show_count, show_seconds
+from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 _TASKS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
 _SHOWN = 12  # parts of a plan that are printed
-_OF_A_PART = ("memory", "workers", "cache")
+_OF_A_PART = ("memory", "workers", "cache", "max_bad")
 
 
 def make_called_part(
@@ -26,7 +26,10 @@ def make_called_part(
     others = [name for name, value in options.items() if value is not False and name not in _OF_A_PART]
     if also or others:
         what = f"`--{others[0].replace('_', '-')}`" if others else "SOURCE, `--out` or `--executor`"
-        raise UsageError(f"{what} cannot be used with `--plan`", hint="the plan holds the sources and the options")
+        hint = "the plan holds the sources and the options"
+        if "overwrite" in others:
+            hint = f"make the plan anew: `shardmill plan SOURCE… -o {planned} --overwrite`"
+        raise UsageError(f"{what} cannot be used with `--plan`", hint=hint)
     if part is None:
         number = next((os.environ[name] for name in _TASKS if os.environ.get(name)), "")
         if not number.isdigit():
@@ -39,13 +42,16 @@ def make_called_part(
 def part_words(result: PartResult) -> str:
     """Describe what was made."""
     done = f"made in {result.seconds:.1f} s" if result.made else "was there already"
-    return f"part {result.number:,}: {result.documents:,} documents, {result.tokens:,} tokens, {done}"
+    return f"part {result.number:,}: {plural(result.documents, 'document')}, {plural(result.tokens, 'token')}, {done}"
 
 
 def plan_words(plan: PartPlan, report: Inspection) -> str:
     """Describe the parts, what each takes, and what to do next."""
     last = len(plan.parts) - 1
-    lines = [f"{last + 1:,} parts (0 to {last:,}) of {plan.sources:,} sources, {show_bytes(plan.bytes)}", ""]
+    lines = [
+        f"{plural(last + 1, 'part')} (0 to {last:,}) of {plural(plan.sources, 'source')}, {show_bytes(plan.bytes)}",
+        "",
+    ]
     lines.append(f"  {'part':>6}  {'sources':>10}  {'tokens':>10}  {'disk':>10}  {'time':>8}")
     estimates = list(_estimates(plan, report))
     for number, part in [*enumerate(estimates)][:_SHOWN]:

@@ -101,17 +101,20 @@ def prepare_in_parts(
     # Absolute, since other nodes must find it.
     out = os.fspath(out) if is_url(out) else os.path.abspath(out)
     runs = make_executor(executor, out, memory=memory, workers=chosen.get("workers"), **given)
-    planned, complete = find_part_plan(out) is not None, open_destination(out).manifest() is not None
-    if chosen.get("overwrite") and (planned or complete):
-        raise UsageError("`--overwrite` cannot be used with `--executor`", place=out, hint="delete what is there first")
-    if complete and not planned and (manifest := finished_parts(sources, out, parts, keep_parts, options)):
+    planned, complete = find_part_plan(out) is not None, open_destination(out).has_manifest()
+    if (
+        complete
+        and not planned
+        and not chosen.get("overwrite")
+        and (manifest := finished_parts(sources, out, parts, keep_parts, options))
+    ):
         place_of(out).clear()  # leftovers of a kill in the last step
         return Result(open_destination(out).shown, manifest, already=True)
     settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
     driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: _published(plan), runs, progress)
     with driver.running():
-        result = merge_by(_ByExecutor(plan, driver, progress), plan, memory)
+        result = merge_by(_ByExecutor(plan, driver, progress), plan, memory=memory)
     most = max(driver.peak_memory, result.peak_memory)
     return replace(result, seconds=time.monotonic() - started, peak_memory=most)
 

@@ -34,6 +34,8 @@ class FilePiece:
     """Tokens in the piece; while it is open, those of the split before it."""
     merge_position: dict[str, int]
     """How far the merge is in the first part, at the batch in which the first file begins."""
+    open: str
+    """The split of the document that continues there; empty: there is none."""
     val_before: int
     """Tokens of val before that batch, for `--val first:N`."""
     output_position: list[int]
@@ -106,6 +108,7 @@ class Pieces:
         self._merge_position = {name: at for name, at in writer.state.merge.items() if isinstance(at, int)}
         self._tokens = [{split: count["tokens"] for split, count in counts.items()} for counts in writer.state.counts]
         self._positions = [output.position() for output in self._outputs]
+        self._split = writer.state.split
 
     def after(self, writer: Writer) -> Iterator[FilePiece]:
         """Begin and end pieces: the batch was written. Yield those that can be made now."""
@@ -141,7 +144,8 @@ class Pieces:
         part, tokens = self._merge_position.get("part", 0), self._tokens[output]
         position = self._positions[output][split]
         piece = FilePiece(
-            output, split, first, _END, [part, part], tokens[split], self._merge_position, tokens["val"], position
+            output, split, first, _END, [part, part], tokens[split], self._merge_position, self._split, tokens["val"],
+            position,
         )  # fmt: skip
         self._open[output, split] = piece
         return piece

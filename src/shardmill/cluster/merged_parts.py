@@ -34,7 +34,9 @@ from shardmill.run import (
     Writer,
     json_line,
     output_orders,
+    settled,
     surely_fits,
+    with_odd,
 )
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Written
@@ -97,8 +99,7 @@ class MergedParts(Producer):
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.budget = Budget(None, 1)
         self.engine = first["part"]["engine"]
-        spans = options.separator is None and not (val.nothing and options.limit is None)
-        self._settings = RowSettings(plan.tokenizer.dtype.name, spans, val.first)
+        self._settings = RowSettings(plan.tokenizer.dtype.name, plan.tokenizer.eot or 0, val.first)
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         self.in_pieces = not whole.keep and options.limit is None and all(output.file_tokens for output in outputs)
         self._piece_bytes = max(PIECE_BYTES, whole.bytes // _MOST_PIECES)
@@ -193,7 +194,7 @@ class MergedParts(Producer):
                     yield from batches
                 return
             stored = self._stored(part, manifest)
-            for batch in stored.batches(dict(state.merge), self._eots):
+            for batch in settled(stored.batches(dict(state.merge), self._eots), state.open, self._settings.eot_id):
                 yield batch
                 self._maker.made_pieces()
             yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
@@ -245,7 +246,7 @@ class MergedParts(Producer):
         for part in parts:
             manifest = yield from self._manifest(part)
             stored = self._stored(part, manifest)
-            for batch in stored.batches(dict(state.merge), self._eots):
+            for batch in settled(stored.batches(dict(state.merge), self._eots), state.open, self._settings.eot_id):
                 batch.final = False
                 pieces.before(writer)
                 yield batch
@@ -302,7 +303,8 @@ class MergedParts(Producer):
             return False
         done = writer.done()
         limit = Limit(documents and documents - done.documents, tokens and tokens - done.tokens)
-        return limit.reached_by(manifest["documents"], _tokens_of(manifest))
+        # One document may end at the seam before the part, and one be ended in it by the limit.
+        return limit.reached_by(manifest["documents"] + 1, _tokens_of(manifest) + 2)
 
 
 class _TextOfPart(EncodedText):
@@ -347,19 +349,23 @@ def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, wr
     for number, block in enumerate(manifest["sources"].blocks() if first else ()):
         if number == 0 and first:
             rest = block.partition(b"\n")[2]
-            block = json_line({**first, **{name: first[name] + state.here[name] for name in state.here}}) + rest
-            state.here = dict.fromkeys(state.here, 0)
+            counts = {name: first[name] + state.here[name] for name in state.here}
+            writer.add_odd(first.get("odd", {}))
+            block = json_line({**first, **counts, **with_odd(state.odd)}) + rest
+            state.here, state.odd = dict.fromkeys(state.here, 0), {}
         writer.add_sources(block)
     bad = (first or opened).get("rejected", 0) if earlier else 0
     for name in state.here:
         state.here[name] += opened.get(name, 0)
+    writer.add_odd(manifest["part"].get("odd", {}))
     for lines in stored.rejects():
         writer.add_rejects([_renumbered(line, earlier) for line in lines[:bad]] + lines[bad:])
         bad -= min(bad, len(lines))
     records = opened.get("records", 0) + (0 if first else earlier)
-    state.merge = {"part": part.number + 1, "records": records, "open": state.merge.get("open", 0)}
+    state.merge = {"part": part.number + 1, "records": records}
     writer.pass_bytes(part.bytes)
     writer.check_rejects(f"part {part.number:,}")
+    writer.check_invalid(f"part {part.number:,}")
 
 
 def _renumbered(line: bytes, earlier: int) -> bytes:

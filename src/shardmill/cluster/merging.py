@@ -43,13 +43,14 @@ def merge(
     *,
     memory: int | str | None = None,
     workers: int | None = None,
+    max_bad: str | None = None,
     keep_parts: bool = False,
     progress: Progress | None = None,
 ) -> Result:
     """Write the dataset of a plan from its parts, which must all be there. The same call resumes an earlier one.
 
-    Parts are removed as they are used up. `workers`: files that are written at a time. `keep_parts`: UsageError unless
-    the plan was made so.
+    Parts are removed as they are used up. `workers`: files that are written at a time. `max_bad`: in place of the
+    plan's. `keep_parts`: UsageError unless the plan was made so.
     """
     arguments.instance("progress", progress, Progress)
     out = arguments.path("out", out)
@@ -66,20 +67,21 @@ def merge(
     settle_allocator()
     if whole is None:
         destination = open_destination(out)
-        if manifest := destination.manifest():
+        if destination.has_manifest():
             place_of(out).clear()  # leftovers of a kill in the last step
-            return Result(destination.shown, manifest, already=True)
+            with destination.locked(overwrite=False):
+                return Result(destination.shown, destination.manifest() or {}, already=True)
         whole = read_part_plan(out)
     with closing(Threads(whole, threads, progress or Progress())) as maker:
-        return merge_by(maker, whole, memory)
+        return merge_by(maker, whole, memory=memory, max_bad=max_bad)
 
 
-def merge_by(maker: Maker, whole: PartPlan, memory: int | str | None) -> Result:
-    """Merge parts and pieces that `maker` makes."""
+def merge_by(maker: Maker, whole: PartPlan, **settings: Any) -> Result:
+    """Merge parts and pieces that `maker` makes. `settings`: options of `prepare` that do not change the bytes."""
     destination = open_destination(whole.out)
     while (first := maker.part(0)) is None:
         pass
-    plan, _ = whole.load(None, {} if memory is None else {"memory": memory})
+    plan, _ = whole.load(None, {name: value for name, value in settings.items() if value is not None})
     outputs = open_outputs(plan, destination.folder)
     parts = MergedParts(whole, first, plan, outputs, maker)
     result = Run(parts, destination, outputs, maker.progress_of_run(outputs, in_pieces=parts.in_pieces)).go()

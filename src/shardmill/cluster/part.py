@@ -8,12 +8,10 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from shardmill import arguments
 from shardmill.cluster.part_files import RowsOutput
@@ -55,6 +53,7 @@ def make_part(
     memory: int | str | None = None,
     workers: int | None = None,
     cache: str | None = None,
+    max_bad: str | None = None,
     progress: Progress | None = None,
     loaded: LoadedTokenizer | None = None,
 ) -> PartResult:
@@ -67,7 +66,7 @@ def make_part(
     place, began = whole.place, time.monotonic()
     manifest, made, peak = part_manifest(place, number), False, 0
     if manifest is None:
-        given = {"memory": memory, "workers": workers, "cache": cache}
+        given = {"memory": memory, "workers": workers, "cache": cache, "max_bad": max_bad}
         settings = {name: value for name, value in given.items() if value is not None}
         folder, manifest, peak = _make(
             whole, whole.parts[number], settings, progress or Progress(), loaded or LoadedTokenizer()
@@ -127,7 +126,8 @@ class PartText(EncodedText):
         assert self._writer is not None
         state = self._writer.state
         opened = {} if state.position == Position() else {"records": state.position.records, **state.here}
-        return {"part": {**self._about, "engine": state.engine, "fallbacks": state.totals["fallbacks"], "open": opened}}
+        return {"part": {**self._about, "engine": state.engine, "fallbacks": state.totals["fallbacks"], "open": opened,
+                         "odd": state.odd}}  # fmt: skip
 
     @contextmanager
     def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
@@ -139,7 +139,7 @@ class PartText(EncodedText):
         """Have the table of rows written with the first output, which gets only tokens otherwise."""
         output = self._outputs[0]
         if isinstance(output, RowsOutput) and batch.streams:
-            batch.after = partial(_write_rows, output, batch.streams[output.eot].rows, batch.piece)
+            batch.after = partial(_write_rows, output, batch.streams[output.eot].rows)
         return batch
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
@@ -149,8 +149,5 @@ class PartText(EncodedText):
         return batches
 
 
-def _write_rows(output: RowsOutput, rows: Rows, piece: bool, writer: Writer) -> None:
-    """Write rows. The split of a piece is that of the beginning of its document."""
-    if piece:
-        rows = replace(rows, val=np.full(len(rows), writer.state.split == "val"))
+def _write_rows(output: RowsOutput, rows: Rows, writer: Writer) -> None:
     output.append_rows(rows)

@@ -157,8 +157,7 @@ class RowSettings:
     """What a merge must know of the plan to turn rows into final files."""
 
     dtype: str
-    spans: bool
-    """The rows of one document may be in several splits."""
+    eot_id: int
     first: int
     """Tokens that val takes before train gets any."""
 
@@ -177,13 +176,12 @@ class StoredPart:
     def batches(self, position: dict[str, int], eots: tuple[str, ...], split: str | None = None) -> Iterator[Batch]:
         """Yield batches from a position of the merge in this part.
 
-        A document that is cut across batches is alone in them. Tokens are read when they are written. `split`: only the
-        tokens of that split.
+        Tokens are read when they are written. `split`: only the tokens of that split.
         """
         splits = SPLITS if split is None or self._settings.first else (split,)
         names = [(eot, split, _tokens_name(split, eot)) for eot in eots for split in splits]
-        at = {name: position.get(name, 0) for name in ("rows", "open", *(name for _, _, name in names))}
-        for rows, is_open in self._rows(at["rows"], at["open"]):
+        at = {name: position.get(name, 0) for name in ("rows", *(name for _, _, name in names))}
+        for rows in self._rows(at["rows"]):
             marked = {eot: replace(rows, length=rows.length + eot_places(rows, eot)) for eot in eots}
             streams = {eot: Stream(marked[eot], {}) for eot in eots}
             for eot, split, name in names:
@@ -192,10 +190,8 @@ class StoredPart:
                 if start < at[name]:
                     tokens = _PartTokens(self, name, self._dtype, self._dtype, start, at[name])
                     streams[eot].tokens[split] = cast("NDArray[Any]", tokens)
-            spans, was_open = self._settings.spans, at["open"]
-            at["rows"], at["open"] = at["rows"] + len(rows), is_open
-            after = partial(_note, dict(at))
-            yield Batch([], [], streams, spans=spans, begins=not was_open, ends=not is_open, after=after)
+            at["rows"] += len(rows)
+            yield Batch([], [], streams, after=partial(_note, dict(at)))
 
     def delete(self, split: str | None = None) -> None:
         """Delete the files with the tokens of a split, or all files. The manifest stays, so the part is not missing."""
@@ -215,8 +211,8 @@ class StoredPart:
         if rest or found.hexdigest() != self._rejects["sha256"]:
             raise self._damaged(REJECTS)
 
-    def _rows(self, row: int, is_open: int) -> Iterator[tuple[Rows, int]]:
-        """Yield the rows of each batch, and whether a document is open after them."""
+    def _rows(self, row: int) -> Iterator[Rows]:
+        """Yield the rows of each batch."""
         count = self._size(_ROWS) // ROW.itemsize
         for first in range(row, count, _ROWS_AT_ONCE):
             last = min(first + _ROWS_AT_ONCE, count)
@@ -228,12 +224,8 @@ class StoredPart:
             while begin < len(table):
                 full = _BYTES_AT_ONCE + (int(stops[begin - 1]) if begin else 0)
                 end = max(begin + 1, int(np.searchsorted(stops, full, side="right")))
-                closed = np.flatnonzero(table.closes[begin:end])
-                end = begin + int(closed[0 if is_open else -1]) + 1 if len(closed) else end
-                rows, begin = table[begin:end], end
-                filled = np.flatnonzero(rows.length)
-                is_open = int(not rows.closes[filled[-1]]) if len(filled) else is_open
-                yield rows, is_open
+                yield table[begin:end]
+                begin = end
 
     def blocks(self, name: str, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
         """Yield the bytes of a file from `start` to `end`, checked, block by block."""

@@ -16,7 +16,7 @@ from shardmill.cluster.layout import PieceOrder, piece_name
 from shardmill.cluster.part_files import StoredPart
 from shardmill.cluster.place import Place, part_manifest, place_of
 from shardmill.errors import BusyError, Interrupted, ShardmillError
-from shardmill.run import MANIFEST, Batch, Done, Journal, Progress, append_batch, manifest_json
+from shardmill.run import MANIFEST, Batch, Done, Journal, OpenDocument, Progress, append_batch, manifest_json, settled
 from shardmill.shards import Output, open_output
 from shardmill.storage import Written, write_whole
 
@@ -81,7 +81,7 @@ def _write(
             if stopped.is_set():
                 raise Interrupted
             first = max(0, order.settings.first - val)
-            for share in append_batch(output, batch, batch.streams[output.eot], first=first):
+            for share in append_batch(output, batch.streams[output.eot], first=first):
                 val += len(share.tokens) if share.split == "val" else 0
                 copied += share.tokens.nbytes
             if output.full >= _FULL:
@@ -102,11 +102,18 @@ def _synced(output: Output) -> list[Written]:
 def _batches(place: Place, order: PieceOrder, output: Output) -> Iterator[Batch]:
     """Yield the rows of the parts, from the position that was noted for the piece."""
     piece, start = order.piece, dict(order.piece.merge_position)
-    for number in range(piece.parts[0], piece.parts[1] + 1):
-        manifest = part_manifest(place, number)
-        assert manifest is not None
-        part = StoredPart(place, number, manifest, order.settings)
-        for batch in part.batches(start, (output.eot,), piece.split):
-            yield batch
-            start["open"] = int(not batch.ends)
-        start = {"open": start.get("open", 0)}
+
+    def stored() -> Iterator[Batch]:
+        nonlocal start
+        for number in range(piece.parts[0], piece.parts[1] + 1):
+            manifest = part_manifest(place, number)
+            assert manifest is not None
+            part = StoredPart(place, number, manifest, order.settings)
+            yield from part.batches(start, (output.eot,), piece.split)
+            start = {}
+
+    for batch in settled(stored(), OpenDocument(piece.open), order.settings.eot_id):
+        if batch.ended and not order.settings.first:  # at a seam tokens of both splits are made, and not read
+            for stream in batch.streams.values():
+                stream.tokens.pop("train" if piece.split == "val" else "val", None)
+        yield batch

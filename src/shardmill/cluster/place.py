@@ -1,7 +1,7 @@
 """Where the parts of a run are kept until they are merged: in a hidden folder of the dataset, or below its URL.
 
 OUT/.parts/plan.json             what is to be done, and where each part begins
-OUT/.parts/sources.jsonl         every source, a line each
+OUT/.parts/sources-HASH.jsonl    every source, a line each; named by its content, so that no plan finds another's list
 OUT/.parts/pieces/00003.json     which of the final files are written together, and from where (layout.py)
 OUT/.parts/00007/manifest.json   of a part that is whole; it comes into being in one step, if there is none yet
 OUT/.parts/00007/…               what it holds; in a store below a name of whoever made it
@@ -27,7 +27,7 @@ import numpy as np
 
 from shardmill.errors import DamageError, OutputError
 from shardmill.run import MANIFEST, manifest_json, parse_manifest, staging_folder
-from shardmill.storage import ObjectStore, is_url, sync_folder, write_whole, writing_to
+from shardmill.storage import ObjectStore, create_whole, is_url, sync_folder, write_whole, writing_to
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,8 +50,19 @@ class Place(ABC):
         """Return the content of a small file, or None if it is not there."""
 
     @abstractmethod
-    def create(self, name: str, content: Path | bytes) -> None:
-        """Store bytes, or a copy of a file, unless there is a file of this name already."""
+    def create(self, name: str, content: bytes) -> bool:
+        """Store a small file, unless one of this name exists; return whether it was stored.
+
+        Of several machines that do this at once, one succeeds.
+        """
+
+    @abstractmethod
+    def replace(self, name: str, content: bytes) -> None:
+        """Store a small file in place of another."""
+
+    @abstractmethod
+    def store(self, name: str, content: Path) -> None:
+        """Store a copy of a file whose name says what it contains, unless it is there already."""
 
     @abstractmethod
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
@@ -82,7 +93,11 @@ class Place(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Delete everything that belongs to parts and pieces."""
+        """Delete everything: the plan, parts and pieces."""
+
+    @abstractmethod
+    def remove_leftovers(self) -> None:
+        """Delete parts and pieces. Without a plan, they are what a killed `clear` has left of another one."""
 
     def manifest(self, name: str) -> dict[str, Any] | None:
         """Return the manifest of what was published, or None. Raise DamageError if it cannot be read."""
@@ -133,12 +148,23 @@ class FolderPlace(Place):
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def create(self, name: str, content: Path | bytes) -> None:
+    def create(self, name: str, content: bytes) -> bool:
+        return create_whole(self._path(name), content)
+
+    def replace(self, name: str, content: bytes) -> None:
+        write_whole(self._path(name), content)
+
+    def store(self, name: str, content: Path) -> None:
+        path = self._path(name)
+        if not path.exists():
+            create_whole(path, _blocks(content))
+
+    def _path(self, name: str) -> Path:
+        """Return the path of a file that will be written."""
         path = self._folder / name
         with writing_to(path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            write_whole(path, _blocks(content))
+        return path
 
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
         data = np.empty(end - start, np.uint8)
@@ -194,6 +220,14 @@ class FolderPlace(Place):
         self.delete([PLAN])
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def remove_leftovers(self) -> None:
+        try:
+            folders = [entry.path for entry in os.scandir(self._folder) if entry.is_dir()]
+        except FileNotFoundError:
+            return
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
 
 class StorePlace(Place):
     """Parts in an object store. They are made on the machine's own disk, uploaded, and read by ranges."""
@@ -209,10 +243,15 @@ class StorePlace(Place):
         found = self._store.read(f"{FOLDER}/{name}")
         return None if found is None else found[0]
 
-    def create(self, name: str, content: Path | bytes) -> None:
+    def create(self, name: str, content: bytes) -> bool:
+        return self._store.compare_and_swap(f"{FOLDER}/{name}", content, None) is not None
+
+    def replace(self, name: str, content: bytes) -> None:
+        self._store.put(f"{FOLDER}/{name}", content)
+
+    def store(self, name: str, content: Path) -> None:
         if self._store.version(f"{FOLDER}/{name}") is None:
-            size = len(content) if isinstance(content, bytes) else content.stat().st_size
-            self._store.upload(f"{FOLDER}/{name}", partial(_blocks, content), size)
+            self._store.upload(f"{FOLDER}/{name}", partial(_blocks, content), content.stat().st_size)
 
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
         return np.frombuffer(bytearray(self._store.section(f"{FOLDER}/{name}", start, end)), np.uint8)
@@ -263,6 +302,11 @@ class StorePlace(Place):
         self._store.delete(names[:1])
         self._store.delete(names[1:])
 
+    def remove_leftovers(self) -> None:
+        shutil.rmtree(self._own, ignore_errors=True)
+        # A plan and its list are directly in the folder, all else is in folders of its own.
+        self._store.delete([name for name, _ in self._store.list_tree(FOLDER) if name.count("/") > 1])
+
 
 def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all files that a manifest lists."""
@@ -283,10 +327,7 @@ def _not_as_made(name: str, file: dict[str, Any], out: str) -> OutputError:
     )
 
 
-def _blocks(content: Path | bytes) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        yield content
-        return
+def _blocks(content: Path) -> Iterator[bytes]:
     with open(content, "rb") as file:
         while block := file.read(_BLOCK):
             yield block

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,20 +17,19 @@ from typing import Any, NamedTuple
 from shardmill import __version__, arguments
 from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
-from shardmill.documents import Bounds, check_tails
+from shardmill.documents import Bounds, Reading, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
-from shardmill.run import Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
+from shardmill.run import Destination, Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
 from shardmill.shards import SPLITS, Output, format_named
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import Source, Sources, compression_of, format_of, writing_temporary_files
+from shardmill.storage import Skipped, Source, Sources, compression_of, format_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
 
 PART_BYTES = 4 << 30
 """Default size of a part, in bytes of its sources; `docs/scale.md` says why."""
 _MOST_PARTS, _MOST_FILES = 100_000, 1_000_000  # of a plan, and of a split of a part
-_SOURCES = "sources.jsonl"
 _NAMED = 3  # sources that a message names at most
 
 
@@ -59,13 +59,17 @@ class PartPlan:
     """That of the whole plan, as it will stand in the manifest."""
     sources: int
     bytes: int
+    listed: str
+    """The file that lists the sources. Its name holds the hash of its content."""
     lines: int
-    """Size of the list of sources in bytes."""
+    """Size of that file in bytes."""
     parts: list[PartBounds]
     undivided: list[str]
     """Some sources that are larger than a part and cannot be divided."""
     name: str = ""
     """Prefix of shard names."""
+    skipped: dict[str, Any] = field(default_factory=dict)
+    """What was found beside the sources and is not read."""
     keep: int = 0
     """With `--keep-parts`, the number of parts that was asked for; otherwise 0."""
 
@@ -82,11 +86,15 @@ class PartPlan:
         """
         bounds = part or PartBounds(-1, 0, 0, self.sources, 0, self.bytes, 0)
         wanted = bounds.last + (bounds.end > 0) - bounds.first
-        sources = Sources(_read_sources(self.place, bounds.line, self.lines, wanted))
+        try:
+            sources = Sources(_read_sources(self.place, self.listed, bounds.line, self.lines, wanted))
+        except (FileNotFoundError, ValueError, TypeError):
+            sources = Sources()
         if len(sources) != wanted:
-            raise OutputError("the list of sources is damaged", place=f"{self.out}: {_SOURCES}")
+            raise OutputError("the list of sources is missing or damaged", place=f"{self.out}: {self.listed}")
+        sources.skipped = Skipped.of(self.skipped)
         options = Options.of({**self.options, **settings})
-        plan = Plan(sources, tokenizer or _tokenizer(options), options)
+        plan = Plan(sources, tokenizer or _tokenizer(options), options, source_count=self.sources)
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
     def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
@@ -109,8 +117,9 @@ def plan_parts(
 ) -> PartPlan:
     """Divide a run into parts, and store the plan; the keywords are the options of `prepare`.
 
-    `keep_parts`: the shards of the parts will be those of the dataset. The same call again changes nothing;
-    MismatchError when the folder has another plan, or a dataset of one.
+    `keep_parts`: the shards of the parts will be those of the dataset. The same call again changes nothing, except for
+    options that cannot change the bytes, such as `max_bad`. MismatchError when the folder has another plan, or a
+    dataset of one, unless `overwrite` is among the options.
     """
     out = arguments.path("out", out)
     plan, given = _find_plan(sources, out, options)
@@ -119,32 +128,48 @@ def plan_parts(
     if keep:
         _check_kept(plan)
     place, destination, facts = place_of(out), open_destination(out), facts_of(plan, keep)
-    destination.finished(facts)
-    whole_texts = keep_parts and plan.options.separator is None
+    if given.get("overwrite"):
+        _remove_all(place, destination, facts, plan)
+    _finished(destination, facts)
+    divisible = partial(_can_be_entered, plan, keep_parts)
     kept = {name: value for name, value in given.items() if name not in ("memory", "workers", "overwrite", "recipe")}
     with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
-        listed = Path(folder) / _SOURCES
-        starts = _write_sources(found, listed)
+        listed = Path(folder) / "sources"
+        starts, digest = _write_sources(found, listed)
         made = PartPlan(
-            place.out, kept, fingerprint(facts), len(found), total, starts[-1],
-            list(_divided(found, count, starts, whole_texts)), _undivided(found, total // count, whole_texts),
-            plan.name, keep,
+            place.out, kept, fingerprint(facts), len(found), total, f"sources-{digest[:16]}.jsonl", starts[-1],
+            list(_divided(found, count, starts, divisible)), _undivided(found, total // count, divisible),
+            plan.name, plan.sources.skipped.data(), keep,
         )  # fmt: skip
-        before = _read(place)
-        if before is not None:
-            _compare(before, made)
-            return before
-        place.create(_SOURCES, listed)
-        if keep:  # otherwise the merge checks
-            destination.check_conflicts(open_outputs(plan, destination.folder))
-        written = Path(folder) / PLAN
         data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
-        written.write_text(json.dumps(data))
-        place.create(PLAN, written)
-    return _read(place) or made
+        stored = json.dumps(data).encode()
+        if (before := _read(place)) is None:
+            place.remove_leftovers()
+            place.store(made.listed, listed)
+            if keep:  # otherwise the merge does both
+                if destination.removal_pending():
+                    with destination.locked(overwrite=False):
+                        destination.finish_removal(facts)
+                destination.check_conflicts(open_outputs(plan, destination.folder))
+            place.create(PLAN, stored)  # unless another planner was faster
+            before = read_part_plan(place.out)
+    _compare(before, made)
+    if before.options != json.loads(stored)["options"]:
+        place.replace(PLAN, stored)
+        before = read_part_plan(place.out)
+    return before
 
 
-def _divided(sources: Sources, count: int, starts: array[int], whole_texts: bool) -> Iterator[PartBounds]:
+def _remove_all(place: Place, destination: Destination, facts: Facts, plan: Plan) -> None:
+    """Remove an earlier plan with its parts, and an earlier dataset."""
+    place.clear()
+    with destination.locked(overwrite=True):
+        destination.remove_dataset(facts, open_outputs(plan, destination.folder))
+
+
+def _divided(
+    sources: Sources, count: int, starts: array[int], divisible: Callable[[Source], bool]
+) -> Iterator[PartBounds]:
     """Yield parts of about equal size. A border lies inside a source only if that can be divided."""
     sizes = sources.sizes
     ends = array("q", accumulate(sizes))
@@ -156,7 +181,7 @@ def _divided(sources: Sources, count: int, starts: array[int], whole_texts: bool
         while index < len(ends) and ends[index] <= at:
             index += 1
         inside = at - (ends[index] - sizes[index]) if index < len(ends) else 0
-        if inside and not _can_be_entered(sources[index], whole_texts):
+        if inside and not divisible(sources[index]):
             index, inside = (index, 0) if 2 * inside < sizes[index] else (index + 1, 0)
         if borders[-1] < (index, inside) < (len(sources), 0):
             borders.append((index, inside))
@@ -167,17 +192,18 @@ def _divided(sources: Sources, count: int, starts: array[int], whole_texts: bool
         yield PartBounds(number, first, byte, last, end, size, starts[first])
 
 
-def _undivided(sources: Sources, size: int, whole_texts: bool) -> list[str]:
+def _undivided(sources: Sources, size: int, divisible: Callable[[Source], bool]) -> list[str]:
     """Return the names of some sources larger than `size` that cannot be divided."""
     large = (sources[index] for index, bytes in enumerate(sources.sizes) if bytes > size)
-    return [source.name for source in islice((one for one in large if not _can_be_entered(one, whole_texts)), _NAMED)]
+    return [source.name for source in islice((one for one in large if not divisible(one)), _NAMED)]
 
 
-def _can_be_entered(source: Source, whole_texts: bool) -> bool:
-    """Whether a part may begin inside a source. `whole_texts`: not inside a text file, which is one document."""
+def _can_be_entered(plan: Plan, keep_parts: bool, source: Source) -> bool:
+    """Whether a part may begin inside a source: not inside a document, and with `keep_parts` not inside a stream."""
     format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    sectioned = INPUT_FORMATS[format].sectioned and not (whole_texts and format == "text")
-    return sectioned and not compression_of(source.path)
+    reading = Reading(separator=plan.options.separator_bytes, only_source=plan.only_source).for_source(source)
+    whole = format == "text" and reading.separator is None and (keep_parts or not reading.stream)
+    return INPUT_FORMATS[format].sectioned and not whole and not compression_of(source.path)
 
 
 def finished_parts(
@@ -185,7 +211,15 @@ def finished_parts(
 ) -> dict[str, Any] | None:
     """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
     plan, _ = _find_plan(sources, out, options)
-    return open_destination(out).finished(facts_of(plan, _count(plan, parts) if keep_parts else 0))
+    return _finished(open_destination(out), facts_of(plan, _count(plan, parts) if keep_parts else 0))
+
+
+def _finished(destination: Destination, facts: Facts) -> dict[str, Any] | None:
+    """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
+    if not destination.has_manifest():
+        return None
+    with destination.locked(overwrite=False):  # which fetches the plan of a dataset in a store, to say what differs
+        return destination.finished(facts)
 
 
 def facts_of(plan: Plan, keep: int) -> Facts:
@@ -198,7 +232,10 @@ def _find_plan(sources: Any, out: str, options: Mapping[str, Any]) -> tuple[Plan
     """Return the plan as for one machine, and the options as given."""
     specs, given = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(given)
-    found = find_sources(specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files)
+    found = find_sources(
+        specs, chosen.input_format, {}, chosen.cache, out=out, owned=dataset_files,
+        include=chosen.include, exclude=chosen.exclude, text_field=chosen.text_field,
+    )  # fmt: skip
     if Val.parse(chosen.val).tail:
         check_tails(found)
     return Plan(found, _tokenizer(chosen), chosen), given
@@ -272,13 +309,13 @@ def _compare(before: PartPlan, now: PartPlan) -> None:
         raise MismatchError(
             f"there is a plan here already, with {what}",
             place=before.out,
-            hint="use another folder, or remove `.parts` there to begin again",
+            hint="use another folder, or start anew with `--overwrite`",
         )
 
 
-def _write_sources(sources: Sources, path: Path) -> array[int]:
-    """Write the list of sources. Return the offset of each, and of the end."""
-    starts, at = array("q"), 0
+def _write_sources(sources: Sources, path: Path) -> tuple[array[int], str]:
+    """Write the list of sources. Return the offset of each and of the end, and the SHA-256 of the file."""
+    starts, at, digest = array("q"), 0, hashlib.sha256()
     with open(path, "wb") as file:
         for source in sources:
             if not source.remote:
@@ -290,16 +327,18 @@ def _write_sources(sources: Sources, path: Path) -> array[int]:
                     hint="give them credentials in their environment",
                 )
             starts.append(at)
-            at += file.write(json.dumps(source).encode() + b"\n")
+            line = json.dumps(source).encode() + b"\n"
+            digest.update(line)
+            at += file.write(line)
     starts.append(at)
-    return starts
+    return starts, digest.hexdigest()
 
 
-def _read_sources(place: Place, start: int, end: int, count: int) -> Iterator[Source]:
+def _read_sources(place: Place, name: str, start: int, end: int, count: int) -> Iterator[Source]:
     """Yield `count` sources from an offset in the list."""
     held = b""
     while count > 0 and (start < end or held):
-        block = place.section(_SOURCES, start, min(end, start + (1 << 20))).tobytes() if start < end else b""
+        block = place.section(name, start, min(end, start + (1 << 20))).tobytes() if start < end else b""
         start += len(block)
         *lines, held = (held + block).split(b"\n")
         for line in lines[:count]:

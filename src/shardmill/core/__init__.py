@@ -1,17 +1,17 @@
 """The compiled core, bound with ctypes, which releases the GIL during every call.
 
-It may be missing: check `available()` first. `SHARDMILL_CORE=0` in the environment turns it off. core.h is its
-interface, and docs/core.md explains how it works.
+core.h is its interface, and docs/core.md explains how it works.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from pathlib import Path
 
-ABI = 4
+from shardmill.errors import ShardmillError
+
+ABI = 7
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -33,10 +33,12 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _INT64, _POINTER, _POINTER],
         ],
     ),
+    "sm_numbers_before": (_INT64, [_POINTER, _INT64, _INT64]),
     "sm_not_normal": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _POINTER]),
     "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
     "sm_count": (_INT64, [_POINTER, _INT64, _UINT8, _INT32]),
     "sm_find": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _POINTER, _INT64, _INT32]),
+    "sm_odd": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _POINTER, _INT64, _POINTER, _INT32]),
     "sm_content_hash": (_INT32, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _UINT64, _POINTER]),
     "sm_json_lines": (
         _INT64,
@@ -45,42 +47,45 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _POINTER, _POINTER, _INT64, _INT32],
         ],
     ),
-    "sm_texts": (_INT64, [_POINTER, _INT64, _INT64, _INT64, _POINTER, _POINTER]),
     "sm_gather": (_INT64, [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT64]),
-    "sm_snappy": (_INT64, [_POINTER, _INT64, _POINTER, _INT64]),
 }
 """Result and arguments of each function, as in core.h."""
 
 
-@functools.cache
-def why_not() -> str:
-    """Return why the core cannot be used, in a few words; empty if it can."""
-    if os.environ.get("SHARDMILL_CORE") == "0":
-        return "turned off by SHARDMILL_CORE=0"
-    if not _LIBRARY.exists():
-        return "not built: there was no C compiler at installation"
-    try:
-        library = ctypes.CDLL(str(_LIBRARY))
-    except OSError as error:
-        return f"it cannot be loaded: {error}"
-    if library.sm_abi() != ABI:
-        return "it was built from other sources: install again"
-    return ""
+_ERRORS = {
+    -1: "an argument is out of range",
+    -2: "a buffer is too small",
+    -3: "the vocabulary lacks a byte, or has too many tokens or too long ones",
+    -4: "a stretch of text that must be encoded as one is too long",
+}
 
 
-def available() -> bool:
-    """Return whether the core can be used here."""
-    return not why_not()
+class CoreError(ShardmillError):
+    """The core refused a call, or is not there."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Return the library with its functions declared; call only if `available()`."""
-    loaded = ctypes.CDLL(str(_LIBRARY))
+    """Return the library with its functions declared. CoreError if it cannot be loaded."""
+    hint = "install shardmill again; in a source tree: make core"
+    try:
+        loaded = ctypes.CDLL(str(_LIBRARY))
+    except OSError as error:
+        why = f"cannot be loaded: {error}" if _LIBRARY.exists() else "is missing"
+        raise CoreError(f"the compiled core {why}", place=str(_LIBRARY), hint=hint) from None
+    if loaded.sm_abi() != ABI:
+        raise CoreError("the compiled core was built from other sources", place=str(_LIBRARY), hint=hint)
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
     return loaded
+
+
+def checked(result: int) -> int:
+    """Return the result of a call. CoreError if it is an error."""
+    if result < 0:
+        raise CoreError(_ERRORS.get(result, f"error {result} of the core"))
+    return result
 
 
 # After the binding, since all of these use it.
@@ -88,16 +93,17 @@ from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, 
 from shardmill.core.reading import (  # noqa: E402
     BLANK,
     LEFT,
+    ODD_KINDS,
     TAKEN,
     JsonLines,
     content_hash,
     find,
-    find_texts,
     gather,
     is_utf8,
     json_lines,
     not_normal,
-    snappy,
+    numbers_before,
+    odd_counts,
 )
 
 __all__ = [
@@ -105,23 +111,24 @@ __all__ = [
     "BLANK",
     "CACHE",
     "LEFT",
+    "ODD_KINDS",
     "SCHEMES",
     "TAKEN",
+    "CoreError",
     "Encoder",
     "JsonLines",
     "Model",
-    "available",
+    "checked",
     "content_hash",
     "find",
-    "find_texts",
     "gather",
     "is_utf8",
     "json_lines",
     "library",
     "merge_rows",
     "not_normal",
+    "numbers_before",
+    "odd_counts",
     "parse_ranks",
     "room",
-    "snappy",
-    "why_not",
 ]

@@ -9,14 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+#if defined(_WIN32)
+#define SM_API __declspec(dllexport)
+#elif defined(__GNUC__)
 #define SM_API __attribute__((visibility("default")))
 #else
 #define SM_API
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 4
+#define SM_ABI 7
 SM_API int32_t sm_abi(void);
 
 enum {
@@ -44,6 +46,7 @@ enum {
     SM_QWEN35,
     SM_O200K,
     SM_TEKKEN,
+    SM_DEEPSEEK,
     SM_SCHEMES
 };
 
@@ -59,7 +62,7 @@ SM_API int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_
 
 /* The tokens of a rank file, as sm_model_build takes them: each line has the bytes in base64, a space, and a rank that is
  * larger than the one before. `text` has room for n bytes, `offsets` for most + 1. Returns how many ids there are, or
- * SM_ERROR_VOCABULARY for a file that is in any way different. */
+ * SM_ERROR_VOCABULARY for any other file. */
 SM_API int64_t sm_ranks(const uint8_t *file, int64_t n, uint8_t *text, int64_t *offsets, int64_t most);
 
 /* An encoder of at most `bytes`, with as large a power of two of slots as that allows; sm_encoder_least() is the least.
@@ -77,9 +80,12 @@ SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_
                          int64_t rows, int64_t gap, int64_t eot, int32_t before, void *ids, int64_t capacity,
                          int64_t *counts, int64_t *done);
 
-/* odd[i]: 0 if row i (as above) is certainly in Unicode's normal form C, of the release that normal_tables.h was made from;
+/* How many numbers (\p{N}) stand right before the one at data[at]; 0 if none stands there. */
+SM_API int64_t sm_numbers_before(const uint8_t *data, int64_t n, int64_t at);
+
+/* flags[i]: 0 if row i (as above) is certainly in Unicode's normal form C, of the release that normal_tables.h was made from;
  * 1 if it may not be. Returns how many of them are 1. */
-SM_API int64_t sm_not_normal(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, uint8_t *odd);
+SM_API int64_t sm_not_normal(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, uint8_t *flags);
 
 /* ---- Reading: json.c, utf8.c, scan.c --------------------------------------------------------------------
  *
@@ -97,9 +103,18 @@ SM_API int64_t sm_count(const uint8_t *data, int64_t n, uint8_t byte, int32_t si
 SM_API int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_t width, int64_t *places,
                        int64_t most, int32_t simd);
 
-/* A hash of each row data[offsets[i] .. offsets[i + 1] - gap), of its first 64 KiB, as run/splits.py defines it. */
+/* A hash of each row data[offsets[i] .. offsets[i + 1] - gap), of its first 64 KiB: run/splits.py. */
 SM_API int32_t sm_content_hash(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap,
                                uint64_t seed, uint64_t *hashes);
+
+/* What text seldom holds: control characters (all but tab, line ends, form feed, escape and the separators of ASCII), the
+ * special tokens of well-known tokenizers as text, and the record separator of ASCII. A row that ends inside such a
+ * token, at a place where text may be cut, counts as one that holds it, and the next row does not.
+ * Rows are as in sm_encode. counts[SM_ODD_KINDS * g + kind]: in the rows before ends[g] that are in no group before g.
+ * Returns how many were found, or SM_ERROR_ARGUMENT. */
+enum { SM_CONTROL, SM_ENDOFTEXT, SM_END_OF_TEXT, SM_IM_END, SM_END_OF_SENTENCE, SM_RECORD_SEPARATOR, SM_ODD_KINDS };
+SM_API int64_t sm_odd(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap,
+                      const int64_t *ends, int64_t groups, int64_t *counts, int32_t simd);
 
 enum { SM_LINE_TAKEN, SM_LINE_BLANK, SM_LINE_LEFT };
 
@@ -109,7 +124,7 @@ enum { SM_LINE_TAKEN, SM_LINE_BLANK, SM_LINE_LEFT };
  * value of the name before it. For each line: starts[i], where it begins; verdicts[i]; and its text,
  * text[offsets[i] .. offsets[i + 1]), which is empty unless the line was taken. A line is taken if it is an object that
  * Python's json accepts and its field is a string without half a surrogate pair; the text is then what Python gives.
- * Whatever is in any way odd is left, good or bad. So is a last line that lacks its newline.
+ * Any unusual line, valid or not, is left. So is a last line that lacks its newline.
  *
  * `room` is the size of text, n at the least; `most` that of verdicts, while starts and offsets have one more.
  * Returns the number of lines. */
@@ -117,19 +132,12 @@ SM_API int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *name
                              int64_t depth, uint8_t *text, int64_t room, int64_t *starts, int64_t *offsets,
                              uint8_t *verdicts, int64_t most, int32_t simd);
 
-/* ---- Pages of parquet columns: pages.c ------------------------------------------------------------------ */
-
-/* Texts that stand one after another from data[at] on, each behind its length in four bytes. Returns where the last of
- * the rows ends, or SM_ERROR_ARGUMENT if one leads outside. */
-SM_API int64_t sm_texts(const uint8_t *data, int64_t n, int64_t at, int64_t rows, int64_t *starts, int64_t *lengths);
+/* ---- Texts put together: pages.c -------------------------------------------------------------------------- */
 
 /* Puts texts together from out[at] on: row i is the first prefixes[i] bytes of the row before it, then
  * data[starts[i] .. starts[i] + lengths[i]). prefixes: NULL for none; the row before the first is out[0 .. at).
  * Returns where the last ends, or SM_ERROR_SPACE if `room` is too small. */
 SM_API int64_t sm_gather(const uint8_t *data, int64_t n, const int64_t *starts, const int64_t *lengths,
                          const int64_t *prefixes, int64_t rows, uint8_t *out, int64_t at, int64_t room);
-
-/* Decompresses what Snappy has made of `size` bytes. Returns size, or SM_ERROR_ARGUMENT if it is damaged. */
-SM_API int64_t sm_snappy(const uint8_t *stored, int64_t n, uint8_t *out, int64_t size);
 
 #endif

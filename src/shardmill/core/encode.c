@@ -270,7 +270,7 @@ static int any_high(const u8 *p, u32 n) {
 /* Encodes a piece without the cache. */
 static u8 *put_new(sm_encoder *e, const u8 *p, u32 n, const u8 *limit, u8 *out, int wide) {
     const sm_model *m = e->model;
-    if (n <= m->longest && (m->odd_lengths[n / 64] >> n % 64 & 1)) {
+    if (n <= m->longest && (m->whole_lengths[n / 64] >> n % 64 & 1)) {
         u32 id = sm_token(m, p, n);
         if (id != NONE) return put(out, wide, id);
     }

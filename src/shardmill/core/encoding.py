@@ -1,4 +1,4 @@
-"""Rows of text to ids with the compiled core. Call only if `shardmill.core.available()`."""
+"""Rows of text to ids with the compiled core."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from shardmill.core import library
+from shardmill.core import CoreError, checked, library
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -20,22 +20,6 @@ CACHE = (18 << 20) + (1 << 19)
 """Default size of an encoder: 2^19 slots, an eighth of that for long pieces, and its working space."""
 _HUGE = 2 << 20
 _MOST = 1 << 20  # ids; the core takes fewer
-_ERRORS = {
-    -1: "an argument is out of range",
-    -2: "a buffer is too small",
-    -3: "the vocabulary lacks a byte, or has too many tokens or too long ones",
-    -4: "a stretch of text that must be encoded as one is too long",
-}
-
-
-class CoreError(RuntimeError):
-    """The core refused a call."""
-
-
-def _checked(result: int) -> int:
-    if result < 0:
-        raise CoreError(_ERRORS.get(result, f"error {result}"))
-    return result
 
 
 def _memory(size: int) -> NDArray[np.uint8]:
@@ -52,7 +36,7 @@ def _memory(size: int) -> NDArray[np.uint8]:
     return whole[begin : begin + size]
 
 
-SCHEMES = ("gpt2", "cl100k", "llama3", "qwen2", "qwen3.5", "o200k", "tekken")
+SCHEMES = ("gpt2", "cl100k", "llama3", "qwen2", "qwen3.5", "o200k", "tekken", "deepseek-v3")
 """Split patterns, in the order of core.h."""
 
 
@@ -74,7 +58,7 @@ def parse_ranks(file: bytes) -> Tokens:
     """Return the tokens of a rank file. CoreError unless ranks are in order and no line is blank."""
     source = np.frombuffer(file or b"\0", np.uint8)
     text, offsets = np.empty(len(source), np.uint8), np.empty(_MOST + 1, np.int64)
-    count = _checked(library().sm_ranks(source.ctypes.data, len(file), text.ctypes.data, offsets.ctypes.data, _MOST))
+    count = checked(library().sm_ranks(source.ctypes.data, len(file), text.ctypes.data, offsets.ctypes.data, _MOST))
     return Tokens(text[: offsets[count]], offsets[: count + 1])
 
 
@@ -101,11 +85,11 @@ class Model:
         vocabulary = (text.ctypes.data, offsets.ctypes.data, len(offsets) - 1)
         scratch_size = ctypes.c_int64()
         core = library()
-        size = _checked(core.sm_model_bytes(*vocabulary, merge_count, ctypes.addressof(scratch_size)))
+        size = checked(core.sm_model_bytes(*vocabulary, merge_count, ctypes.addressof(scratch_size)))
         self._memory, scratch = _memory(size), _memory(scratch_size.value)
         self.address = self._memory.ctypes.data
         table = None if merges is None else merges.ctypes.data
-        self.bytes = _checked(
+        self.bytes = checked(
             core.sm_model_build(
                 *(self.address, size, scratch.ctypes.data, scratch.size),
                 *(*vocabulary, table, merge_count, SCHEMES.index(scheme), whole_first),
@@ -137,7 +121,7 @@ class Encoder:
         self._memory = _memory(max(cache_bytes, core.sm_encoder_least()))
         self._address = self._memory.ctypes.data
         wide = self.dtype.itemsize == 4
-        self.bytes = _checked(core.sm_encoder_build(self._address, self._memory.size, model.address, wide, simd))
+        self.bytes = checked(core.sm_encoder_build(self._address, self._memory.size, model.address, wide, simd))
         """Memory that it takes."""
         self._encode = core.sm_encode
 
@@ -159,10 +143,10 @@ class Encoder:
         if out is None:
             out = np.empty(room(offsets), self.dtype)
         if out.dtype != self.dtype or not out.flags.c_contiguous:
-            raise CoreError(_ERRORS[-1])
+            raise CoreError("`out` has another type, or its ids are not next to each other")
         counts, done = np.empty(rows, np.int64), ctypes.c_int64()
         data, offsets = np.ascontiguousarray(data, np.uint8), np.ascontiguousarray(offsets, np.int64)
-        written = _checked(
+        written = checked(
             self._encode(
                 *(self._address, data.ctypes.data, data.size, offsets.ctypes.data, rows, gap),
                 *(-1 if eot is None else eot, where == "before"),
@@ -170,7 +154,7 @@ class Encoder:
             )
         )
         if done.value < rows:
-            raise CoreError(_ERRORS[-2])
+            raise CoreError("the buffer for ids is too small")
         return out[:written], counts
 
 

@@ -133,9 +133,9 @@ static const uint8_t *copy_plain_scalar(const uint8_t *p, const uint8_t *end, ui
 }
 
 #define TARGET
-#define WAY(name) name##_scalar
+#define WITH(name) name##_scalar
 #include "json_lines.h"
-#undef WAY
+#undef WITH
 #undef TARGET
 
 #if defined(HAVE_AVX2)
@@ -178,9 +178,9 @@ TARGET_AVX2 static const uint8_t *copy_plain_avx2(const uint8_t *p, const uint8_
 }
 
 #define TARGET TARGET_AVX2
-#define WAY(name) name##_avx2
+#define WITH(name) name##_avx2
 #include "json_lines.h"
-#undef WAY
+#undef WITH
 #undef TARGET
 #endif
 
@@ -223,9 +223,9 @@ static const uint8_t *copy_plain_neon(const uint8_t *p, const uint8_t *end, uint
 }
 
 #define TARGET
-#define WAY(name) name##_neon
+#define WITH(name) name##_neon
 #include "json_lines.h"
-#undef WAY
+#undef WITH
 #undef TARGET
 #endif
 

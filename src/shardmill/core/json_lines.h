@@ -1,14 +1,14 @@
-/* The parser of JSON Lines. json.c includes this once for each way of looking for the end of plain text: WAY(name) gives
-   a function the name of that way, and TARGET is what the compiler has to know of it.
+/* The parser of JSON Lines. json.c includes this once for each kind of vector instructions: WITH(name) adds the kind to
+   the name of a function, and TARGET is what the compiler has to know of it.
 
    Nothing here looks for the end of the block: every line ends with a newline, no token holds one, and each step stops
    at a byte that is not the one it wants. So no byte behind the newline is read before the line is done. Only
-   skip_plain and copy_plain, which look at many bytes at once, are told where the block ends. */
+   skip_plain and copy_plain, which look at many bytes at once, take the end of the block as an argument. */
 
 /* p stands behind the opening quote. Returns the place behind the closing one, or null. */
-TARGET static const uint8_t *WAY(skip_string)(const uint8_t *p, const Block *block, Seen *seen) {
+TARGET static const uint8_t *WITH(skip_string)(const uint8_t *p, const Block *block, Seen *seen) {
     for (;;) {
-        p = WAY(skip_plain)(p, block->end, seen);
+        p = WITH(skip_plain)(p, block->end, seen);
         if (*p == '"') return p + 1;
         if (*p != '\\') return NULL;
         seen->escape = 1;
@@ -23,10 +23,10 @@ TARGET static const uint8_t *WAY(skip_string)(const uint8_t *p, const Block *blo
 }
 
 /* The same; what the string says is written to *out, which moves behind it. */
-TARGET static const uint8_t *WAY(copy_string)(const uint8_t *p, const Block *block, uint8_t **out, Seen *seen) {
+TARGET static const uint8_t *WITH(copy_string)(const uint8_t *p, const Block *block, uint8_t **out, Seen *seen) {
     uint8_t *o = *out;
     for (;;) {
-        p = WAY(copy_plain)(p, block->end, &o, seen);
+        p = WITH(copy_plain)(p, block->end, &o, seen);
         if (*p == '"') break;
         if (*p != '\\') return NULL;
         if (p[1] == 'u') {
@@ -41,7 +41,7 @@ TARGET static const uint8_t *WAY(copy_string)(const uint8_t *p, const Block *blo
 }
 
 /* Behind any value, or null. */
-TARGET static const uint8_t *WAY(skip_value)(const uint8_t *p, const Block *block, Seen *seen) {
+TARGET static const uint8_t *WITH(skip_value)(const uint8_t *p, const Block *block, Seen *seen) {
     uint64_t objects = 0; /* a bit for each open bracket, the innermost lowest: it is an object's */
     int depth = 0;
     for (;;) {
@@ -59,7 +59,7 @@ TARGET static const uint8_t *WAY(skip_value)(const uint8_t *p, const Block *bloc
                 if (!key) continue;
             }
         } else {
-            p = *p == '"' ? WAY(skip_string)(p + 1, block, seen) : skip_scalar(p);
+            p = *p == '"' ? WITH(skip_string)(p + 1, block, seen) : skip_scalar(p);
             if (!p) return NULL;
         }
         while (!key) { /* behind a value */
@@ -76,7 +76,7 @@ TARGET static const uint8_t *WAY(skip_value)(const uint8_t *p, const Block *bloc
             depth--;
         }
         if (key) {
-            if (*p != '"' || !(p = WAY(skip_string)(p + 1, block, seen))) return NULL;
+            if (*p != '"' || !(p = WITH(skip_string)(p + 1, block, seen))) return NULL;
             p = skip_space(p);
             if (*p != ':') return NULL;
             p = skip_space(p + 1);
@@ -85,7 +85,7 @@ TARGET static const uint8_t *WAY(skip_value)(const uint8_t *p, const Block *bloc
 }
 
 /* One line from p on. Returns where its newline stands if it was taken, or null. */
-TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block, uint8_t **out) {
+TARGET static const uint8_t *WITH(take_line)(const uint8_t *p, const Block *block, uint8_t **out) {
     const uint8_t *line = p;
     Seen seen = {0, 0};
     int64_t at = 0;    /* which name of the path is looked for in the object we are in */
@@ -96,7 +96,7 @@ TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block
         if (*p != '"') return NULL;
         const uint8_t *key = p + 1;
         seen.escape = 0;
-        if (!(p = WAY(skip_string)(key, block, &seen)) || seen.escape) return NULL; /* it may be ours, escaped */
+        if (!(p = WITH(skip_string)(key, block, &seen)) || seen.escape) return NULL; /* it may be ours, escaped */
         const uint8_t *name = block->names + (at ? block->name_ends[at - 1] : 0);
         int64_t width = block->names + block->name_ends[at] - name;
         int ours = p - 1 - key == width && memcmp(key, name, (size_t)width) == 0;
@@ -112,8 +112,8 @@ TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block
                 at++;
                 continue;
             }
-            if (*p != '"' || !(p = WAY(copy_string)(p + 1, block, out, &seen))) return NULL;
-        } else if (!(p = WAY(skip_value)(p, block, &seen))) {
+            if (*p != '"' || !(p = WITH(copy_string)(p + 1, block, out, &seen))) return NULL;
+        } else if (!(p = WITH(skip_value)(p, block, &seen))) {
             return NULL;
         }
         for (;;) {
@@ -131,7 +131,7 @@ TARGET static const uint8_t *WAY(take_line)(const uint8_t *p, const Block *block
     }
 }
 
-TARGET static int64_t WAY(take_lines)(const Block *block, const Lines *lines) {
+TARGET static int64_t WITH(take_lines)(const Block *block, const Lines *lines) {
     const uint8_t *p = block->data;
     uint8_t *out = lines->text;
     int64_t i = 0;
@@ -145,7 +145,7 @@ TARGET static int64_t WAY(take_lines)(const Block *block, const Lines *lines) {
         if (*first == '\n') {
             stop = first;
             verdict = SM_LINE_BLANK;
-        } else if (!(stop = WAY(take_line)(first, block, &out))) {
+        } else if (!(stop = WITH(take_line)(first, block, &out))) {
             out = from;
             verdict = SM_LINE_LEFT;
             stop = memchr(first, '\n', (size_t)(block->end - first));

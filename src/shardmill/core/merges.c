@@ -232,6 +232,7 @@ TARGET_AVX2 static u32 merge_window_avx2(const sm_model *m, Scratch *s, const St
 }
 #endif
 static u32 merge(const sm_model *m, Scratch *s, int simd, Start start, u32 n, u32 *ids) {
+    if (!n) return 0;
 #if defined(HAVE_AVX2)
     if (simd) return n <= 16 ? merge_short_avx2(m, &start, n, ids) : merge_window_avx2(m, s, &start, n, ids);
 #else

@@ -2,7 +2,7 @@
  *
  * One pair for each token is enough. When two neighbours are together the bytes of a token, nothing has been merged
  * across its ends, so what happened between them is what happens to the bytes of that token alone. That ends with one
- * certain pair, or never gets there. So of all the ways in which two tokens make a third, only one can occur.
+ * certain pair, or never gets there. So of all pairs that make a token, only one can occur.
  */
 #include "model.h"
 
@@ -308,13 +308,13 @@ static int add_merges(Builder *b, const u32 *merges, i64 merge_count) {
 }
 
 /* Tokens that merging does not make of their own bytes are found only if a piece that is a token is that token. */
-static void note_odd_tokens(Builder *b) {
+static void note_whole_tokens(Builder *b) {
     sm_model *m = b->model;
     for (u32 i = 0; i < m->count; i++) {
         u32 n = length_of(m, i);
         if (!n || b->notes[i] & MADE) continue;
         if (merge_token(b, i) == 1 && b->ids[0] == i) b->notes[i] |= MADE;
-        else if (m->whole_first && b->notes[i] & FIRST) m->odd_lengths[n / 64] |= (u64)1 << n % 64;
+        else if (m->whole_first && b->notes[i] & FIRST) m->whole_lengths[n / 64] |= (u64)1 << n % 64;
     }
     if (m->whole_first) return;
     fill(m->vocabulary, (size_t)m->vocabulary_mask + 1, NONE);
@@ -389,7 +389,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
     int error = add_vocabulary(&b);
     if (!error) error = add_merges(&b, merges, merge_count);
     if (error) return error;
-    note_odd_tokens(&b);
+    note_whole_tokens(&b);
     add_borders(m);
     add_chars(&b);
     return arena.used;

@@ -45,7 +45,8 @@ INLINE u32 highest(u32 x) {
 #endif
 }
 
-enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWLINE = 64, LETTER = UPPER | LOWER | EITHER };
+enum { UPPER = 1, LOWER = 2, EITHER = 4, MARK = 8, NUMBER = 16, WHITE = 32, NEWLINE = 64, PUNCTUATION = 128 };
+enum { LETTER = UPPER | LOWER | EITHER }; /* PUNCTUATION: symbols too */
 
 enum {
     NONE = 0xFFFFF,      /* no rank and no id; both have 20 bits */
@@ -65,7 +66,7 @@ struct sm_model {
     u32 count;           /* ids */
     u32 longest;         /* bytes of the longest token */
     int in_order;        /* a token's parts are made by merges of a lower rank, so ranks come in ascending order */
-    u64 odd_lengths[LONGEST / 64 + 1]; /* bit n: some token of n bytes is found only when it is a whole piece */
+    u64 whole_lengths[LONGEST / 64 + 1]; /* bit n: some token of n bytes is found only when it is a whole piece */
     const u8 *text;      /* the bytes of all tokens */
     const u32 *begin;    /* where those of each begin; count + 1 */
     u32 *vocabulary;     /* hash table: bytes → id, of tokens that a piece of these bytes becomes */

@@ -44,14 +44,14 @@ static int is_normal(const u8 *p, const u8 *end) {
     return 1;
 }
 
-int64_t sm_not_normal(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, uint8_t *odd) {
-    if ((!data && n) || !offsets || !odd || n < 0 || rows < 0 || gap < 0) return SM_ERROR_ARGUMENT;
+int64_t sm_not_normal(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, uint8_t *flags) {
+    if ((!data && n) || !offsets || !flags || n < 0 || rows < 0 || gap < 0) return SM_ERROR_ARGUMENT;
     i64 count = 0;
     for (i64 i = 0; i < rows; i++) {
         i64 begin = offsets[i], end = offsets[i + 1] - gap;
         if (begin < 0 || end < begin || end > n) return SM_ERROR_ARGUMENT;
-        odd[i] = !is_normal(data + begin, data + end);
-        count += odd[i];
+        flags[i] = !is_normal(data + begin, data + end);
+        count += flags[i];
     }
     return count;
 }

@@ -10,6 +10,21 @@
 
 u32 sm_class(u32 code) { return code < BROKEN ? CLASSES[CLASS_BLOCK[code >> 7]][code & 127] : 0; }
 
+int64_t sm_numbers_before(const uint8_t *data, int64_t n, int64_t at) {
+    u32 length;
+    i64 count = 0;
+    if (!data || at < 0 || at >= n) return SM_ERROR_ARGUMENT;
+    if (!(sm_class(decode(data + at, data + n, &length)) & NUMBER)) return 0;
+    while (at > 0) {
+        i64 begin = at - 1;
+        while (begin > 0 && at - begin < 4 && (data[begin] & 0xC0) == 0x80) begin--;
+        if (!(sm_class(decode(data + begin, data + at, &length)) & NUMBER)) break;
+        at = begin;
+        count++;
+    }
+    return count;
+}
+
 typedef struct {
     u32 class, length;
 } Char;
@@ -45,9 +60,29 @@ INLINE u32 contraction(const u8 *p, const u8 *end, int any_case) {
     return any_case && p[1] == 0xC5 && p[2] == 0xBF ? 3 : 0;
 }
 
+/* DeepSeek's patterns are applied one after the other, to the parts that the one before has left. A part is a run of
+ * Chinese and Japanese characters, or of anything else but numbers. */
+INLINE int is_cjk(u32 code) { return (code >= 0x4E00 && code <= 0x9FA5) || (code >= 0x3040 && code <= 0x30FF); }
+/* The character at p; of length 0 and without a class if another part, or nothing, begins there. */
+INLINE Char char_of_part(const u8 *p, const u8 *end, int cjk) {
+    const Char none = {0, 0};
+    Char c;
+    if (p == end || (cjk && *p < 0x80)) return none;
+    u32 code = decode(p, end, &c.length);
+    c.class = sm_class(code);
+    return is_cjk(code) != cjk || (c.class & NUMBER) ? none : c;
+}
+INLINE const u8 *run_of_part(const u8 *p, const u8 *end, u32 set, int cjk) {
+    for (;;) {
+        Char c = char_of_part(p, end, cjk);
+        if (!(c.class & set)) return p;
+        p += c.length;
+    }
+}
+
 /* Returns the end of a piece of white space: its last line end if there is one and `by_lines`, else before its last
- * character if something else follows. */
-INLINE const u8 *white_piece(const u8 *p, const u8 *end, int by_lines, int whole_at_end) {
+ * character if something else follows; if `by_parts`, in the same part. */
+INLINE const u8 *white_piece(const u8 *p, const u8 *end, int by_lines, int by_parts, int whole_at_end) {
     const u8 *at = p, *line = NULL, *last = p;
     while (at < end) {
         Char c = char_at(at, end);
@@ -56,9 +91,10 @@ INLINE const u8 *white_piece(const u8 *p, const u8 *end, int by_lines, int whole
         at += c.length;
         if (c.class & NEWLINE) line = at;
     }
-    if (at == end && whole_at_end) return at;
+    int ended = at == end || (by_parts && !char_of_part(at, end, 0).length);
+    if (ended && whole_at_end) return at;
     if (by_lines && line) return line;
-    return at == end || last == p ? at : last;
+    return ended || last == p ? at : last;
 }
 
 /* '(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
@@ -74,7 +110,7 @@ INLINE const u8 *piece_gpt2(const u8 *p, const u8 *end) {
         if (c.class & NUMBER) return run(at + c.length, end, NUMBER, 0);
         if (!(c.class & WHITE)) return run(at + c.length, end, LETTER | NUMBER | WHITE, 1);
     }
-    return white_piece(p, end, 0, 0);
+    return white_piece(p, end, 0, 0, 0);
 }
 
 INLINE const u8 *digits(const u8 *p, const u8 *end, u32 most) {
@@ -91,7 +127,7 @@ INLINE const u8 *other_piece(const u8 *p, const u8 *end, Char c, Char next, u32 
     const u8 *at = p + c.length;
     u32 not_other = letter | NUMBER | WHITE;
     if (*p == ' ' && !(next.class & not_other)) c = next, at += next.length;
-    if (c.class & WHITE) return white_piece(p, end, 1, whole_at_end);
+    if (c.class & WHITE) return white_piece(p, end, 1, 0, whole_at_end);
     at = run(at, end, not_other, 1);
     while (at < end && (*at == '\n' || *at == '\r' || (slashes && *at == '/'))) at++;
     return at;
@@ -146,6 +182,40 @@ INLINE const u8 *piece_o200k(const u8 *p, const u8 *end, u32 group, int contract
     return other_piece(p, end, c, next, LETTER, 1, 0);
 }
 
+INLINE int is_small_or_capital(u8 c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; }
+/* \p{N}{1,3}, then [一-龥぀-ゟ゠-ヿ]+, then in each part
+ * [!-/:-@[-`{-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+ * What none of them matches is a piece too, up to where one does. */
+INLINE const u8 *piece_deepseek(const u8 *p, const u8 *end) {
+    const u32 word = LETTER | MARK;
+    u32 length, code = decode(p, end, &length);
+    Char c = {sm_class(code), length};
+    const u8 *at = p + length;
+    if (c.class & NUMBER) return digits(at, end, 2);
+    int cjk = is_cjk(code);
+    Char next = char_of_part(at, end, cjk);
+    if (c.class & word) return run_of_part(at, end, word, cjk);
+    if ((c.class & PUNCTUATION) && *p < 0x80 && at < end && is_small_or_capital(*at)) {
+        while (at < end && is_small_or_capital(*at)) at++;
+        return at;
+    }
+    if (!(c.class & (NEWLINE | PUNCTUATION)) && (next.class & word)) return run_of_part(at + next.length, end, word, cjk);
+    if (*p == ' ' && (next.class & PUNCTUATION)) c = next, at += next.length;
+    if (c.class & PUNCTUATION) {
+        at = run_of_part(at, end, PUNCTUATION, cjk);
+        while (!cjk && at < end && (*at == '\n' || *at == '\r')) at++;
+        return at;
+    }
+    if (c.class & WHITE) return white_piece(p, end, 1, 1, 0);
+    while (next.length && !next.class) {
+        Char after = char_of_part(at + next.length, end, cjk);
+        if (after.class & word) break; /* it goes with this word */
+        at += next.length;
+        next = after;
+    }
+    return at;
+}
+
 static const u8 *piece(int scheme, const u8 *p, const u8 *end) {
     switch (scheme) {
     case SM_GPT2: return piece_gpt2(p, end);
@@ -154,6 +224,7 @@ static const u8 *piece(int scheme, const u8 *p, const u8 *end) {
     case SM_QWEN2: return piece_llama3(p, end, LETTER, 1, 0);
     case SM_QWEN35: return piece_llama3(p, end, LETTER | MARK, 1, 0);
     case SM_O200K: return piece_o200k(p, end, 3, 1);
+    case SM_DEEPSEEK: return piece_deepseek(p, end);
     default: return piece_o200k(p, end, 1, 0);
     }
 }
@@ -163,14 +234,14 @@ static const u8 *piece(int scheme, const u8 *p, const u8 *end) {
  * A block begins where a piece begins. Each class of characters becomes a mask with a bit for each byte (all bytes of a
  * character have its class), and shifts and ands give the places where pieces begin. What only the text behind the block
  * can decide is left to the next block, which begins at the last place that is certain. Whatever is rare in a block
- * (numbers and white space beyond ASCII, letters without case where case counts, pieces longer than a block) goes the
- * plain way above, from the block's beginning on.
+ * (numbers and white space beyond ASCII, letters without case where case counts, pieces longer than a block) is split by
+ * the functions above, from the block's beginning on.
  */
 
 #if defined(HAVE_AVX2) || defined(HAVE_NEON)
 
 typedef struct {
-    u64 high, inner, upper, letter, digit, white, space, newline, quote, slash;
+    u64 high, inner, upper, letter, digit, white, space, newline, quote, slash, control;
 } Masks;
 
 #if defined(HAVE_AVX2)
@@ -229,7 +300,10 @@ KERNEL u64 between(Bytes v, char low, char high) {
     for (int i = 0; i < 4; i++) in[i] = vandq_u8(vcgeq_s8(v.part[i], from), vcleq_s8(v.part[i], to));
     return bits(in[0], in[1], in[2], in[3]);
 }
-KERNEL u64 equal(Bytes v, char c) { return between(v, c, c); }
+KERNEL u64 equal(Bytes v, char c) {
+    int8x16_t all = vdupq_n_s8((int8_t)c);
+    return bits(vceqq_s8(v.part[0], all), vceqq_s8(v.part[1], all), vceqq_s8(v.part[2], all), vceqq_s8(v.part[3], all));
+}
 KERNEL u64 below_lead(Bytes v) {
     int8x16_t lead = vdupq_n_s8((int8_t)0xC0);
     return bits(vcltq_s8(v.part[0], lead), vcltq_s8(v.part[1], lead), vcltq_s8(v.part[2], lead), vcltq_s8(v.part[3], lead));
@@ -240,7 +314,7 @@ KERNEL Bytes small(Bytes v) {
 }
 #endif
 
-enum { BY_GPT2, BY_LLAMA3, BY_O200K };
+enum { BY_GPT2, BY_LLAMA3, BY_O200K, BY_DEEPSEEK };
 typedef struct {
     int family, group, whole_at_end, contractions;
     u32 letter;
@@ -256,9 +330,10 @@ KERNEL Masks masks_of(Bytes v, int family) {
     m.quote = equal(v, '\'');
     if (family != BY_GPT2) m.newline = equal(v, '\n') | equal(v, '\r');
     if (family == BY_O200K) m.upper = between(v, 'A', 'Z'), m.slash = equal(v, '/');
+    if (family == BY_DEEPSEEK) m.control = between(v, 0, 8) | between(v, 14, 31) | equal(v, 127);
     return m;
 }
-/* Joins in the characters beyond ASCII among the first *valid bytes; 0 if there are some that go the plain way. If text
+/* Joins in the characters beyond ASCII among the first *valid bytes; 0 if the functions above must split the block. If text
  * follows, a character that is not whole at the end is left out, and *valid is smaller. */
 KERNEL int join_high(Masks *m, Bytes v, const u8 *p, u32 *valid, int more, const Rules *rules) {
     u64 known = *valid < 64 ? ((u64)1 << *valid) - 1 : ~(u64)0;
@@ -272,12 +347,13 @@ KERNEL int join_high(Masks *m, Bytes v, const u8 *p, u32 *valid, int more, const
             *valid = at;
             break;
         }
-        u32 class = sm_class(decode(p + at, p + at + n, &length));
+        u32 code = decode(p + at, p + at + n, &length), class = sm_class(code);
         u64 here = (((u64)1 << n) - 1) << at;
         if (length != n) return 0;
         inner |= here & here << 1;
         if (class & (NUMBER | WHITE)) return 0;
         if (rules->family == BY_O200K && (class & (EITHER | MARK))) return 0;
+        if (rules->family == BY_DEEPSEEK && (is_cjk(code) || !(class & (LETTER | MARK | PUNCTUATION)))) return 0;
         if (class & rules->letter) m->letter |= here;
         if (rules->family == BY_O200K && (class & UPPER)) m->upper |= here;
     }
@@ -302,17 +378,19 @@ KERNEL u64 starts_gpt2(const Masks *m, u64 known, const u8 *p, u32 valid) {
     return starts;
 }
 
-/* llama3's family and o200k's. 0 if the block goes the plain way. */
+/* All schemes but gpt2. 0 if the functions above must split the block. */
 KERNEL u64 starts_words(const Masks *m, u64 known, const u8 *p, u32 valid, int more, const Rules *rules) {
     u64 letter = m->letter & known, digit = m->digit & known, white = m->white & known, newline = m->newline & known;
     u64 other = known & ~(letter | digit | white), inner = m->inner & known;
     if (rules->family == BY_O200K && (newline << 1 & m->slash)) return 0;
+    if (rules->family == BY_DEEPSEEK && (m->control & known)) return 0;
 
     /* Line ends right behind other characters belong to them. Of the rest, white space up to its last line end is a piece,
      * and the last white character before something else begins one. */
     u64 rest = white & ~FLOOD(newline & other << 1, newline), lines = newline & rest;
     u64 starts = rest & ~(rest << 1);
-    starts |= rest & ~lines & ~((white | ~known) >> 1 | (u64)1 << 63);
+    u64 last = rest & ~lines & ~((white | ~known) >> 1 | (u64)1 << 63);
+    starts |= rules->family == BY_DEEPSEEK ? last & ~(digit >> 1) : last; /* a part ends before a digit */
     for (u64 after = lines << 1 & rest & ~lines; after; after &= after - 1) {
         u32 at = (u32)__builtin_ctzll(after);
         u64 behind = ~(rest & ~lines) & ~(((u64)1 << at) - 1); /* where these white characters have ended */
@@ -329,6 +407,11 @@ KERNEL u64 starts_words(const Masks *m, u64 known, const u8 *p, u32 valid, int m
     u64 second = first << 1 & other & ~inner, bound = other_start & m->space << 1;
     u64 alone = other & ~(FLOOD(second, other) | FLOOD(bound, other));
     starts |= other_start & ~bound;
+    if (rules->family == BY_DEEPSEEK) { /* both in ASCII only */
+        u64 plain_letter = letter & ~m->high, joined = (alone & ~m->high) << 1 & plain_letter;
+        starts |= FLOOD(joined, plain_letter) << 1 & letter & m->high;
+        alone &= joined >> 1;
+    }
     starts |= letter & ~(letter << 1) & ~((white & ~newline) << 1) & ~(alone << 1);
 
     if (rules->group == 1) {
@@ -344,7 +427,7 @@ KERNEL u64 starts_words(const Masks *m, u64 known, const u8 *p, u32 valid, int m
             u32 at = (u32)__builtin_ctzll(quotes), n = contraction(p + at, p + valid, 1);
             if (n && at + n < valid) starts |= (u64)1 << (at + n);
         }
-    } else {
+    } else if (rules->family == BY_O200K) {
         u64 upper = m->upper & letter;
         u32 end = 64;
         starts |= upper & (letter & ~upper) << 1;
@@ -436,9 +519,10 @@ SPLITTER(split_qwen2, SM_QWEN2, BY_LLAMA3, 1, 0, 1, LETTER)
 SPLITTER(split_qwen35, SM_QWEN35, BY_LLAMA3, 1, 0, 1, LETTER | MARK)
 SPLITTER(split_o200k, SM_O200K, BY_O200K, 3, 0, 1, LETTER)
 SPLITTER(split_tekken, SM_TEKKEN, BY_O200K, 1, 0, 0, LETTER)
+SPLITTER(split_deepseek, SM_DEEPSEEK, BY_DEEPSEEK, 3, 0, 0, LETTER | MARK)
 
 static u32 (*const SPLITTERS[SM_SCHEMES])(const u8 *, u32, const u8 *, u32 *, u32 *, u32) = {
-    split_gpt2, split_cl100k, split_llama3, split_qwen2, split_qwen35, split_o200k, split_tekken};
+    split_gpt2, split_cl100k, split_llama3, split_qwen2, split_qwen35, split_o200k, split_tekken, split_deepseek};
 
 #endif
 

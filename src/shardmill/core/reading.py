@@ -11,9 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.core import library
+from shardmill.core import checked, library
 
 TAKEN, BLANK, LEFT = range(3)
+ODD_KINDS = ("control", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "</s>", r"\x1e")
+"""What `odd_counts` counts: control characters that text seldom holds, and texts that separate documents."""
 _NEWLINE = 10
 
 
@@ -53,7 +55,7 @@ def json_lines(block: bytes, path: Sequence[str], *, simd: bool = True) -> JsonL
         most,
         simd,
     )
-    assert 0 <= count <= most, count
+    checked(count)
     offsets, starts = offsets[: count + 1], starts[: count + 1]
     return JsonLines(text[: offsets[-1]], offsets, verdicts[:count], starts)
 
@@ -70,8 +72,8 @@ def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDA
     room = len(data) // 32  # more than that is rare, and searched for again: counting first would cost more
     while True:
         places = np.empty(room, np.int64)
-        count = library().sm_find(
-            data.ctypes.data, len(data), separator, len(separator), places.ctypes.data, room, simd
+        count = checked(
+            library().sm_find(data.ctypes.data, len(data), separator, len(separator), places.ctypes.data, room, simd)
         )
         if count <= room:
             return places[:count].copy()
@@ -80,33 +82,43 @@ def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDA
 
 def not_normal(data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> NDArray[np.bool_]:
     """Which rows may not be in the normal form C, as the library `tokenizers` makes it; of the others it is certain."""
-    odd = np.empty(len(offsets) - 1, np.uint8)
+    flags = np.empty(len(offsets) - 1, np.uint8)
     data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets, np.int64)
-    count = library().sm_not_normal(data.ctypes.data, len(data), offsets.ctypes.data, len(odd), gap, odd.ctypes.data)
-    assert count >= 0, count
-    return odd.view(np.bool_)
+    checked(
+        library().sm_not_normal(data.ctypes.data, len(data), offsets.ctypes.data, len(flags), gap, flags.ctypes.data)
+    )
+    return flags.view(np.bool_)
 
 
-def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int) -> NDArray[np.uint64]:
-    """The hash of each row that `run/splits.py` defines."""
+def numbers_before(text: bytes, at: int) -> int:
+    """How many numbers (\\p{N}) stand right before the one at this place; 0 if none stands there."""
+    return checked(library().sm_numbers_before(text, len(text), at))
+
+
+def odd_counts(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int, ends: NDArray[np.int64], *, simd: bool = True
+) -> NDArray[np.int64] | None:
+    """How often each of ODD_KINDS occurs in the rows up to each of the ends; None: nowhere."""
+    data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets, np.int64)
+    ends, rows = np.ascontiguousarray(ends, np.int64), len(offsets) - 1
+    counts = np.zeros((len(ends), len(ODD_KINDS)), np.int64)
+    found = checked(library().sm_odd(
+        data.ctypes.data, len(data), offsets.ctypes.data, rows, gap, ends.ctypes.data, len(ends), counts.ctypes.data,
+        simd,
+    ))  # fmt: skip
+    return counts if found else None
+
+
+def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int, gap: int = 0) -> NDArray[np.uint64]:
+    """A 64-bit hash of the first 64 KiB of each row, for `run/splits.py`."""
     rows = len(offsets) - 1
     hashes = np.empty(rows, np.uint64)
     data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets, np.int64)
-    done = library().sm_content_hash(
-        data.ctypes.data, len(data), offsets.ctypes.data, rows, gap, seed & 0xFFFF_FFFF_FFFF_FFFF, hashes.ctypes.data
+    seed &= 0xFFFF_FFFF_FFFF_FFFF
+    checked(
+        library().sm_content_hash(data.ctypes.data, len(data), offsets.ctypes.data, rows, gap, seed, hashes.ctypes.data)
     )
-    assert done == 0, done
     return hashes
-
-
-# Pages of parquet columns. None or a negative number stands for bytes that are damaged.
-
-
-def find_texts(data: NDArray[np.uint8], at: int, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Where the texts from `at` on are, each after its length in four bytes; their lengths; where the last ends."""
-    starts, lengths = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    end = library().sm_texts(data.ctypes.data, len(data), at, rows, starts.ctypes.data, lengths.ctypes.data)
-    return starts, lengths, end
 
 
 def gather(
@@ -131,10 +143,3 @@ def gather(
         len(out),
     )
     return end
-
-
-def snappy(stored: NDArray[np.uint8], size: int) -> NDArray[np.uint8] | None:
-    """The bytes that Snappy has compressed, if they are exactly `size`."""
-    out = np.empty(size, np.uint8)
-    made = library().sm_snappy(stored.ctypes.data, len(stored), out.ctypes.data, size)
-    return out if made == size else None

@@ -1,4 +1,5 @@
-/* Passes over text: how often a byte occurs, where separators stand, and the hash that decides a document's split. */
+/* Passes over text: how often a byte occurs, where separators stand, what text seldom holds, and the hash that decides a
+ * document's split. */
 #include "core.h"
 
 #include <string.h>
@@ -87,6 +88,91 @@ int64_t sm_find(const uint8_t *data, int64_t n, const uint8_t *separator, int64_
 #endif
     (void)simd;
     return find_scalar(&search, 0);
+}
+
+/* Bytes that may be odd, by a bit for each high nibble that has any: 00-08, 0b, 0e, 0f; 10-1a, 1e; '<'; 7f. */
+static const uint8_t LOW_NIBBLE[16] = {3, 3, 3, 3, 3, 3, 3, 3, 3, 2, 2, 1, 4, 0, 3, 9};
+static const uint8_t HIGH_NIBBLE[16] = {1, 2, 0, 4, 0, 0, 0, 8};
+
+/* The special tokens, and how many bytes of each stand before the first place where text may be cut. */
+static const struct {
+    const char *text;
+    int64_t width, uncut;
+} TOKENS[] = {{"<|endoftext|>", 13, 11}, {"<|end_of_text|>", 15, 5}, {"<|im_end|>", 10, 4}, {"</s>", 4, 3}};
+
+typedef struct {
+    const uint8_t *data;
+    const int64_t *offsets, *ends;
+    int64_t n, rows, gap, groups;
+    int64_t *counts;
+    int64_t row, group; /* of the last hit */
+    int64_t found;
+} Odd;
+
+static void judge_odd(Odd *o, int64_t at) {
+    const uint8_t *p = o->data + at;
+    if (*p == '<' && (at + 1 >= o->n || (p[1] != '|' && p[1] != '/'))) return;
+    while (o->row < o->rows && o->offsets[o->row + 1] <= at) o->row++;
+    if (o->row >= o->rows) return;
+    int64_t stop = o->offsets[o->row + 1] - o->gap, kind = *p == 0x1e ? SM_RECORD_SEPARATOR : SM_CONTROL;
+    if (stop > o->n) stop = o->n;
+    if (at >= stop) return; /* in the gap */
+    if (*p == '<') {
+        int64_t left = stop - at, i = 0;
+        for (; i < 4; i++) {
+            int64_t width = TOKENS[i].width < left ? TOKENS[i].width : left;
+            if (width >= TOKENS[i].uncut && memcmp(p, TOKENS[i].text, (size_t)width) == 0) break;
+        }
+        if (i == 4) return;
+        kind = SM_ENDOFTEXT + i;
+    }
+    while (o->group < o->groups && o->ends[o->group] <= o->row) o->group++;
+    if (o->group >= o->groups) return;
+    o->counts[SM_ODD_KINDS * o->group + kind]++;
+    o->found++;
+}
+
+#if defined(HAVE_AVX2)
+TARGET_AVX2 static inline __m256i odd_classes(const uint8_t *p, __m256i low, __m256i high) {
+    const __m256i nibble = _mm256_set1_epi8(15), bytes = _mm256_loadu_si256((const __m256i *)p);
+    __m256i above = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
+    /* A byte of more than 127 gives no class by its low nibble, and it has none. */
+    return _mm256_and_si256(_mm256_shuffle_epi8(low, bytes), _mm256_shuffle_epi8(high, above));
+}
+
+TARGET_AVX2 static inline uint32_t odd_hits(__m256i classes) {
+    return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(classes, _mm256_setzero_si256()));
+}
+
+TARGET_AVX2 static int64_t odd_avx2(Odd *o, int64_t at, int64_t end) {
+    const __m256i low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)LOW_NIBBLE));
+    const __m256i high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)HIGH_NIBBLE));
+    for (; end - at >= 128; at += 128) {
+        __m256i found[4], any = _mm256_setzero_si256();
+        for (int i = 0; i < 4; i++) any = _mm256_or_si256(any, found[i] = odd_classes(o->data + at + 32 * i, low, high));
+        if (_mm256_testz_si256(any, any)) continue;
+        for (int i = 0; i < 4; i++)
+            for (uint32_t hits = odd_hits(found[i]); hits; hits &= hits - 1)
+                judge_odd(o, at + 32 * i + __builtin_ctz(hits));
+    }
+    return at;
+}
+#endif
+
+int64_t sm_odd(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, const int64_t *ends,
+               int64_t groups, int64_t *counts, int32_t simd) {
+    if (n < 0 || rows < 0 || gap < 0 || groups < 0) return SM_ERROR_ARGUMENT;
+    Odd odd = {data, offsets, ends, n, rows, gap, groups, counts, 0, 0, 0};
+    int64_t at = rows ? offsets[0] : 0, end = rows ? offsets[rows] : 0;
+    if (at < 0 || end < at) return SM_ERROR_ARGUMENT;
+    if (end > n) end = n; /* after the last row there need be no gap */
+#if defined(HAVE_AVX2)
+    if (sm_simd(simd)) at = odd_avx2(&odd, at, end);
+#endif
+    (void)simd;
+    for (; at < end; at++)
+        if (LOW_NIBBLE[data[at] & 15] & HIGH_NIBBLE[data[at] >> 4]) judge_odd(&odd, at);
+    return odd.found;
 }
 
 #define PREFIX 65536

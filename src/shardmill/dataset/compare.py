@@ -31,13 +31,20 @@ def compare_sources(out: Path, manifest: dict[str, Any]) -> None:
     with writing_temporary_files():
         temporary = tempfile.TemporaryDirectory(prefix="shardmill-")
     with temporary as folder:
-        text = EncodedText(Plan(sources, tokenizer, options), outputs)
+        plan = Plan(sources, tokenizer, options, source_count=_planned(out, len(sources)))
+        text = EncodedText(plan, outputs)
         made = Run(text, Destination(Path(folder)), outputs, Progress()).go()
     for key in ("documents", "empty", "rejected", "replaced"):
         if made.manifest[key] != manifest[key]:
             raise DamageError(
                 f"the sources give {made.manifest[key]:,} {key}, not {manifest[key]:,}", place="manifest.json"
             )
+
+
+def _planned(out: Path, read: int) -> int:
+    """The sources of the plan: with `--limit` the manifest has only those that were read."""
+    plan = Destination(out).recorded_plan()
+    return read if plan is None else sum(1 for _ in plan["sources"])
 
 
 class Comparison(Output):

@@ -17,6 +17,7 @@ from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.run import MANIFEST, dataset_folder, each_output, read_manifest, splits_html
 from shardmill.shards import DocumentIndex, EotIndex, TokenFile, format_named
+from shardmill.units import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,7 +128,7 @@ class Split:
         return len(self.tokens)
 
     def __repr__(self) -> str:
-        return f"<shardmill split {self.name!r}, {len(self):,} tokens in {len(self.tokens.files):,} files>"
+        return f"<shardmill split {self.name!r}, {len(self):,} tokens in {plural(len(self.tokens.files), 'file')}>"
 
     @overload
     def __getitem__(self, key: int) -> int: ...

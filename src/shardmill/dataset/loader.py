@@ -3,13 +3,18 @@
     for x, y in data["train"].batches(batch=8, block=1024, rank=0, world=1, seed=0): ...
 
 An epoch is every whole block of a split once: block b is x = tokens[b·block : (b+1)·block], and y the same one token
-later. The order of blocks is the same for all ranks and is never held in memory; each step takes the next batch·world
-blocks. So a state is a number, and means the same for every rank and for any other number of ranks.
+later. The order of blocks is the same for all ranks and is never held in memory. The epochs follow each other in one
+stream of blocks: block number q of the stream is the (q mod blocks)-th of epoch q // blocks. Each step takes the next
+batch·world blocks of the stream, and the last step of an epoch as many as are left and can be divided equally. So all
+ranks get equally many batches with equally many rows. The blocks that are left then, fewer than there are ranks, come
+first in the next epoch. A state is a place in the stream, and means the same for every rank and for any other number
+of ranks.
 """
 
 from __future__ import annotations
 
 import sys
+from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cache
 from itertools import islice
@@ -30,7 +35,7 @@ ORDERS = ("shuffled", "sequential", "random")
 _AHEAD = 4096  # blocks whose places are computed in one go
 
 Step = tuple[int, int]
-"""(epoch, blocks of it that all ranks have had before)."""
+"""(epoch, blocks of it that all ranks have had before; negative: so many of the epoch before are still to come)."""
 
 
 class Packed(NamedTuple):
@@ -66,10 +71,10 @@ class Batches:
         """Raise UsageError if a value is not possible.
 
         `order`: `shuffled`, `sequential`, or `random` (windows drawn anywhere, as nanoGPT does). `epochs` None: for
-        ever. `last`: `short` gives the blocks left at the end of an epoch to as many ranks as there are, so that
-        nothing is left out; `drop` leaves them out, so that all ranks have equally many whole batches. `documents`:
-        a third value says where documents begin. `dtype`: of x and y, as in the files by default. `tensors`: give
-        torch tensors, of int64 by default.
+        ever. `last`: `short` ends an epoch with a batch of fewer rows, the same number on every rank, and blocks that
+        cannot be divided equally come first in the next epoch; `drop` leaves out what is not a whole batch on every
+        rank. `documents`: a third value says where documents begin. `dtype`: of x and y, as in the files by default.
+        `tensors`: give torch tensors, of int64 by default.
         """
         self._split, number, flag = split, arguments.number, arguments.flag
         self.batch, self.block = batch, block = number("batch", batch, 1), number("block", block, 1)
@@ -82,20 +87,26 @@ class Batches:
         self._eot = split.dataset.eot_id if documents else None
         self.blocks = max(0, len(split) - 1) // block
         self._stride = batch * self.world
+        self._unit = self._stride if last == "drop" else self.world
         self._next: Step = (0, 0)
         self._workers = 1
         self._order: tuple[Step, int, NDArray[np.int64]] | None = None
         if not self.blocks:
             raise UsageError(f"{split.name} has {len(split):,} tokens, too few for a block of {block:,} and one more")
-        if last == "drop" and self.blocks < self._stride:
-            raise UsageError(f"{split.name} has {self.blocks:,} blocks, too few for one batch on every rank")
+        # With `short` the blocks of several epochs may be enough together.
+        together = self.blocks * (1 if last == "drop" else self.world if self.epochs is None else max(1, self.epochs))
+        if together < self._unit:
+            raise UsageError(
+                f"{split.name} has {self.blocks:,} blocks, too few for one batch on every rank",
+                hint="use fewer ranks, or a smaller `block`" + (" or `batch`" if last == "drop" else ""),
+            )
 
     def __len__(self) -> int:
         """Batches of this rank from the beginning to the end. TypeError when there is none."""
         if self.epochs is None:
             raise TypeError("batches without an end have no length")
-        whole, rest = divmod(self.blocks, self._stride)
-        return self.epochs * (whole + int(self.last == "short" and rest > self.rank))
+        cycles, rest = divmod(self.epochs, self._cycle)
+        return cycles * self._steps_before(self._cycle) + self._steps_before(rest)
 
     def __iter__(self) -> Iterator[Any]:
         """From the current position to the end of the epochs; iterating again gives the next epochs."""
@@ -104,6 +115,7 @@ class Batches:
         if own and workers != self._workers:
             raise MismatchError(f"this is the state of one of {self._workers} workers, and there are {workers} now")
         end = None if self.epochs is None else (self._next[0] // self.epochs + 1) * self.epochs
+        at_end = self._start_of(end, self._next) if end is not None else (0, 0)
         steps = islice(self._steps(self._next, end), 0 if own else worker, None, workers)
         step = next(steps, None)
         while step is not None:
@@ -113,11 +125,10 @@ class Batches:
             elif following is not None:
                 self._next, self._workers = following, workers
             else:
-                self._next, self._workers = (end or 0, 0), 1
+                self._next, self._workers = at_end, 1
             yield self._batch(step, workers)
             step = following
-        if end is not None:
-            self._next, self._workers = (end, 0), 1
+        self._next, self._workers = at_end, 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch, for `load_state_dict` on any rank."""
@@ -129,8 +140,11 @@ class Batches:
 
         Use it with a DataLoader, whose workers run ahead.
         """
-        epoch, within = divmod(steps, self._per_epoch)
-        return {**self._facts(), "epoch": epoch, "blocks": within * self._stride, "workers": 1}
+        cycles, steps = divmod(steps, self._steps_before(self._cycle))
+        within = bisect_right(range(self._cycle), steps, key=self._steps_before) - 1
+        epoch, blocks = self._start_of(cycles * self._cycle + within, (0, 0))
+        blocks += (steps - self._steps_before(within)) * self._stride
+        return {**self._facts(), "epoch": epoch, "blocks": blocks, "workers": 1}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state. Raise MismatchError if it belongs to other data or to another block, order or seed;
@@ -154,27 +168,43 @@ class Batches:
         }
 
     @property
-    def _per_epoch(self) -> int:
-        return self.blocks // self._stride if self.last == "drop" else -(-self.blocks // self._stride)
+    def _cycle(self) -> int:
+        """Epochs after which the carried blocks are the same as at the beginning: none."""
+        return 1 if self.last == "drop" else self.world
+
+    def _steps_before(self, epoch: int) -> int:
+        """Steps of all epochs before this one, which must be within the first cycle."""
+        starts = (self._start_of(number, (0, 0)) for number in range(epoch))
+        return sum(len(range(start[1], self._end(start), self._stride)) for start in starts)
+
+    def _start_of(self, epoch: int, start: Step) -> Step:
+        """The first step of an epoch for who has begun with `start`."""
+        if epoch == start[0]:
+            return start
+        left = (epoch - start[0]) * self.blocks - start[1]
+        return epoch, 0 if self.last == "drop" else -(left % self.world)
+
+    def _end(self, step: Step) -> int:
+        """The blocks of its epoch that all ranks will have had at the end of it."""
+        return step[1] + (self.blocks - step[1]) // self._unit * self._unit
 
     def _steps(self, start: Step, end: int | None) -> Iterator[Step]:
-        """Every step from one on in which this rank has a block."""
-        epoch, blocks = start
-        while end is None or epoch < end:
-            beyond = self.blocks - self._stride + 1 if self.last == "drop" else self.blocks - self.rank
-            for before in range(blocks, beyond, self._stride):
-                yield epoch, before
-            epoch, blocks = epoch + 1, 0
+        """Every step from one on; each has equally many rows on all ranks."""
+        step = start
+        while end is None or step[0] < end:
+            for before in range(step[1], self._end(step), self._stride):
+                yield step[0], before
+            step = self._start_of(step[0] + 1, step)
 
     def _after(self, step: Step) -> Step:
-        """The step after this one, for all ranks: also for a rank that has no block in it."""
-        epoch, before = step[0], step[1] + self._stride
-        left = self.blocks - before
-        return (epoch, before) if left >= (self._stride if self.last == "drop" else 1) else (epoch + 1, 0)
+        """The step after this one."""
+        epoch, after = step[0], step[1] + self._stride
+        return (epoch, after) if after < self._end(step) else self._start_of(epoch + 1, step)
 
     def _batch(self, step: Step, workers: int) -> Any:
         starts, tokens = self._starts(step, workers), self._split.tokens
-        if self.order == "sequential" and self.world == 1:
+        adjoining = self.world == 1 and starts[-1] - starts[0] == (len(starts) - 1) * self.block
+        if self.order == "sequential" and adjoining:
             row = tokens.read(int(starts[0]), int(starts[0]) + len(starts) * self.block + 1)
             x, y = (part.astype(self._dtype).reshape(-1, self.block) for part in (row[:-1], row[1:]))
         else:
@@ -188,28 +218,35 @@ class Batches:
         return _as_tensors(made) if self._tensors else made
 
     def _starts(self, step: Step, workers: int) -> NDArray[np.int64]:
-        """Where the rows of a step begin in the split; computed for many steps at once."""
-        (epoch, before), stride = step, self._stride * workers
+        """Where the rows of a step begin in the split; computed for many steps of an epoch at once."""
+        (epoch, before), stride, end = step, self._stride * workers, self._end(step)
+        rows = min(self.batch, (end - before) // self.world)
         if self._order is not None:
             (same, first), was, places = self._order
             n, off = divmod(before - first, stride)
             if (same, was, off) == (epoch, stride, 0) and 0 <= n < len(places):
-                return _inside(places[n])
-        count = max(1, _AHEAD // self.batch)
+                return places[n, :rows]
+        count = max(1, min(_AHEAD // self.batch, -(-(end - before) // stride)))
         steps = before + stride * np.arange(count)[:, None]
         order = steps + self.rank + self.world * np.arange(self.batch)
-        places = np.full(order.shape, -1, np.int64)
-        inside = order < self.blocks
-        places[inside] = self._places(epoch, order[inside])
+        places = self._places(epoch, np.minimum(order, end - 1))
         self._order = (step, stride, places)
-        return _inside(places[0])
+        return places[0, :rows]
 
     def _places(self, epoch: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where blocks begin that are counted from the beginning of an epoch; negative: of those before it."""
+        epochs, numbers = epoch + order // self.blocks, order % self.blocks
+        places = np.empty(order.shape, np.int64)
+        for one in np.unique(epochs).tolist():
+            chosen = epochs == one
+            places[chosen] = self._places_within(one, numbers[chosen])
+        return places
+
+    def _places_within(self, epoch: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
         if self.order == "sequential":
             return order * self.block
         if self.order == "shuffled":
-            places = Permutation(self.blocks, self.seed, epoch)(order)
-            return places * self.block
+            return Permutation(self.blocks, self.seed, epoch)(order) * self.block
         drawn = mix(mix(order.astype(np.uint64)) ^ np.uint64(mixed(mixed(self.seed) ^ epoch)))
         return (drawn % np.uint64(len(self._split) - self.block)).astype(np.int64)
 
@@ -223,10 +260,6 @@ class Batches:
         data = self._split.dataset
         if self._documents and (data.eot == "none" or data.eot_id is None):
             raise UsageError("nothing says where documents end: the dataset has no end-of-text tokens")
-
-
-def _inside(places: NDArray[np.int64]) -> NDArray[np.int64]:
-    return places[places >= 0]
 
 
 def packed(x: NDArray[Any], eot: int | None, where: str) -> Packed:

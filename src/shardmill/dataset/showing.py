@@ -13,6 +13,7 @@ import numpy as np
 from shardmill.errors import UsageError
 from shardmill.shards import format_named
 from shardmill.tokens import load_tokenizer
+from shardmill.units import plural
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -149,7 +150,7 @@ def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDA
             document = split.documents[i]
         except IndexError:
             return
-        yield f"{split.name}, document {i:,}: {len(document):,} tokens", document
+        yield f"{split.name}, document {i:,}: {plural(len(document), 'token')}", document
 
 
 def _separated(split: Split) -> bool:
@@ -173,7 +174,7 @@ def _drawn(split: Split, documents: int, tokens: int, seed: int | None) -> Itera
     count = len(split.documents)
     for i in sorted(random.choice(count, min(count, documents), replace=False).tolist()):
         document = split.documents[i]
-        yield f"{split.name}, document {i:,} of {count:,}: {len(document):,} tokens", document
+        yield f"{split.name}, document {i:,} of {count:,}: {plural(len(document), 'token')}", document
 
 
 def _around(split: Split, at: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -13,8 +13,8 @@ from shardmill.run import SourceLines, each_output
 from shardmill.shards import FORMATS
 
 _TEXT = (str, type(None))
-_FILE = {"name": str, "tokens": int, "bytes": int, "sha256": str}
-_SPLIT = {"tokens": int, "documents": int, "bytes": int, "files": [_FILE]}
+_FILE = {"name": str, "tokens": int, "bytes": int, "sha256": str, "role?": str}
+_SPLIT = {"tokens": int, "documents": int, "bytes": int, "files": [_FILE], "dropped?": int}
 _OUTPUT = {"format": str, "dtype": str, "eot": str, "splits": {"train?": _SPLIT, "val?": _SPLIT}}
 _MANIFEST: dict[str, Any] = {
     **_OUTPUT,
@@ -35,6 +35,7 @@ _MANIFEST: dict[str, Any] = {
     "also?": [_OUTPUT],
     "rejects?": {"name": str, "bytes": int, "sha256": str},
 }
+_SOURCE = {"name": str, "bytes": (int, type(None)), "documents": int, "empty": int, "rejected": int, "tokens?": int}
 _VALUES = {
     "format": FORMATS,
     "dtype": ("uint16", "uint32", "int32"),
@@ -63,6 +64,12 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
             raise DamageError(f"{NAME} names a file outside the dataset's folder: `{file['name']}`", place=place)
         if not 0 <= file["tokens"] <= file["bytes"]:
             raise DamageError(f"{NAME} says that `{file['name']}` has more tokens than bytes", place=place)
+
+
+def check_source(source: Any, number: int) -> None:
+    """Raise DamageError when the manifest does not describe a source as shardmill does."""
+    if wrong := _misfit(source, _SOURCE, f"sources[{number}]"):
+        raise DamageError(f"{NAME}: a source is not described as shardmill does it: {wrong}")
 
 
 def _misfit(value: Any, shape: Any, where: str) -> str | None:

@@ -18,20 +18,21 @@ import numpy as np
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
 from shardmill.dataset.dataset import Dataset, document_index, open_dataset, tokenizer_of
-from shardmill.dataset.untrusted import check_manifest
+from shardmill.dataset.untrusted import check_manifest, check_source
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
 from shardmill.run import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest
-from shardmill.shards import format_named
+from shardmill.shards import SPLITS, format_named, names_in_folder, unlisted_files
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer
-from shardmill.units import show_bytes, show_seconds
+from shardmill.units import plural, show_bytes, show_seconds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK = 4 << 20
 _FEW = 1 << 15  # tokens that are looked up at once: numpy makes two arrays of eight bytes each
+_FILES_SHOWN = 10  # files that are not in the manifest
 _LONGEST = 1 << 20  # tokens of a document that a sample encodes again; the library takes a second for a few megabytes
 
 
@@ -54,10 +55,12 @@ class Report:
     def text(self) -> str:
         """The report as text."""
         checked = [
-            f"{self.files:,} files, {show_bytes(self.bytes)}: sizes and sha256",
-            f"{self.tokens:,} tokens of {self.documents:,} documents: counts, ids and EOT",
+            f"{plural(self.files, 'file')}, {show_bytes(self.bytes)}: sizes and sha256",
+            f"{plural(self.tokens, 'token')} of {plural(self.documents, 'document')}: counts, ids and EOT",
         ]
-        checked += [f"{self.sampled:,} documents encoded again by the tokenizer's own library"] if self.sampled else []
+        checked += (
+            [f"{plural(self.sampled, 'document')} encoded again by the tokenizer's own library"] if self.sampled else []
+        )
         checked += ["the sources, read again, give the same tokens"] if self.compared else []
         verdict = f"{self.folder} is complete and undamaged" if not self.damage else f"{self.folder} is damaged"
         lines = [f"  checked: {line}" for line in checked] + [f"  note:    {line}" for line in self.notes]
@@ -93,6 +96,7 @@ def verify(
     for described in each_output(manifest):
         check.check_output(described)
     check.check_rejects()
+    check.check_names()
     check.check_counts()
     check.check_plan()
     if source and not report.damage:
@@ -112,9 +116,12 @@ class _Verification:
     def __init__(self, named: str, sample: int, notify: Callable[[str], None]) -> None:
         self.folder = Path(named)
         self.store = ObjectStore(named) if is_url(named) else None
-        self.manifest = read_manifest(self.folder) if self.store is None else _stored_manifest(self.store)
-        check_manifest(self.manifest, f"{named}/{MANIFEST}")
         self.report = Report(named)
+        damage = self.report.damage
+        self.manifest = (
+            read_manifest(self.folder, damage) if self.store is None else _stored_manifest(self.store, damage)
+        )
+        check_manifest(self.manifest, f"{named}/{MANIFEST}")
         self._damage, self._notes = self.report.damage, self.report.notes
         self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
@@ -182,8 +189,8 @@ class _Verification:
         """Compare the number of documents that the index of each split lists with the manifest's."""
         data, splits = open_dataset(self.folder, described["format"]), described["splits"]
         # A document that is cut between two splits is listed in both, and counts where it ends: one at the border of
-        # `--val first:N`, and long text without separators, which is dealt out in spans.
-        long = sum(split["bytes"] for split in splits.values()) // SPAN if self._spans(described) else 0
+        # `--val first:N`, and long text without separators of release 0.1.
+        long = sum(split["bytes"] for split in splits.values()) // SPAN if self._may_be_spliced(described) else 0
         for name, split in splits.items():
             cut = long + int(self.converted or (name == "val" and self._is_val_first))
             listed, counted = len(document_index(data[name])), split["documents"]
@@ -192,9 +199,10 @@ class _Verification:
                     f"{described['format']}: the index of {name} lists {listed:,} documents of {counted:,}"
                 )
 
-    def _spans(self, described: dict[str, Any]) -> bool:
-        """Whether a long text may be dealt out to both splits."""
-        return self.manifest["options"].get("separator") is None and "val" in described["splits"]
+    def _may_be_spliced(self, described: dict[str, Any]) -> bool:
+        """Whether a long document may be made of stretches of a text: release 0.1 put no EOT between them."""
+        old = self.converted or str(self.manifest["shardmill"]).startswith("0.1.")
+        return old and self.manifest["options"].get("separator") is None and "val" in described["splits"]
 
     def _scan(self, described: dict[str, Any], name: str, split: dict[str, Any]) -> _Scan:
         """Read all files of a split."""
@@ -256,15 +264,14 @@ class _Verification:
         tokens -= written if manifest["eot"] != "none" else 0
         encoded: int | None = 0
         try:
-            for source in manifest["sources"]:  # which are parsed only now
+            for number, source in enumerate(manifest["sources"]):  # which are parsed only now
+                check_source(source, number)
                 # 0.1.0 did not count tokens.
                 encoded = None if encoded is None or "tokens" not in source else encoded + source["tokens"]
                 for kind in counted:
                     counted[kind] += 0 if self.converted else source[kind]
         except DamageError as error:
             self._damage.append(error.message)
-        except (TypeError, KeyError) as error:
-            self._damage.append(f"{MANIFEST}: a source is not described as shardmill does it: {error}")
         else:
             self._damage += [
                 f"{MANIFEST}: the sources have {count:,} {kind}, not {manifest[kind]:,}"
@@ -307,6 +314,19 @@ class _Verification:
         if lines != expected:
             self._damage.append(f"{entry['name']}: {lines:,} lines for {expected:,} rejects")
 
+    def check_names(self) -> None:
+        """Check that no other file in the folder could be taken for one of the dataset's: a trainer would read it."""
+        outputs = each_output(self.manifest)
+        listed = {file["name"] for one in outputs for split in one["splits"].values() for file in split["files"]}
+        names = names_in_folder(self.folder) if self.store is None else self.store.list_folders(("", *SPLITS))
+        others = sorted(unlisted_files([one["format"] for one in outputs], names, listed))
+        self._damage += [
+            f"{name}: it looks like a shard of this dataset and is not in {MANIFEST}; move or delete it"
+            for name in others[:_FILES_SHOWN]
+        ]
+        if len(others) > _FILES_SHOWN:
+            self._damage.append(f"and {len(others) - _FILES_SHOWN:,} more files that are not in {MANIFEST}")
+
     def _encode_again(self, described: dict[str, Any], tokenizer: Tokenizer) -> None:
         """Decode some documents and encode them again with the tokenizer's own library."""
         if tokenizer.cut is None:  # not byte-level: normalised text cannot be compared
@@ -318,12 +338,11 @@ class _Verification:
             self._notes.append(f"no document was encoded again: {error.message}")
             return
         draw = random.Random(self.manifest["fingerprint"])
-        spans = self._spans(described)
+        spliced = self._may_be_spliced(described)
         skipped = 0
         for file, tokens in _documents(open_dataset(self.folder, described["format"]), self._sample, draw):
             text = b"" if tokens is None else tokenizer.decode(tokens)
-            # A longer document without a separator may be divided into spans, with spans of others beside it.
-            if tokens is None or (spans and len(text) > SPAN):
+            if tokens is None or (spliced and len(text) > SPAN):
                 skipped += 1
                 continue
             self.report.sampled += 1
@@ -332,15 +351,15 @@ class _Verification:
                 return
         if skipped:
             were = "document was" if skipped == 1 else "documents were"
-            reasons = "first or last of a split, too long, or text without separators"
+            reasons = "first or last of a split, or too long"
             self._notes.append(f"{skipped:,} sampled {were} not encoded again ({reasons})")
 
 
-def _stored_manifest(store: ObjectStore) -> dict[str, Any]:
+def _stored_manifest(store: ObjectStore, problems: list[str]) -> dict[str, Any]:
     found = store.read(MANIFEST)
     if found is None:
         raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")
-    return parse_manifest(found[0], f"{store.url}/{MANIFEST}")
+    return parse_manifest(found[0], f"{store.url}/{MANIFEST}", problems)
 
 
 def _file_blocks(path: Path) -> Iterator[memoryview]:

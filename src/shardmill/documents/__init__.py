@@ -12,10 +12,12 @@ from shardmill.documents.chunks import (
     TooLarge,
     join,
 )
+from shardmill.documents.content import content_version
 from shardmill.documents.formats import SourceReader, check_tails, chunks_of, format_reader, load_libraries
-from shardmill.documents.reading import SPAN, FormatReader, Reader, Reading
+from shardmill.documents.reading import SPAN, STREAM_BYTES, FormatReader, Reader, Reading
 
 __all__ = [
-    "SPAN", "WHOLE", "Bounds", "Chunk", "Documents", "FormatReader", "Part", "Position", "Reader", "Reading", "Reject",
-    "Section", "SourceReader", "TooLarge", "check_tails", "chunks_of", "format_reader", "join", "load_libraries",
+    "SPAN", "STREAM_BYTES", "WHOLE", "Bounds", "Chunk", "Documents", "FormatReader", "Part", "Position", "Reader",
+    "Reading", "Reject", "Section", "SourceReader", "TooLarge", "check_tails", "chunks_of", "content_version",
+    "format_reader", "join", "load_libraries",
 ]  # fmt: skip

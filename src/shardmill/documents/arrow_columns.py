@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shardmill.documents.columns import Column, gathered, runs
+from shardmill.documents.columns import Column, runs
+from shardmill.documents.records import fields_hint
 from shardmill.errors import SourceError
 
 
@@ -25,12 +25,8 @@ def find_column(schema: pa.Schema, field: str, name: str) -> tuple[str, ...]:
         if pt.is_struct(kind) and len(kind.get_all_field_indices(step)) > 1:
             raise SourceError(f"there are two columns `{field}`", place=name, hint="rename one of them")
         if not pt.is_struct(kind) or kind.get_field_index(step) < 0:
-            columns = ", ".join(f"`{column}`" for column in schema.names[:20]) or "none"
-            raise SourceError(
-                f"there is no column `{field}`",
-                place=name,
-                hint=f"the columns are {columns}: choose with `--text-field`",
-            )
+            hint = fields_hint(schema.names, "columns") if schema.names else "there are no columns"
+            raise SourceError(f"there is no column `{field}`", place=name, hint=hint)
         kind = stored_kind(kind.field(kind.get_field_index(step)).type)
     value = kind.value_type if pt.is_dictionary(kind) else kind
     if not (_is_text(value) or pt.is_null(value)):
@@ -48,23 +44,27 @@ def _is_text(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests) or pt.is_fixed_size_binary(kind)
 
 
-def columns_of(batch: pa.RecordBatch, path: Sequence[str], size: int, *, copied: bool) -> Iterator[Column]:
-    """The texts at the path in columns of about `size`; `copied`: these do not keep the batch in memory.
+def whole_column(batch: pa.RecordBatch, path: Sequence[str]) -> Column:
+    """All texts at the path, which share the memory of the batch unless they are in a dictionary.
 
     ArrowInvalid for offsets out of range: a damaged file may hold any, and other functions do not check them.
     """
+    [column] = columns_of(batch, path, 1 << 62, copied=False) if len(batch) else [Column.joined([])]
+    return column
+
+
+def columns_of(batch: pa.RecordBatch, path: Sequence[str], size: int, *, copied: bool) -> Iterator[Column]:
+    """The same in columns of about `size`; `copied`: these do not keep the batch in memory."""
     array = _array_at(batch, path)
     valid, coded = valid_rows(array), pt.is_dictionary(array.type)
     data, offsets = layout(array.dictionary if coded else array)
     starts, lengths = offsets[:-1], np.diff(offsets)
     if coded:
-        indices = array.indices.cast(pa.int64())
-        numbers = np.frombuffer(indices.buffers()[1], np.int64, len(indices), 8 * indices.offset)
+        kind = array.indices.type.to_pandas_dtype()
+        numbers = np.frombuffer(array.indices.buffers()[1], kind, len(array), array.indices.offset * kind().itemsize)
         valid[valid] = valid_rows(array.dictionary)[numbers[valid]]  # a value may be null too
-        numbers = numbers[valid]
-        (starts, lengths), ends = np.zeros((2, len(valid)), np.int64), offsets[numbers + 1]
-        starts[valid] = offsets[numbers]
-        lengths[valid] = ends - offsets[numbers]
+        numbers = np.where(valid, numbers, 0).astype(np.int64)
+        starts, lengths = (np.where(valid, some[numbers], 0) if len(some) else numbers for some in (starts, lengths))
     for first, last in runs(lengths, valid, size):
         if coded:
             text = gathered(data, starts[first:last], lengths[first:last])
@@ -74,14 +74,26 @@ def columns_of(batch: pa.RecordBatch, path: Sequence[str], size: int, *, copied:
         yield Column.of(text, lengths[first:last], valid[first:last])
 
 
+def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """A copy of these parts of the data, one after another."""
+    # Arrow's `take` reserves the mean length of an entry for each row, which may be gigabytes.
+    view, ends = data.data, starts + lengths
+    return np.frombuffer(b"".join([view[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]), np.uint8)
+
+
 def _array_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
-    """The array at the path as large_binary or a dictionary of it, its offsets checked. A null struct gives a null."""
+    """The array at the path as binary, large_binary or a dictionary of that, its offsets checked.
+
+    A null struct gives a null.
+    """
     batch.validate()
     array = _storage(batch.column(path[0]))
     for step in path[1:]:
+        import pyarrow.compute as pc
+
         array = _storage(pc.struct_field(array, [step]))
     if pt.is_dictionary(array.type):
-        array = pa.DictionaryArray.from_arrays(array.indices, _checked(array.dictionary))
+        array = pa.DictionaryArray.from_arrays(array.indices, _checked(array.dictionary).cast(pa.large_binary()))
         array.validate(full=True)
         return array
     return _checked(array)
@@ -92,13 +104,16 @@ def _storage(array: pa.Array) -> pa.Array:
 
 
 def _checked(array: pa.Array) -> pa.Array:
+    # A view of other type costs nothing; a cast imports pyarrow.compute, a tenth of a second.
     if pt.is_string_view(array.type):
         array = array.cast(pa.binary_view())
     elif pt.is_string(array.type):
-        array = array.cast(pa.binary())
+        array = array.view(pa.binary())
     elif pt.is_large_string(array.type):
-        array = array.cast(pa.large_binary())
+        array = array.view(pa.large_binary())
     array.validate(full=True)
+    if pt.is_binary(array.type) or pt.is_large_binary(array.type):
+        return array
     return (array.cast(pa.binary()) if pt.is_fixed_size_binary(array.type) else array).cast(pa.large_binary())
 
 
@@ -107,16 +122,18 @@ def _checked(array: pa.Array) -> pa.Array:
 
 def valid_rows(array: pa.Array) -> NDArray[np.bool_]:
     """Which rows are not null."""
-    valid = array.is_valid()
-    bits = np.frombuffer(valid.buffers()[1], np.uint8)
-    return np.unpackbits(bits, count=valid.offset + len(valid), bitorder="little")[valid.offset :].view(np.bool_)
+    if not array.null_count:
+        return np.ones(len(array), np.bool_)
+    bits = np.frombuffer(array.buffers()[0], np.uint8)
+    return np.unpackbits(bits, count=array.offset + len(array), bitorder="little")[array.offset :].view(np.bool_)
 
 
 def layout(array: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """The data and offsets of an array of large_binary, beginning at 0."""
+    """The data and offsets of an array of binary or large_binary, beginning at 0."""
     _, ends, data = array.buffers()
     if ends is None or len(array) == 0:
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
-    offsets = np.frombuffer(ends, np.int64, len(array) + 1, 8 * array.offset)
+    kind = np.dtype(np.int64 if pt.is_large_binary(array.type) else np.int32)
+    offsets = np.frombuffer(ends, kind, len(array) + 1, kind.itemsize * array.offset)
     view = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
-    return view[offsets[0] : offsets[-1]], offsets - offsets[0]
+    return view[offsets[0] : offsets[-1]], offsets - np.int64(offsets[0])

@@ -29,7 +29,7 @@ from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, first_lin
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
-from shardmill.storage import STREAM_BLOCK, Feed, FileFeed, RandomAccess
+from shardmill.storage import STREAM_BLOCK, Feed, FileFeed, RandomAccess, Scanner
 
 # Writers may align the footer.
 PADDING = 64
@@ -80,16 +80,15 @@ class ArrowReader(RowsReader):
 
         After a file's batches come its footer, the footer's length and the mark; after a stream's there is nothing.
         """
-        feed.at = begin
-        last = b""
-        while block := feed.read_on(STREAM_BLOCK):
+        scanner, last = Scanner(feed, begin), b""
+        while block := scanner.next(STREAM_BLOCK):
             last = (last + block)[-10:]
-        rest = feed.at - begin
+        rest = scanner.at - begin
         if not self._head.startswith(ARROW_MARK):
             if rest:
                 raise self._damaged(begin, f"{rest:,} bytes follow after its end")
         elif last[4:] != ARROW_MARK or not 0 <= rest - 10 - int.from_bytes(last[:4], "little") < PADDING:
-            raise self._damaged(feed.at, "it was cut short, or batches are missing")
+            raise self._damaged(scanner.at, "it was cut short, or batches are missing")
 
     def _damaged(self, at: int, what: str) -> SourceError:
         return SourceError(f"the Arrow data is damaged: {what}", place=f"{self._source.name}, byte {at:,}")
@@ -139,7 +138,7 @@ class _Stream:
 
     def messages(self) -> Iterator[Message]:
         """Each message; its body may be read until the next one is asked for."""
-        while mark := self._feed.peek(self.at, 8):
+        while mark := self._feed.read(self.at, self.at + 8):
             # Before Arrow 0.15 the length stood alone.
             begin = 4 if mark[:4] == CONTINUES else 0
             if len(mark) < begin + 4:
@@ -153,7 +152,7 @@ class _Stream:
                 return
             self._check_size(self.at + length)
             self.memory.need("the header of a batch", HEADER * length)
-            header = self._feed.peek(self.at, length)
+            header = self._feed.read(self.at, self.at + length)
             if len(header) < length:
                 raise ValueError("it ends too early")
             message = read_message(header, self.at + length)
@@ -173,7 +172,7 @@ class _Stream:
         while len(looked) == seen:
             seen = 2 * seen or 1 << 12
             self.memory.need("the header of a batch", HEADER * seen)
-            looked = self._feed.peek(self.at, seen)
+            looked = self._feed.read(self.at, self.at + seen)
             for place in range(8, len(looked) - 3, 8):
                 if looked[place : place + 4] == CONTINUES:
                     return place
@@ -187,7 +186,7 @@ class _Stream:
         """Go forward to this byte."""
         if self._size is None:
             while self.at < end:
-                block = self._feed.peek(self.at, min(STREAM_BLOCK, end - self.at))
+                block = self._feed.read(self.at, self.at + min(STREAM_BLOCK, end - self.at))
                 if not block:
                     raise ValueError("it ends too early")
                 self.at += len(block)
@@ -280,7 +279,7 @@ class _Stream:
 
     def read_at(self, place: int, n: int) -> bytes:
         """Bytes of a body; a stream that only goes forward must be read in order."""
-        block = self._feed.peek(place, n)
+        block = self._feed.read(place, place + n)
         if len(block) < n:
             raise ValueError("it ends too early")
         if not isinstance(self._feed, FileFeed):

@@ -94,6 +94,8 @@ class Chunk(NamedTuple):
     """False: the first document began in an earlier chunk."""
     ends: bool = True
     """False: the last document continues in the next chunk."""
+    stream: bool = False
+    """It is a stretch of a stream of text: its rows are spans, and neighbours in one split are a document there."""
     long: bool = False
     """It is larger than a chunk and has no place to cut it: the writer's thread reads and encodes it in pieces."""
     through: int = -1
@@ -147,8 +149,6 @@ class Documents:
     """Line or row of each document, counted from 0 within the chunk; None: row i is record i."""
     starts: NDArray[np.int64] | None = None
     """Of plain text: the byte at which each row begins, counted from the start of the chunk."""
-    spans: bool = False
-    """The rows are spans of one document, not documents."""
     lines: int = 0
     """Lines or rows that the chunk spans, blank ones included."""
     rejects: list[Reject] = field(default_factory=list)
@@ -196,7 +196,7 @@ def join(found: list[Documents]) -> Documents:
     sizes = np.concatenate([np.diff(d.offsets) for d in found])
     tail = None if found[0].tail is None else np.concatenate([d.tail for d in found if d.tail is not None])
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
-    return Documents(data, offsets, spans=any(d.spans for d in found), tail=tail)
+    return Documents(data, offsets, tail=tail)
 
 
 def rows_are_utf8(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> bool:

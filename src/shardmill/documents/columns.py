@@ -53,6 +53,18 @@ class Column:
         return cls(np.frombuffer(text, np.uint8), offsets, None if valid is None or valid.all() else valid)
 
     @classmethod
+    def joined(cls, columns: list[Column]) -> Column:
+        """The rows of several columns, none of which has reasons."""
+        if len(columns) == 1:
+            return columns[0]
+        if not columns:
+            return cls(np.empty(0, np.uint8), np.zeros(1, np.int64))
+        data = [column.data[column.offsets[0] : column.offsets[-1]] for column in columns]
+        valid = [np.ones(len(column), np.bool_) if column.valid is None else column.valid for column in columns]
+        lengths = np.concatenate([np.diff(column.offsets) for column in columns])
+        return cls.of(np.concatenate(data), lengths, np.concatenate(valid))
+
+    @classmethod
     def too_large(cls, size: int) -> Column:
         """One row of so many bytes, which ends the run."""
         return cls(np.empty(0, np.uint8), np.zeros(2, np.int64), oversize=size)
@@ -92,7 +104,7 @@ class Column:
             keep[row] = False
             bad[row] = self.not_text(row)
         rejects = [Reject(row, -1, *bad[row]) for row in sorted(bad)]
-        data, offsets = self._kept(keep)
+        data, offsets = self.kept(keep)
         return Documents(data, offsets, np.flatnonzero(keep) if bad else None, lines=len(self), rejects=rejects)
 
     def not_text(self, row: int) -> tuple[str, str]:
@@ -100,7 +112,7 @@ class Column:
         begin, end = self.offsets[row : row + 2].tolist()
         return "invalid UTF-8", excerpt(self.data[begin : min(end, begin + ROW_HEAD)].tobytes())
 
-    def _kept(self, keep: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    def kept(self, keep: NDArray[np.bool_]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """Data and offsets of these rows alone."""
         data, lengths = self.data[self.offsets[0] : self.offsets[-1]], np.diff(self.offsets)
         if keep.all():
@@ -234,20 +246,7 @@ def gather(
 
     Returns where they end; a negative number where they are not in the data, or `out` is too small.
     """
-    if core.available():
-        return core.gather(data, starts, lengths, prefixes, out, at)
-    raw, made = data.data, list[bytes]()
-    before = b"" if prefixes is None else out[:at].tobytes()
-    ahead = np.zeros_like(starts) if prefixes is None else prefixes
-    for start, length, prefix in zip(starts.tolist(), lengths.tolist(), ahead.tolist(), strict=True):
-        before = before[:prefix] + raw[start : start + length]
-        made.append(before)
-    text, wanted = np.frombuffer(b"".join(made), np.uint8), int(lengths.sum() + ahead.sum())
-    outside = (starts < 0) | (lengths < 0) | (starts + lengths > len(data))
-    if outside.any() or len(text) != wanted or at + wanted > len(out):
-        return -1
-    out[at : at + wanted] = text
-    return at + wanted
+    return core.gather(data, starts, lengths, prefixes, out, at)
 
 
 def first_line(error: BaseException) -> str:

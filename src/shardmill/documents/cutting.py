@@ -8,7 +8,7 @@ from typing import NamedTuple
 from shardmill.storage import CONTEXT, STREAM_BLOCK
 
 Cut = Callable[[bytes, int], int]
-Peek = Callable[[int, int], bytes]
+Read = Callable[[int, int], bytes]
 
 FIRST_WINDOW = 1 << 12
 NO_LIMIT = 1 << 62
@@ -26,7 +26,7 @@ class Stop(NamedTuple):
 
 
 def next_stop(
-    peek: Peek,
+    read: Read,
     *,
     start: int,
     at: int,
@@ -49,7 +49,7 @@ def next_stop(
     while True:
         low = min(search, max(floor, at - CONTEXT))
         n = at - low + step
-        window = peek(low, n)
+        window = read(low, low + n)
         final = len(window) < n
         found = window.find(separator, search - low) if separator else -1
         closed = final or found >= 0
@@ -107,7 +107,7 @@ def _sound(window: bytes, place: int) -> bool:
     return True
 
 
-def last_separator(peek: Peek, start: int, limit: int, separator: bytes, *, near: bool = False) -> int:
+def last_separator(read: Read, start: int, limit: int, separator: bytes, *, near: bool = False) -> int:
     """Where the last separator that ends by `limit` ends, as splitting from `start` on would find it, or -1.
 
     `near`: -1 also where there is none in the last few kilobytes.
@@ -115,7 +115,7 @@ def last_separator(peek: Peek, start: int, limit: int, separator: bytes, *, near
     width = max(1 << 14, 4 * len(separator))
     while True:
         low = max(start, limit - width)
-        window = peek(low, limit - low)
+        window = read(low, limit)
         end = _last_end(window, separator, whole=low == start)
         if end >= 0:
             return low + end
@@ -153,7 +153,7 @@ def overlaps_itself(separator: bytes) -> bool:
     return any(separator.endswith(separator[:k]) for k in range(1, len(separator)))
 
 
-def size_for_rows(peek: Peek, start: int, size: int, separator: bytes, rows: int = NO_LIMIT) -> int:
+def size_for_rows(read: Read, start: int, size: int, separator: bytes, rows: int = NO_LIMIT) -> int:
     """A chunk's size, made smaller where documents are so tiny that they take more memory than their text.
 
     Also where it would hold more than about so many `rows`. Estimated from the densest of some samples: a chunk's size
@@ -162,6 +162,7 @@ def size_for_rows(peek: Peek, start: int, size: int, separator: bytes, rows: int
     most = max(1, min(rows, size // ROW_BYTES))
     if size < _SAMPLE * _SAMPLES:
         return size
-    densest = max(peek(start + i * (size // _SAMPLES), _SAMPLE).count(separator) for i in range(_SAMPLES))
+    places = (start + i * (size // _SAMPLES) for i in range(_SAMPLES))
+    densest = max(read(place, place + _SAMPLE).count(separator) for place in places)
     found = densest * size // _SAMPLE
     return size if found <= most else max(_SAMPLE * _SAMPLES, size * most // found)

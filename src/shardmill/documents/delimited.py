@@ -22,7 +22,7 @@ from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
 from shardmill.documents.columns import LONG_TEXT, ROW_HEAD, Column, RowsReader, gathered, runs, skip_rows
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import SourceError
-from shardmill.storage import Feed
+from shardmill.storage import Feed, Scanner
 
 # Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. A delimiter, quote or line break
 # takes 150 bytes of memory meanwhile, so where every sixteenth byte is one, the blocks are smaller.
@@ -41,11 +41,11 @@ class CsvReader(RowsReader):
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         number, count = self._find(feed)
-        feed.at = self._text_start
+        scanner = Scanner(feed, self._text_start)
         parser = RowParser(self.delimiter, number, count, self._reading, self._source.name)
         row = start.offset
-        for rows in skip_rows(parser.columns(feed, max(1, size)), 1 + row):  # the header is the first row
-            yield self._chunk(row, rows, feed.stored(feed.at))
+        for rows in skip_rows(parser.columns(scanner, max(1, size)), 1 + row):  # the header is the first row
+            yield self._chunk(row, rows, scanner.stored)
             row += len(rows)
 
     def _find(self, feed: Feed) -> tuple[int, int]:
@@ -53,7 +53,7 @@ class CsvReader(RowsReader):
         width = 1 << 14
         while True:
             with self._reading.hold(HEADER_MEMORY * width, "the header line", self._source.name):
-                if header := self._header(feed.peek(self._text_start, width), width):
+                if header := self._header(feed.read(self._text_start, self._text_start + width), width):
                     break
             if width >= LONGEST_HEADER:
                 raise SourceError(f"the header line is longer than {width:,} bytes", place=self._source.name)
@@ -105,11 +105,11 @@ class RowParser:
         self._open: _OpenRow | None = None
         self._special = bytes(byte in (CR, LF, self._delimiter) for byte in range(256))
 
-    def columns(self, feed: Feed, size: int) -> Iterator[Column]:
+    def columns(self, scanner: Scanner, size: int) -> Iterator[Column]:
         """All rows, the header included, in columns of about `size` bytes."""
         held = b""
         with closing(self._memory):
-            while block := feed.read_on(BLOCK):
+            while block := scanner.next(BLOCK):
                 step = self._step(block)
                 for at in range(0, len(block), step):
                     part = held + block[at : at + step]

@@ -8,7 +8,6 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shardmill import core
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
 from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, no_tail
 from shardmill.documents.tiny_files import TinyFiles
@@ -100,9 +99,8 @@ def _first_bytes(source: Source) -> bytes:
 def load_libraries(sources: Sources) -> None:
     """Import the libraries that these sources need, so that the budget counts their memory."""
     if not sources.arrow_free:
-        import_module("shardmill.documents.arrow_ipc")
-    elif not core.available():
-        import_module("pyarrow")
+        for module in ("parquet", "arrow_ipc"):
+            import_module(f"shardmill.documents.{module}")
 
 
 def format_reader(
@@ -123,7 +121,7 @@ class SourceReader(Reader):
         if source.input_format not in ("auto", *INPUT_FORMATS):
             known = ", ".join(f"`{name}`" for name in ("auto", *INPUT_FORMATS))
             raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
-        self._index, self._source, self._reading = index, source, reading
+        self._index, self._source, self._reading = index, source, reading.for_source(source)
         self._reader: FormatReader | None = None
         self._whole = False
         self.unit = INPUT_FORMATS[self._promised].unit
@@ -138,25 +136,29 @@ class SourceReader(Reader):
         """The chunks from a position on, in order, for one thread. SourceError for a damaged source."""
         fetcher = self._reading.fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
-            self._source = fetcher.cache.local(self._source, fetcher)
+            self._source = fetcher.cache.local(self._source, self._index, fetcher)
         with ExitStack() as held:
             hold = partial(self._reading.hold, what="the compressed stream", place=self._source.name)
-            window = 0
+            largest = window = 0
 
             def need(amount: int) -> None:
-                nonlocal window
-                # A long stretch is read a second time while the feeder continues. In text they are to be expected.
-                window = 0 if self._promised == "text" else amount
-                held.enter_context(hold(2 * amount - window))
+                nonlocal largest, window
+                if amount > largest:
+                    # A long stretch is read a second time while the feeder continues. In text they are to be expected.
+                    times = 2 if self._promised == "text" else 1
+                    held.enter_context(hold(times * (amount - largest)))
+                    largest, window = amount, 0 if self._promised == "text" else amount
 
-            opened = open_source(self._source, fetcher, need)
+            opened = open_source(self._source, fetcher, need, self._index)
             held.callback(opened.feed.close)
             self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
             if self._reading.tail is not None and opened.format != "text":
                 raise no_tail(opened.format, self._source.name)
             self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
             self.unit = self._reader.unit
-            if not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):
+            # A document's split is known at its beginning, so one part reads all of it.
+            undivided = opened.format == "text" and self._reading.separator is None and not self._reading.stream
+            if undivided or not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):
                 if section.begin:
                     return
                 section = WHOLE

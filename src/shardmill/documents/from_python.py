@@ -6,6 +6,7 @@ to come to a document without those before it.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -18,6 +19,7 @@ import pyarrow as pa
 from shardmill.documents.arrow_columns import columns_of, find_column
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Section, excerpt
 from shardmill.documents.columns import BAD_ROW_TEXT, LONG_TEXT, ROW_TEXT, Column, chunk_of_rows
+from shardmill.documents.content import ContentHash
 from shardmill.documents.iterating import Items
 from shardmill.documents.reading import Memory, Reader, Reading
 from shardmill.documents.records import field_of, kind_of
@@ -39,17 +41,47 @@ class PythonReader(Reader):
         self._field = reading.text_field
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        """The chunks from a position on; exceptions of the iterable are not caught."""
-        row, through = start.offset, 0
+        """The chunks from a position on; exceptions of the iterable are not caught.
+
+        Where nothing else tells whether a later run gets the same documents, the state after a chunk is a hash of all
+        documents so far. That run reads them again, and this raises SourceError if they are others.
+        """
+        before = json.loads(start.state).get("sha256", "") if start.state else ""
+        content = ContentHash(self._field) if self._given.unversioned and (before or not start.offset) else None
+        begin = start if content is None else Position()
+        row, through = begin.offset, 0
         values = _Values(self._field, self._source.name, first=row == 0)
-        with closing(Items(self._given, self._field, start)) as items:
+        with closing(Items(self._given, self._field, begin)) as items:
+            if items.stateful and not before:
+                content = None
             for column, between in self._columns(items, values, max(1, size)):
+                if content is not None:
+                    head = column.slice(0, max(0, min(len(column), start.offset - row)))
+                    content.add(head)
+                    row += len(head)
+                    if len(head) and row == start.offset and content.hexdigest() != before:
+                        raise self._other_documents(f"the first {row:,} documents are not the same as")
+                    column = column.slice(len(head), len(column)) if len(head) else column
+                    if not len(column):
+                        continue
+                    content.add(column)
                 through += column.size
                 chunk = chunk_of_rows(self._index, row, column, through, self._reading.largest)
                 row = chunk.end
                 if between:
                     items.mark(row)
-                yield chunk._replace(state=items.state)
+                state = items.state if content is None else json.dumps({"sha256": content.hexdigest()})
+                yield chunk._replace(state=state)
+        if row < start.offset:
+            raise self._other_documents(f"there are {row:,} documents, and {start.offset:,} were read")
+
+    def _other_documents(self, what: str) -> SourceError:
+        return SourceError(
+            f"{what} when this run began",
+            place=self._source.name,
+            kept="",  # the run cannot be resumed without the documents as they were
+            hint="give the same documents again, or start anew with `overwrite=True`",
+        )
 
     def read(self, chunk: Chunk) -> Documents:
         column: Column = chunk.payload

@@ -45,8 +45,8 @@ class Items:
             return
         if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and not _forgets(made):
             self._stateful = made
-            if start.state:
-                saved = json.loads(start.state)
+            saved = json.loads(start.state) if start.state else {}
+            if "state" in saved:
                 made.load_state_dict(saved["state"])
                 self._skip -= saved["documents"]
         self._iterator = iter(_asked(made))
@@ -75,6 +75,11 @@ class Items:
                 place=self._name,
                 hint="give the same documents again, or start anew with `overwrite=True`",
             )
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the iterable has a state, so that a later run does not read these documents again."""
+        return self._stateful is not None
 
     def mark(self, documents: int) -> None:
         """Remember the state of the iterable, if it has one, after so many documents."""

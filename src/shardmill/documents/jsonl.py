@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -11,13 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill import core
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Reject, Section, excerpt
 from shardmill.documents.cutting import Stop
 from shardmill.documents.long_lines import LINE_WINDOW, LONGEST_LINE, ShortLine, Stretch, stretch_pieces
 from shardmill.documents.reading import Memory, Reading
-from shardmill.documents.records import Verdict, judge
+from shardmill.documents.records import Verdict, fields_hint, judge
 from shardmill.documents.text import TextReader
 from shardmill.errors import SourceError
 from shardmill.storage import SMALL, Feed, Source, read_range
@@ -44,24 +45,34 @@ class JsonLinesReader(TextReader):
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if start.offset == section.begin == 0:
-            head = feed.peek(0, SMALL)
-            self._refuse_array(head)
+            head = feed.read(0, SMALL)
+            self._refuse_one_value(head)
             self._look_for_field(head)
         for chunk in super().chunks(feed, start, size, section):
             yield chunk
             if isinstance(chunk.payload, Oversize) and chunk.payload.hint:  # it ends the run
                 return
 
-    def _refuse_array(self, head: bytes) -> None:
-        """Raise when the file is one JSON array."""
+    def _refuse_one_value(self, head: bytes) -> None:
+        """Raise when the file is one JSON array, or has objects that go over several lines."""
         text = head[self._text_start :].strip()
         first, more, _ = text.partition(b"\n")
         if first[:1] == b"[" and not (more and judge(first, self._path).reason.startswith("not an object")):
-            raise SourceError(
-                "the file is one JSON array, not JSON Lines",
-                place=self._source.name,
-                hint="turn it into one object a line: `jq -c '.[]' file.json > file.jsonl`",
-            )
+            each = f".[] | {{{self._path[0]}: .}}" if text[1:].lstrip()[:1] == b'"' else ".[]"
+            raise self._not_lines("the file is one JSON array, not JSON Lines", each)
+        if first[:1] == b"{" and more and judge(first, self._path).reason.startswith("not valid JSON"):
+            fields = _fields_over_lines(text)
+            if fields is None:
+                return
+            arrays = [name for name, value in fields.items() if isinstance(value, list) and name != self._path[0]]
+            each = f".{arrays[0]}[]" if len(arrays) == 1 and self._path[0] not in fields else "."
+            raise self._not_lines("the file is one JSON value over many lines, not JSON Lines", each)
+
+    def _not_lines(self, message: str, each: str) -> SourceError:
+        name = self._source.name
+        made = f"{name.removesuffix('.json')}.jsonl"
+        hint = f"turn it into one object a line: `jq -c '{each}' {shlex.quote(name)} > {shlex.quote(made)}`"
+        return SourceError(message, place=name, hint=hint)
 
     def _look_for_field(self, head: bytes) -> None:
         """Raise when none of the first records has the field: then it has another name."""
@@ -77,12 +88,8 @@ class JsonLinesReader(TextReader):
                 return
             seen.update(dict.fromkeys(verdict.fields))
         if seen:
-            fields = ", ".join(f"`{name}`" for name in list(seen)[:20])
-            raise SourceError(
-                f"no record has the field `{self._field}`",
-                place=self._source.name,
-                hint=f"the fields are {fields}: choose with `--text-field`",
-            )
+            hint = fields_hint(list(seen), "fields")
+            raise SourceError(f"no record has the field `{self._field}`", place=self._source.name, hint=hint)
 
     def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
         stop = super()._stop(feed, position, size, inside)
@@ -91,19 +98,19 @@ class JsonLinesReader(TextReader):
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
         """A line that is too large for the memory: judged and read in pieces, or the run ends."""
         begin = max(position, self._text_start)
-        head = feed.peek(begin, SMALL)
+        head = feed.read(begin, begin + SMALL)
         hole, blank = not head.strip(b"\0"), len(head) - len(head.lstrip(_WHITE))
         line = ShortLine(begin + blank)
         judged = None if hole or blank == len(head) or not self._any_size else self._judge(line, feed, position)
         at, most = max(position + size, line.at), self._reading.largest if hole else LONGEST_LINE
-        stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop, most=most)
+        stop = self._next(feed.read, start=position, at=at, floor=position, forget=feed.drop, most=most)
         if stop is None:
             end = position + size
             payload: Any = Oversize("line", most, _NUL if hole else _NO_LINES)
         else:
             end = stop.offset
             payload = (
-                judged if judged is not None else Oversize("line", end - position - (feed.peek(end - 1, 1) == b"\n"))
+                judged if judged is not None else Oversize("line", end - position - (feed.read(end - 1, end) == b"\n"))
             )
             feed.drop(end)
         long = isinstance(payload, list)
@@ -112,7 +119,7 @@ class JsonLinesReader(TextReader):
 
     def _judge(self, line: ShortLine, feed: Feed, position: int) -> list[str | Stretch] | Documents | None:
         """The parts of the text of a long line, or what else the line gives; None: it cannot be made short enough."""
-        head, byte = feed.peek(line.at, SMALL), line.at - position
+        head, byte = feed.read(line.at, line.at + SMALL), line.at - position
         with closing(Memory(self._reading, self._source.name)) as memory:
             most = max(4 * LINE_WINDOW, self._reading.largest // 16)  # so that there is always memory to judge it
             if not line.read(feed, most, partial(memory.need, "a long line")):
@@ -137,7 +144,7 @@ class JsonLinesReader(TextReader):
         if chunk.start == 0 and self._text_start:
             # In place of the byte order mark: spaces keep every offset, and mean nothing before a record.
             raw = b" " * self._text_start + raw[self._text_start :]
-        return self._documents(raw, _parse(raw, self._path))
+        return self._documents(raw, json_lines(raw, self._path))
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
         with closing(self._reopen()) as feed:
@@ -190,9 +197,12 @@ def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArra
     return np.frombuffer(b"".join(pieces), np.uint8), np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
 
 
-def _parse(raw: bytes, path: tuple[str, ...]) -> JsonLines:
-    if core.available():
-        return json_lines(raw, path)
-    from shardmill.documents import json_blocks  # imports pyarrow, which takes a tenth of a second
-
-    return json_blocks.json_lines(raw, path)
+def _fields_over_lines(text: bytes) -> dict[str, Any] | None:
+    """The fields of the object that a text begins with, if it goes over several lines; its beginning may be all."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        # It may be longer than what was read: then a line that ends inside of it shows that it goes on.
+        goes_on = len(text) > SMALL // 2 and text.partition(b"\n")[0].rstrip()[-1:] in (b"{", b"[", b",")
+        return {} if goes_on else None
+    return value if isinstance(value, dict) and "\n" in text[:end].decode("utf-8", "replace") else None

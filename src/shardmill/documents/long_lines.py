@@ -86,7 +86,7 @@ class ShortLine:
         decoder = codecs.getincrementaldecoder("utf-8")()
         text, inside, last = "", False, False
         while not last:
-            block = feed.peek(self.at, LINE_WINDOW)
+            block = feed.read(self.at, self.at + LINE_WINDOW)
             end = block.find(b"\n")
             last = end >= 0 or len(block) < LINE_WINDOW
             block = block[:end] if end >= 0 else block
@@ -158,7 +158,7 @@ def stretch_pieces(feed: Feed, stretch: Stretch, name: str) -> Iterator[bytes]:
     at, text = stretch.begin, ""
     feed.drop(at)
     while at < stretch.end:
-        block = feed.peek(at, min(LINE_WINDOW, stretch.end - at))
+        block = feed.read(at, at + min(LINE_WINDOW, stretch.end - at))
         if not block:
             raise SourceError("the source is shorter than it was", place=name)
         at += len(block)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section
 from shardmill.errors import UsageError
 from shardmill.storage import BOM, Feed, Fetcher, Source
 
 SPAN = 65536
+"""Bytes of a stream of text that go to one split, about."""
+STREAM_BYTES = 16 << 20
+"""The size as listed from which on a text file without separators is a stream of text and not one document. It is the
+same for everybody: memory, chunks and parts must not change what a document is."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,13 @@ class Reading:
     cut: Callable[[bytes, int], int] | None = None
     """cut(window, at): the first token-safe place at or after `at` inside the window, or -1.
     None: this tokenizer has no known safe cuts."""
+    only_source: bool = False
+    """The plan has one source."""
+    stream_bytes: int = STREAM_BYTES
+    stream: bool = False
+    """The source that is read is a stream of text, not one document: see `for_source`."""
     spans: bool = False
-    """Text without a separator is split into spans."""
+    """A stream of text is divided into spans, because each may have a split of its own."""
     gaps: bool = False
     """Documents may be left in place, with the separators between them."""
     tail: float | None = None
@@ -41,6 +50,14 @@ class Reading:
     suffices, also for the longest record in that step, which `longest` is called for then."""
     fetcher: Fetcher | None = None
     """Fetches the bytes of remote sources in a run; None: a shared one with a small window."""
+
+    def for_source(self, source: Source) -> Reading:
+        """The settings for one source, as it was listed: text without separators is a document, or a stream of text.
+
+        It is a stream if it is all there is to read, if it is large, or if nobody knows how large it is.
+        """
+        large = source.size is None or source.size >= self.stream_bytes
+        return replace(self, stream=self.separator is None and (self.only_source or large))
 
 
 class Memory:

@@ -23,6 +23,21 @@ class Verdict(NamedTuple):
     """The fields of a record that is an object without the wanted one."""
 
 
+CHAT_EXAMPLE = "examples/chat_records.py"
+"""How conversations become documents."""
+_CHAT = ({"messages"}, {"conversations"}, {"conversation"}, {"instruction", "output"}, {"prompt", "completion"})
+_SHOWN_FIELDS = 20
+
+
+def fields_hint(names: Sequence[str], what: str) -> str:
+    """What to do about records that lack the wanted field and have these instead; `what`: fields or columns."""
+    listed = ", ".join(f"`{name}`" for name in names[:_SHOWN_FIELDS])
+    if any(fields <= {*names} for fields in _CHAT):
+        written = f"the {what} are {listed}: a conversation becomes a document by a template of yours"
+        return f"{written}; pass a callable to `shardmill.prepare` in Python, as {CHAT_EXAMPLE} does"
+    return f"the {what} are {listed}: choose with `--text-field`"
+
+
 _KINDS: dict[type, str] = {
     bool: "a boolean",
     int: "a number",

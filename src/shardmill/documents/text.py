@@ -1,4 +1,4 @@
-"""Plain text: one document a file, or documents with a separator between them."""
+"""Plain text: documents with a separator between them; without one, a file is a document or a stream of text."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill.byte_search import occurrences
+from shardmill.core import find
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
-from shardmill.documents.cutting import NO_LIMIT, Peek, Stop, last_separator, next_stop, size_for_rows
+from shardmill.documents.cutting import NO_LIMIT, Read, Stop, last_separator, next_stop, size_for_rows
 from shardmill.documents.reading import SPAN, STREAMS, FormatReader, Reading, no_tail
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
     CONTEXT,
     REPLACEMENT,
     STREAM_BLOCK,
+    Beginning,
     Feed,
     RandomAccess,
     Source,
@@ -39,7 +40,8 @@ class TextReader(FormatReader):
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading, reopen, head)
-        self._spans = reading.spans and reading.separator is None
+        self._stream = reading.stream and reading.separator is None
+        self._spans = reading.spans and self._stream
         self._tail_at: int | None = None
         if reading.separator == b"":
             raise UsageError("the separator is empty", hint="leave `--separator` out: then a file is one document")
@@ -60,7 +62,7 @@ class TextReader(FormatReader):
             if start.offset >= end.offset:
                 return
             assert isinstance(feed, RandomAccess)
-            feed.size = end.offset
+            feed = Beginning(feed, end.offset)
         position, inside = start.offset, start.inside
         feed.drop(position)
         if position and not inside and feed.end_by(position) is not None:
@@ -68,7 +70,7 @@ class TextReader(FormatReader):
         while True:
             room = size = max(1, size)
             if self._reading.separator is not None:
-                room = size_for_rows(feed.peek, position, size, self._reading.separator, self.most_rows)
+                room = size_for_rows(feed.read, position, size, self._reading.separator, self.most_rows)
             stop = self._stop(feed, position, room, inside)
             if stop is None:
                 chunk = self._giant(feed, position, inside, size)
@@ -80,8 +82,9 @@ class TextReader(FormatReader):
                     cost=(stop.offset - position) * size // room,  # many tiny documents take more than their text
                     begins=not inside,
                     ends=stop.ends,
+                    stream=self._stream,
                     through=feed.stored(stop.offset),
-                    payload=feed.take(self._begin(position), stop.offset),
+                    payload=self._bytes(feed, position, stop.offset),
                 )
             if end is not None and end.inside and chunk.end == end.offset:
                 chunk = chunk._replace(ends=False)
@@ -89,6 +92,12 @@ class TextReader(FormatReader):
             if feed.end_by(chunk.end) is not None:
                 return
             position, inside = chunk.end, not chunk.ends
+
+    def _bytes(self, feed: Feed, position: int, end: int) -> bytes | None:
+        """The bytes of a chunk; None if a worker can read them itself."""
+        data = None if feed.shared else feed.read(self._begin(position), end)
+        feed.drop(end)
+        return data
 
     def _enter(self, feed: Feed, byte: int) -> Position:
         """The first position at or after a byte where a section may begin: a document's start, or a safe place."""
@@ -99,20 +108,20 @@ class TextReader(FormatReader):
         if at >= size or (separator is None and self._reading.cut is None):
             return Position(size)
         assert isinstance(feed, RandomAccess)
-        peek = feed.look
+        read = feed.read
         if separator is None:
             stop, border = (
-                self._next(peek, start=floor, at=place, floor=floor)
+                self._next(read, start=floor, at=place, floor=floor)
                 for place in (at, max(self._tail_at or 0, floor + 1))
             )
             assert stop is not None
             # At the border between train and val a document ends.
             return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
-        begin = last_separator(peek, floor, at, separator, near=True)
+        begin = last_separator(read, floor, at, separator, near=True)
         if begin == at:
             return Position(at)
         begin = max(floor, at - len(separator) + 1) if begin < 0 else begin
-        stop = next_stop(peek, start=begin, at=begin, floor=begin, separator=separator, cut=None)
+        stop = next_stop(read, start=begin, at=begin, floor=begin, separator=separator, cut=None)
         assert stop is not None
         return Position(stop.offset)
 
@@ -127,7 +136,7 @@ class TextReader(FormatReader):
         if self._reading.separator is not None:
             return self._stop_at_separator(feed, position, limit, inside, self._reading.separator)
         limit, floor = self._span_at(limit), self._text_start if self._spans else floor
-        search = partial(self._next, feed.peek, start=position, floor=floor, most=self._reading.largest)
+        search = partial(self._next, feed.read, start=position, floor=floor, most=self._reading.largest)
         end = feed.end_by(limit)
         stop = Stop(end, ends=True) if end is not None else search(at=limit)
         tail = self._tail_at
@@ -140,14 +149,14 @@ class TextReader(FormatReader):
     def _stop_at_separator(self, feed: Feed, position: int, limit: int, inside: bool, separator: bytes) -> Stop | None:
         """The end of the document that continues here, or of the last one that ends by `limit`."""
         floor = max(position, self._text_start)
-        if inside and (found := feed.peek(position, limit - position).find(separator)) >= 0:
+        if inside and (found := feed.read(position, limit).find(separator)) >= 0:
             return Stop(position + found + len(separator), ends=True)
         end = feed.end_by(limit)
-        if end is None and not inside and (found := last_separator(feed.peek, floor, limit, separator)) >= 0:
+        if end is None and not inside and (found := last_separator(feed.read, floor, limit, separator)) >= 0:
             end = found
         if end is not None:
             return Stop(end, ends=True)
-        return self._next(feed.peek, start=position, at=limit, floor=floor, most=self._reading.largest)
+        return self._next(feed.read, start=position, at=limit, floor=floor, most=self._reading.largest)
 
     def _ends_head(self, start: int, end: int) -> bool:
         """Whether the text of this chunk that goes to train is the last of its file: there a document ends.
@@ -159,13 +168,13 @@ class TextReader(FormatReader):
     def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
         """The start of the last span before a stretch without cuts, so that the long chunk holds one span only."""
         for at in range(limit - SPAN, position, -SPAN):
-            stop = self._next(feed.peek, start=position, at=at, floor=self._text_start, most=limit - position)
+            stop = self._next(feed.read, start=position, at=at, floor=self._text_start, most=limit - position)
             if stop is not None and stop.offset < limit:
                 return stop
         return None
 
-    def _next(self, peek: Peek, **where: Any) -> Stop | None:
-        return next_stop(peek, separator=self._reading.separator, cut=self._reading.cut, **where)
+    def _next(self, read: Read, **where: Any) -> Stop | None:
+        return next_stop(read, separator=self._reading.separator, cut=self._reading.cut, **where)
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
         """A stretch that is too large for the memory: read in pieces, or the run ends if the tokenizer has no cuts."""
@@ -177,10 +186,10 @@ class TextReader(FormatReader):
                 hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
             )
         at = self._span_at(position + max(largest, size))
-        stop = self._next(feed.peek, start=position, at=at, floor=position, forget=feed.drop)
+        stop = self._next(feed.read, start=position, at=at, floor=position, forget=feed.drop)
         assert stop is not None
         text_end = stop.offset
-        if separator and stop.ends and feed.peek(text_end - len(separator), len(separator)) == separator:
+        if separator and stop.ends and feed.read(text_end - len(separator), text_end) == separator:
             text_end -= len(separator)
         feed.drop(stop.offset)
         return Chunk(
@@ -190,6 +199,7 @@ class TextReader(FormatReader):
             cost=stop.offset - position if cut else size,
             begins=not inside,
             ends=stop.ends or self._ends_head(position, stop.offset),
+            stream=self._stream,
             long=cut is not None,
             through=feed.stored(stop.offset),
             payload=text_end if cut else Oversize("document", text_end - position),
@@ -214,7 +224,6 @@ class TextReader(FormatReader):
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
         bounds = np.array([first, *places, chunk.end], np.int64)
         documents = rows_between(raw, bounds - begin)
-        documents.spans = self._spans
         documents.tail = self._flags(bounds[:-1])
         documents.starts = np.array([chunk.start, *places], np.int64) - chunk.start
         return documents
@@ -225,10 +234,10 @@ class TextReader(FormatReader):
     def _span_starts(self, raw: bytes, begin: int, chunk: Chunk) -> list[int]:
         """Where the spans after the first begin: at the first safe place at or after each multiple of SPAN."""
 
-        def peek(offset: int, n: int) -> bytes:
-            return raw[offset - begin : offset - begin + n]
+        def read(start: int, end: int) -> bytes:
+            return raw[start - begin : end - begin]
 
-        search = partial(self._next, peek, start=chunk.start, floor=max(self._text_start, begin))
+        search = partial(self._next, read, start=chunk.start, floor=max(self._text_start, begin))
         places: list[int] = []
         at = (chunk.start // SPAN + 1) * SPAN
         while at < chunk.end and (stop := search(at=at)) is not None and stop.offset < chunk.end:
@@ -243,7 +252,7 @@ class TextReader(FormatReader):
             feed.drop(start)
             while start < end:
                 # An invalid byte becomes three.
-                block = feed.peek(start, max(1, min(size // 3, STREAM_BLOCK, end - start)))
+                block = feed.read(start, start + max(1, min(size // 3, STREAM_BLOCK, end - start)))
                 start += len(block)
                 feed.drop(start)
                 piece = decoder.decode(block, final=start >= end).encode()
@@ -275,13 +284,13 @@ def split_documents(raw: bytes, separator: bytes) -> tuple[Documents, NDArray[np
 
 def _offsets(data: NDArray[np.uint8], separator: bytes) -> NDArray[np.int64]:
     """Where the documents begin, and where one after the last would."""
-    starts = np.concatenate([np.zeros(1, np.int64), occurrences(data, separator) + len(separator)])
+    starts = np.concatenate([np.zeros(1, np.int64), find(data, separator) + len(separator)])
     return starts if starts[-1] == len(data) else np.append(starts, len(data) + len(separator))
 
 
 def _replacements(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     """How often U+FFFD occurs in each row."""
-    rows = np.searchsorted(offsets, occurrences(data, REPLACEMENT), side="right") - 1
+    rows = np.searchsorted(offsets, find(data, REPLACEMENT), side="right") - 1
     return np.bincount(rows, minlength=len(offsets) - 1)
 
 

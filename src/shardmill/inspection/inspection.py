@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from shardmill import arguments
-from shardmill.documents import Reading
+from shardmill.documents import STREAM_BYTES, Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspection.pace import pace
-from shardmill.inspection.troubles import Separator, Trouble, find_separators, find_troubles
+from shardmill.inspection.troubles import Separator, find_separators, find_troubles
 from shardmill.options import Options
 from shardmill.run import (
     SHARDS_HERE,
     Budget,
+    check_memory,
     dataset_files,
     default_memory,
     settle_allocator,
@@ -43,8 +43,11 @@ from shardmill.shards import format_named
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import ROOM, Sources, is_url
 from shardmill.tokens import Tokenizer, load_tokenizer
+from shardmill.troubles import Trouble
 
 _SECONDS, _REMOTE_SECONDS = 5.0, 8.0  # that a sample may take
+_STARTING = 0.5  # seconds from the command to the first chunk, and from the last chunk to the manifest
+_LOADING = 2  # places during which libraries are loaded: their time says nothing about the speed of a run
 # Bytes of a token in a growing Python list of ints: 8 for the pointer, 28 for the int, and the slack.
 _NAIVE = 41
 
@@ -74,10 +77,14 @@ class Inspection:
     kinds: list[ListedKind] = field(default_factory=list)
     text_bytes: Amount = Amount()
     documents: Amount = Amount()
-    """Empty and rejected ones included."""
+    """Empty and rejected ones included. A stream of text is one here, and several where val takes spans of it."""
+    streams: int = 0
+    """Sources that are streams of text: without a separator, and the only source or large."""
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """(bytes, documents of up to so many bytes and more than the entry before), of those that will be written."""
     separators: list[Separator] = field(default_factory=list)
+    skipped: dict[str, Any] = field(default_factory=dict)
+    """What was found and will not be read: counts by kind, the first names, and notes."""
     tokens: Amount = Amount()
     """With the end-of-text tokens."""
     bytes_per_token: float = 0.0
@@ -96,7 +103,7 @@ class Inspection:
     seconds: float = 0.0
     """That `prepare` will take, at the speed of the sample."""
     bound: str = ""
-    """What limits the speed: `workers`, `feeder`, `cpus` or `download`."""
+    """What limits the speed: `workers`, `feeder` or `download`."""
     fetched_bytes: int = 0
     """That will be downloaded, at `fetched_per_second` as measured; 0 if that could not be measured."""
     fetched_per_second: int = 0
@@ -117,11 +124,11 @@ class Inspection:
         """As JSON-able data."""
         return {**asdict(self), "sizes": [{"up_to": up_to, "documents": count} for up_to, count in self.sizes]}
 
-    def text(self) -> str:
-        """For people."""
+    def text(self, *, verbose: bool = False) -> str:
+        """For people; `verbose`: with the names of what is skipped."""
         from shardmill.inspection.layout import as_text
 
-        return as_text(self)
+        return as_text(self, verbose)
 
 
 def inspect(
@@ -137,7 +144,10 @@ def inspect(
     specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
     chosen = Options.of(options)
     is_url(out or "")  # raises for one where nothing can be written
-    found = find_sources(specs, chosen.input_format, cache=chosen.cache, out=out, owned=dataset_files)
+    found = find_sources(
+        specs, chosen.input_format, cache=chosen.cache, out=out, owned=dataset_files,
+        include=chosen.include, exclude=chosen.exclude, text_field=chosen.text_field,
+    )  # fmt: skip
     if found.total_bytes is None:
         stream = next(source.name for source in found if source.size is None)
         raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")
@@ -145,7 +155,7 @@ def inspect(
     tokenizer = tokenizer.with_delimiter(chosen.delimiter)
     report = Inspection(
         len(found), found.total_bytes, tokenizer.name, tokenizer.vocab_size,
-        tokenizer.dtype.itemsize, out=out or ".",
+        tokenizer.dtype.itemsize, out=out or ".", skipped=found.skipped.data(),
     )  # fmt: skip
     budget = _describe_machine(report, chosen, found.remote, tokenizer)
     kinds = _sample(report, chosen, found, tokenizer)
@@ -153,8 +163,7 @@ def inspect(
     expects = [expected(kind, separated=chosen.separator is not None, eot=eot) for kind in kinds]
     _describe(report, kinds, expects, chosen, eot)
     download = report.fetched_bytes / report.fetched_per_second if report.fetched_per_second else 0.0
-    needed = pace(kinds, expects, report.token_bytes, report.workers, download)
-    report.seconds, report.bound = needed.seconds(report.workers, usable_cpus())
+    report.seconds, report.bound = _seconds(kinds, expects, min(report.workers, usable_cpus()), download)
     report.troubles = find_troubles(report, kinds, found, chosen, budget)
     return report
 
@@ -171,10 +180,10 @@ def _describe_machine(report: Inspection, options: Options, remote: bool, tokeni
     settle_allocator()  # as in a run, or the sample would be slower
     budget: Budget | BudgetError
     try:
+        check_memory(options.memory_bytes, options.workers)
         budget = Budget(
             options.memory_bytes,
             options.workers,
-            report.vocab_size,
             report.token_bytes,
             engine_bytes=tokenizer.engine_bytes,
             library_bytes=tokenizer.library_bytes,
@@ -213,6 +222,23 @@ def _sample(report: Inspection, options: Options, sources: Sources, tokenizer: T
     return kinds
 
 
+def _seconds(kinds: list[Kind], expects: list[Expected], workers: int, download: float) -> tuple[float, str]:
+    """The time of a run at the speed of the sample, times the workers that have a CPU; and what limits it.
+
+    The one thread that finds and decompresses the text may be slower than the workers, and the download than both.
+    """
+    feeding = working = 0.0
+    for kind, holds in zip(kinds, expects, strict=True):
+        places = kind.places[_LOADING:] or kind.places
+        share = holds.text.value / max(1, sum(place.text for place in places))
+        feeding += share * sum(place.feeding for place in places)
+        encoding = sum(place.encoding / max(1, place.encoded) * place.text for place in places)
+        working += share * (sum(place.reading for place in places) + encoding)
+    ways = {"download": download, "feeder": feeding, "workers": (feeding + working) / workers}
+    bound = max(ways, key=ways.__getitem__)
+    return _STARTING + ways[bound], bound
+
+
 def _describe(report: Inspection, kinds: list[Kind], expects: list[Expected], options: Options, eot: bool) -> None:
     """Put into the report what the kinds hold, and the size of the output."""
     separated = options.separator is not None
@@ -231,6 +257,8 @@ def _describe(report: Inspection, kinds: list[Kind], expects: list[Expected], op
     if len(full := np.flatnonzero(sizes)):
         report.sizes = [(4**i, int(sizes[i])) for i in range(int(full[0]), int(full[-1]) + 1)]
     if not separated:
+        large = sum(int(np.count_nonzero(kind.sizes >= STREAM_BYTES)) for kind in kinds if kind.format == "text")
+        report.streams = 1 if report.sources == 1 and kinds[0].format == "text" else large
         text = sum(one.text_bytes.value for one in report.kinds if one.format == "text")
         texts = [source for kind in kinds if kind.format == "text" for source in kind.looked]
         report.separators = find_separators([excerpt for source in texts for excerpt in source.excerpts], text)

@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from shardmill.units import show_bytes, show_count, show_seconds
+from shardmill.storage import Skipped
+from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
     from shardmill.inspection.inspection import Inspection
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 _WIDTH, _LABEL, _BAR = 100, 12, 40  # columns
 _KINDS = 12  # kinds of sources that are listed
 _LONGEST = 1000  # characters of a sentence
-_BOUNDS = {"feeder": "one thread that reads the sources", "workers": "the workers", "cpus": "the CPUs"}
+_BOUNDS = {"feeder": "one thread that reads the sources", "workers": "the workers"}
 
 
-def as_text(report: Inspection) -> str:
+def as_text(report: Inspection, verbose: bool) -> str:
     lines: list[str] = []
-    for label, *said in _sections(report):
+    for label, *said in _sections(report, verbose):
         for line in said:
             lines += textwrap.wrap(
                 line, _WIDTH, initial_indent=f"{label:<{_LABEL}}", subsequent_indent=" " * _LABEL,
@@ -30,9 +31,11 @@ def as_text(report: Inspection) -> str:
     return "\n".join(lines).replace("\xa0", " ")
 
 
-def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
+def _sections(report: Inspection, verbose: bool) -> Iterator[tuple[str, ...]]:
     """Yield a label, and the lines beside and below it."""
     yield "sources", *_kinds(report)
+    if skipped := list(Skipped.of(report.skipped).lines(names=verbose)):
+        yield "skipped", *map(_printable, skipped)
     if report.documents.value:
         yield "documents", *_documents(report)
     if report.separators:
@@ -44,13 +47,13 @@ def _sections(report: Inspection) -> Iterator[tuple[str, ...]]:
         yield "output", "   ".join(size.replace(" ", "\xa0") for size in sizes)  # a name stays with its size
     made = f", where files are made for {report.out}" if report.staging else ""
     yield "disk", f"{show_bytes(report.free_bytes)} free in {report.staging or report.out}{made}"
-    yield "memory", f"at most {show_bytes(report.memory_bytes)}, with {_plural(report.workers, 'worker')}"
+    yield "memory", f"at most {show_bytes(report.memory_bytes)}, with {plural(report.workers, 'worker')}"
     if report.tokens.value:
         yield "time", *_time(report)
         naive = f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM"
         yield "naive", f"{naive}; this machine has {show_bytes(report.machine_bytes)}"
     sampled = f"{show_bytes(report.sampled_bytes)} of text, {show_seconds(report.sampled_seconds)}"
-    yield "sample", f"{_plural(report.sampled_places, 'place')}, {sampled}; ± is a 95 % confidence interval"
+    yield "sample", f"{plural(report.sampled_places, 'place')}, {sampled}; ± is a 95 % confidence interval"
     for trouble in report.troubles:
         said = [trouble.message]
         said += [f"place: {trouble.place}"] if trouble.place else []
@@ -91,7 +94,7 @@ def _kinds(report: Inspection) -> Iterator[str]:
 def _row(name: str, sources: int, stored: int, text: Amount, documents: Amount) -> str:
     held = f"{show_bytes(text.value)} of text"
     counted = f"{_amount(documents)} {'document' if documents.value == 1 else 'documents'}"
-    return f"{name:<16}{_plural(sources, 'source'):>16}{show_bytes(stored):>10}  {held:<19}{counted}"
+    return f"{name:<16}{plural(sources, 'source'):>16}{show_bytes(stored):>10}  {held:<19}{counted}"
 
 
 def _documents(report: Inspection) -> Iterator[str]:
@@ -103,6 +106,10 @@ def _documents(report: Inspection) -> Iterator[str]:
     most = max(count for _, count in report.sizes)
     for up_to, count in report.sizes:
         yield f"up to {_power(up_to):>7}{count:>15,}  {_bar(count / most)}"
+    if report.streams:
+        streams = "it is" if report.streams == report.sources == 1 else f"{report.streams:,} of the sources are"
+        what = "a stream" if streams == "it is" else "streams"
+        yield f"{streams} {what} of text: val takes spans of 64 KiB, and each stretch in one split is a document there"
 
 
 def _power(size: int) -> str:
@@ -131,7 +138,3 @@ def _amount(amount: Amount) -> str:
         return f"{amount.value:,}"
     percent = max(0.01, 100 * amount.margin / max(1, amount.value))
     return f"{show_count(amount.value)} ± {percent:.2g} %"
-
-
-def _plural(count: int, word: str) -> str:
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

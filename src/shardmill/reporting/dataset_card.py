@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from shardmill.dataset import open_dataset
-from shardmill.units import show_bytes
+from shardmill.units import plural, show_bytes
 
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B",
           "10B<n<100B", "100B<n<1T", "n>1T")  # fmt: skip
@@ -84,7 +84,7 @@ def card(folder: str | os.PathLike[str]) -> str:
         "fingerprint": f"`{manifest['fingerprint']}`",
     }  # fmt: skip
     sources: Any = manifest["sources"]
-    listed = [f"- {_code(one['name'])}: {one['documents']:,} documents" for one in islice(sources, _SOURCES)]
+    listed = [f"- {_code(one['name'])}: {plural(one['documents'], 'document')}" for one in islice(sources, _SOURCES)]
     if len(sources) > _SOURCES:
         listed.append(f"- and {len(sources) - _SOURCES:,} more, all in `manifest.json`")
     return _CARD.format(
@@ -92,7 +92,7 @@ def card(folder: str | os.PathLike[str]) -> str:
         size=_SIZES[min(max(len(str(documents)) - 3, 0), len(_SIZES) - 1)],
         yaml_tokenizer=_yaml(str(tokenizer["name"])),
         name=_plain(name),
-        summary=f"{tokens:,} tokens of {documents:,} document{'s' * (documents != 1)}{held}, "
+        summary=f"{tokens:,} tokens of {plural(documents, 'document')}{held}, "
         f"tokenized with {_code(tokenizer['name'])}{rejected}.",
         splits="\n".join(_split_row(split, data[split].described) for split in data),
         facts="\n".join(f"| {key} | {value} |" for key, value in facts.items()),

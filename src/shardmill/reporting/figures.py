@@ -138,12 +138,11 @@ def run_figures(attempts: list[dict[str, Any]]) -> list[Plot]:
         tokens += _steps(at, np.maximum(step[:, 3], 0) / seconds)
         memory += _points(at, points[:, 5])
         budget += [(float(at[0]), float(attempt["memory"])), (float(at[-1]), float(attempt["memory"]))]
-        for column, label in ((6, "requests retried"), (7, "engines replaced")):
-            some = np.flatnonzero(step[:, column] > 0).tolist()
-            marks += [(float(at[i]), float(at[i + 1]), f"{label}: {int(step[i, column]):,}") for i in some]
+        some = np.flatnonzero(step[:, 6] > 0).tolist()
+        marks += [(float(at[i]), float(at[i + 1]), f"requests retried: {int(step[i, 6]):,}") for i in some]
         marks += [(a + before, b + before, f"no result for {show_seconds(b - a)}") for a, b in attempt["stalls"]]
         before = float(at[-1])
-    marked = f"Marked: {len(marks):,} events (resumes, retries, replaced engines, stalls)."
+    marked = f"Marked: {len(marks):,} events (resumes, retries, stalls)."
     events = marked if marks else "No retries, no stalls."
     peak = show_bytes(max(value for _, value in memory))
     resident = [Series("resident", memory, filled=True), Series("budget", budget, limit=True)]

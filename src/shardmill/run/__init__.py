@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
-    from shardmill.run.batch import Batch, Counted, Entry, Rows, SplitCount, Stream, eot_places
-    from shardmill.run.budget import Budget, default_memory
+    from shardmill.run.batch import Batch, Counted, Entry, OpenDocument, Rows, SplitCount, Stream, eot_places
+    from shardmill.run.budget import Budget, check_memory, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText, surely_fits
     from shardmill.run.journal import Journal
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
     from shardmill.run.record import read_record
-    from shardmill.run.splits import Limit
+    from shardmill.run.seams import Limit, settled
     from shardmill.run.store_destination import SHARDS_HERE, staging_folder
     from shardmill.run.summary import Result, as_data, as_text, splits_html
-    from shardmill.run.writer import Writer, append_batch
+    from shardmill.run.writer import Writer, append_batch, with_odd
 
 # Imported on first use: a program that only opens a dataset does not load the code that makes one.
 __all__, __getattr__ = lazily(
     "shardmill.run",
     {
-        "batch": "Batch Counted Entry Rows SplitCount Stream eot_places",
-        "budget": "Budget default_memory",
+        "batch": "Batch Counted Entry OpenDocument Rows SplitCount Stream eot_places",
+        "budget": "Budget check_memory default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText surely_fits",
         "journal": "Journal",
@@ -54,9 +54,9 @@ __all__, __getattr__ = lazily(
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
         "record": "read_record",
-        "splits": "Limit",
+        "seams": "Limit settled",
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "Result as_data as_text splits_html",
-        "writer": "Writer append_batch",
+        "writer": "Writer append_batch with_odd",
     },
 )

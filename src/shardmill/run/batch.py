@@ -1,6 +1,7 @@
 """What a producer passes to the writer: a batch of tokens by split, with a table of its rows.
 
-A row is a document, a span of one, or a piece of one that is cut across chunks.
+A row is a document, a span of a stream of text, or a piece of a document that is cut across chunks. A producer passes
+its batches through `settled`, after which each of them can be written without those around it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill.core import ODD_KINDS
 from shardmill.documents import Chunk, Reader, Reject
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
     from shardmill.run.writer import Writer
 
+ODD = ("invalid", *ODD_KINDS)
+"""What is counted in the text of each source: invalid UTF-8, control characters, and special tokens as text."""
 _REJECT = 256  # bytes that a reject takes, with its excerpt
 
 
@@ -29,7 +33,7 @@ class BadPart(Reject):
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of equal length. A row that closes without any tokens ends the document of an earlier batch."""
+    """Columns of equal length. A row may have no text: it ends the document before it, or begins the one after it."""
 
     length: NDArray[np.int64]
     """Tokens of the row, with its end-of-text token."""
@@ -86,6 +90,17 @@ class Counted(NamedTuple):
     """Without end-of-text tokens."""
     lengths: NDArray[np.int64] | None = None
     """Of a chunk of whole sources: the tokens of each; one without any is no document."""
+    odd: NDArray[np.int64] | None = None
+    """How often each of `ODD` was found: one row, or one for each source of a chunk of whole sources; None: nowhere."""
+
+
+class OpenDocument(NamedTuple):
+    """A document that is being written."""
+
+    split: str = ""
+    """Empty: there is none."""
+    bytes: int = 0
+    """Bytes of its text that are not counted for a split yet."""
 
 
 class SplitCount(NamedTuple):
@@ -106,14 +121,18 @@ class Batch:
     streams: dict[str, Stream]
     """By EOT policy."""
     fallbacks: int = 0
-    spans: bool = False
-    """Rows are spans of documents, each with a split of its own."""
+    stream: bool = False
+    """It is a stretch of a stream of text, whose rows have splits of their own."""
     begins: bool = True
     """False: its first row continues the document of an earlier batch."""
     ends: bool = True
     """False: its last document continues in the next batch."""
     final: bool = True
     """False: more of the same chunk follows."""
+    ended: int = 0
+    """Documents that end in it and are not in `counted`."""
+    open: OpenDocument | None = None
+    """The document that continues in the next batch; set by `settled`."""
     split_count: SplitCount | None = None
     """What to count instead of the documents and bytes of the rows; None: count those."""
     after: Callable[[Writer], None] | None = None
@@ -127,7 +146,7 @@ class Batch:
     @property
     def piece(self) -> bool:
         """Whether it is a part of one document that has one split."""
-        return not self.spans and not (self.begins and self.ends)
+        return not self.stream and not (self.begins and self.ends)
 
     @property
     def size(self) -> int:

@@ -1,13 +1,13 @@
 """The memory of a run: how much there is, and how it is divided.
 
-A chunk is worked on only while it holds a lease for its worst case. The program itself and the engines need memory too.
-The core's engines never grow. The caches of other engines do: `must_replace_engine` says when one has to be replaced.
+A chunk is worked on only while it holds a lease for its worst case. The program itself and the engines, which have a
+fixed size, need memory too.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardmill.errors import BudgetError
@@ -27,21 +27,10 @@ _FEEDER = 12 * MB
 # The part of them that one step may use without a reservation.
 _STEP_FREE = 8 * MB
 # Bytes that are fetched ahead of remote sources. If a response takes 50 ms, 8 MB give 160 MB/s; if it takes 200 ms,
-# 22 MB give what two workers encode at 512 MB. With little memory, engines' caches need it more: with 25 of 400 MB set
-# aside, engines were replaced 24 times instead of 3.
+# 22 MB give what two workers encode at 512 MB. With little memory, chunks need it more.
 MIN_READ_AHEAD, _MAX_READ_AHEAD = 8 * MB, 64 * MB
 # The HTTP clients of sixteen connections.
 _CLIENT = 12 * MB
-# A new gigatoken engine: 29 MB with GPT-2's 50,257 tokens, 60 MB with o200k's 200,019.
-_ENGINE, _ENGINE_PER_TOKEN = 24 * MB, 200
-# The growth of an engine's caches during one chunk of new words, when a table doubles.
-_GROWTH, _GROWTH_PER_BYTE = 30 * MB, 7
-# While their tables double, caches take this many times their size for a moment, perhaps all at once. With new words
-# 119 MB became 185, then 202: 335, 375: 637, 690: 1,215.
-_DOUBLING = 1.8
-# What must be free after allocators have returned unused memory (40-110 MB in runs of 512 MB). If less were enough,
-# they would have to return it after every chunk.
-_RELIEF = 16 * MB
 # The memory for a long row in times its size, while the feeder makes it and until it is written: in a page as it is
 # stored, decompressed, by itself, and counted once more for the chunk that carries it.
 _ROW_COPIES = 4
@@ -52,6 +41,15 @@ _DIFFERS = 64 * MB
 SMALLEST, LARGEST, _STEP = 256 * 1024, 4 * 1024 * 1024, 64 * 1024
 
 
+def check_memory(memory: int | None, workers: int | None) -> None:
+    """BudgetError when a user asks for more memory than there is."""
+    if memory is not None and memory > usable_memory():
+        raise BudgetError(
+            f"{_option(memory)} is more than the {show_bytes(usable_memory())} of RAM that this process may use",
+            hint=f"leave it out: the default here is {_option(default_memory(workers or usable_cpus()))}",
+        )
+
+
 class Budget:
     """Leases of bytes, granted in the order in which they are asked for; one thread asks."""
 
@@ -59,10 +57,9 @@ class Budget:
         self,
         memory: int | None,
         workers: int | None,
-        vocab_size: int = 50257,
         token_bytes: int = 2,
         *,
-        engine_bytes: int | None = None,
+        engine_bytes: int = 0,
         engines: int = 0,
         library_bytes: int = 0,
         remote: bool = False,
@@ -71,8 +68,8 @@ class Budget:
     ) -> None:
         """BudgetError when `memory` is below the least that works; it names it.
 
-        `engine_bytes`: the size of an engine, if it never grows. `engines`: how many exist already, so that they are
-        not counted twice. `library_bytes`: what the tokenizer's library takes in addition for each byte of text.
+        `engine_bytes`: the size of an engine. `engines`: how many exist already, so that they are not counted twice.
+        `library_bytes`: what the tokenizer's library takes in addition for each byte of text.
         `remote`: sources are read ahead. `beside`: memory that is needed whatever the size of the chunks.
         `cuts`: text may be cut, so that a long row can be encoded in pieces.
         """
@@ -80,18 +77,13 @@ class Budget:
         self._closed = False
         self._held = 0
         self._held_by_feeder = 0
-        self.engines_replaced = 0
-        """So far, for progress."""
         self._freed = threading.Condition()
-        self.grows = engine_bytes is None
-        """Whether engines take more memory with the text."""
-        self.engine_bytes = _ENGINE + _ENGINE_PER_TOKEN * vocab_size if engine_bytes is None else engine_bytes
-        """What a new engine takes."""
+        self.engine_bytes = engine_bytes
         # Text, the raw text beside it, a token for every byte of it, the same again with EOT placed; and while the
         # engine is at work, ids of four bytes for half of the bytes, which is more than any real text gives.
         self._per_byte = 4 + 2 * token_bytes + library_bytes
         self._sampled, self._peak_before = resident(), most_resident()
-        self._base = base = self._sampled + beside - (0 if engine_bytes is None else engines * engine_bytes)
+        self._base = base = self._sampled + beside - engines * engine_bytes
         self._remote = remote
         self._max_workers = self.workers = workers or usable_cpus()
         # Memory that a notebook or a larger program already holds is not counted, unless a limit was set.
@@ -111,15 +103,10 @@ class Budget:
             self.workers = max(1, min(self._max_workers, room // self._worker_needs(SMALLEST)))
         self.chunk_bytes = self._fitting_chunk(room)
         fixed += self.workers * self.engine_bytes
-        # While no engine grows, this much is in use at most.
-        idle = ceiling - self.workers * self._growth(self.chunk_bytes)
-        self._ceiling_between_chunks = min(idle, fixed + int((ceiling - fixed) / _DOUBLING)) if self.grows else idle
         leases = self.workers + (self.chunk_bytes > SMALLEST)
-        self.capacity = max(leases * self.lease_for(self.chunk_bytes), (idle - fixed) // 2)
-        # During a large step of the feeder there is room for only one worker's chunk: the others wait, and engines
-        # that have grown are replaced.
-        self._ceiling_while_feeding = ceiling - self._growth(self.chunk_bytes)
-        self.largest_step = self._ceiling_while_feeding - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
+        self.capacity = max(leases * self.lease_for(self.chunk_bytes), (ceiling - fixed) // 2)
+        # During a large step of the feeder there is room for only one worker's chunk: the others wait.
+        self.largest_step = ceiling - fixed - self.lease_for(self.chunk_bytes) + _STEP_FREE
         self.largest = max(self.chunk_bytes, (self.capacity - _TASK) // self._per_byte)
         """The largest record that is encoded at once."""
         for_row = self.largest_step - self.lease_for(self.chunk_bytes) - self.engine_bytes
@@ -142,8 +129,7 @@ class Budget:
         # There is a lease more than workers, for what is read ahead or written: without it they wait a tenth of the
         # time. The least memory has no room for that.
         for_text = room - self.workers * self._worker_needs(0) - _TASK
-        growth_per_byte = _GROWTH_PER_BYTE if self.grows else 0
-        fitting = for_text // (self.workers * (growth_per_byte + 2 * self._per_byte) + self._per_byte)
+        fitting = for_text // ((2 * self.workers + 1) * self._per_byte)
         return max(SMALLEST, min(LARGEST, fitting & -_STEP))
 
     def lease_for(self, text_bytes: int, overhead: int = 0) -> int:
@@ -152,11 +138,7 @@ class Budget:
 
     def _worker_needs(self, chunk_bytes: int) -> int:
         # Two leases: one that is worked on, and one that is written or read ahead.
-        return self.engine_bytes + self._growth(chunk_bytes) + 2 * self.lease_for(chunk_bytes)
-
-    def _growth(self, chunk_bytes: int) -> int:
-        """What an engine's caches may grow by while it encodes one chunk."""
-        return _GROWTH + _GROWTH_PER_BYTE * chunk_bytes if self.grows else 0
+        return self.engine_bytes + 2 * self.lease_for(chunk_bytes)
 
     def too_small(self, message: str, record: int, place: str, hint: str = "", *, row: bool = False) -> BudgetError:
         """The error for a record of more than `largest` bytes, or a row of more than `largest_row`.
@@ -176,12 +158,13 @@ class Budget:
         in_pieces = _ROW_COPIES * record + 2 * self.lease_for(LARGEST) + self.engine_bytes
         return min(at_once, in_pieces) if row and self._cuts else at_once
 
-    def _needs(self, message: str, capacity: int, place: str, unless: str = "") -> BudgetError:
+    def _needs(self, message: str, capacity: int, place: str) -> BudgetError:
         """The error that names the memory with which leases have so much `capacity`."""
         feeder = _FEEDER + (_MAX_READ_AHEAD + _CLIENT if self._remote else 0)
-        engines = self._max_workers * (self.engine_bytes + self._growth(LARGEST))
-        enough = int((self._base + _DIFFERS + feeder + engines + capacity) / _CEILING)
-        hint = f"with {_option(enough)} there is room for it{unless}"
+        engines = self._max_workers * self.engine_bytes
+        work = max(engines + capacity, self._max_workers * self._worker_needs(SMALLEST))
+        enough = int((self._base + _DIFFERS + feeder + work) / _CEILING)
+        hint = f"with {_option(enough)} there is room for it"
         if enough > usable_memory():
             hint += f"; this machine allows {show_bytes(usable_memory())}"
         return BudgetError(message, place=place, hint=hint)
@@ -209,14 +192,10 @@ class Budget:
         peak = most_resident()
         return max(self._sampled, peak) if peak > self._peak_before else self._sampled
 
-    def must_replace_engine(self) -> bool:
-        """Whether an engine has to be replaced before the next chunk; first returns unused memory to the system."""
-        only_one_works = self._held_by_feeder + self.lease_for(self.chunk_bytes) > self.capacity
-        ceiling = self._ceiling_while_feeding if only_one_works else self._ceiling_between_chunks
-        if self.sample() <= ceiling:
-            return False
-        trim_memory()
-        return self.grows and self.sample() > ceiling - _RELIEF
+    def trim(self) -> None:
+        """Return unused memory of the allocators to the system, if the process holds more than is planned."""
+        if self.sample() > self.ceiling:
+            trim_memory()
 
     def lease(self, amount: int, spare: int = 0) -> bool:
         """Wait until `amount` and `spare` bytes are free, and hold `amount`; False when the budget has been closed."""
@@ -231,21 +210,18 @@ class Budget:
             return not self._closed
 
     @contextmanager
-    def hold(self, amount: int, what: str, place: str, longest: Callable[[], int | None] = lambda: 0) -> Iterator[None]:
+    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> Iterator[None]:
         """Hold memory for a step of the feeder, in addition to leases; wait until it is free. Only the feeder calls it.
 
-        BudgetError when there is never so much. It names what suffices, also for the `longest` record in bytes that the
-        step will give; if that is unknown, it says which records need more.
+        BudgetError when there is never so much. It names what suffices, also for a record of `longest` bytes, which is
+        the most that the step may give.
         """
         together = self._held_by_feeder + amount  # a page is held while its dictionary is
         if together > self.largest_step:
-            record = longest()
             # With more memory a step may take more, up to `largest`, which is less than this share of it.
             step = together + together // self._per_byte + self.lease_for(LARGEST)
-            room = max(step, self._room_for(record or 0, row=True))
-            fits = (room // 2 - _TASK) // self._per_byte
-            unless = f"; a text in it of more than {show_bytes(fits)} needs more" if record is None else ""
-            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place, unless)
+            room = max(step, self._room_for(longest, row=True))
+            raise self._needs(f"{what} takes {show_bytes(amount)} of memory to decode", room, place)
         amount = max(0, amount - _STEP_FREE)
         self.lease(amount, self.lease_for(self.chunk_bytes))
         self._held_by_feeder += amount

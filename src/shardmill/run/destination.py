@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.journal import FOLDER, Entries, Journal, raise_mismatch, tidy
+from shardmill.run.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
-from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts
-from shardmill.shards import Output
-from shardmill.storage import PARTIAL, PartialFile, Written, is_url, write_whole, writing_to
+from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts, shard_name
+from shardmill.shards import FORMATS, Output, format_named, names_in_folder
+from shardmill.storage import PARTIAL, PartialFile, Written, is_url, sync_folder, write_whole, writing_to
 from shardmill.units import show_bytes
 
 _REVISIONS = "revisions.json"
@@ -85,8 +85,12 @@ class Destination:
         finally:
             self.journal.close()
 
+    def has_manifest(self) -> bool:
+        """Whether there is a complete dataset."""
+        return (self.folder / NAME).exists()
+
     def manifest(self) -> dict[str, Any] | None:
-        """The manifest of the complete dataset, if there is one."""
+        """The manifest of the complete dataset, if there is one; of a dataset in a store, only while it is locked."""
         return read_manifest(self.folder) if (self.folder / NAME).exists() else None
 
     def finished(self, facts: Facts) -> dict[str, Any] | None:
@@ -120,22 +124,69 @@ class Destination:
             )
 
     def remove_dataset(self, facts: Facts, outputs: Sequence[Output]) -> None:
-        """Remove all files of a dataset, before a run of the plan that `facts` describe.
+        """Remove all files of a dataset or an unfinished run, before a run of the plan that `facts` describe.
 
-        The manifest is removed first, so that no half dataset has one.
+        The names are recorded first, so that a later run can finish this if it is killed. Then the manifest is
+        removed, so that no half dataset has one.
         """
         there = self.names()
-        names = [*dataset_files(self.folder), REJECTS + PARTIAL]
+        names = [*dataset_files(self.folder), REJECTS + PARTIAL, *(self._recorded_removal() or ())]
         names += [name for output in outputs for name in output.matching_files(there)]
+        names += self._files_of_recorded_plan()
         # A manifest may come from an untrusted place.
         names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
+        self._record_removal(json.dumps(names).encode())
         self._clear(facts, names)
+        self.journal.clear(plan=False)
 
-    def _clear(self, facts: Facts, names: Iterable[str]) -> None:
-        """Remove files, in this order."""
-        for name in names:
-            with writing_to(self.folder / name):
+    def removal_pending(self) -> bool:
+        """Whether a run was killed while it removed a dataset."""
+        return self._recorded_removal() is not None
+
+    def finish_removal(self, facts: Facts) -> None:
+        """Remove what is left of a dataset, if a run was killed while it removed that. The next one may have any plan.
+
+        Where the manifest is still there, nothing was removed yet: such a dataset is complete.
+        """
+        names = self._recorded_removal()
+        if names is not None and not (self.folder / NAME).exists():
+            self._clear(facts, names)
+            self.journal.clear(plan=False)
+
+    def _files_of_recorded_plan(self) -> list[str]:
+        """The files of the run that the recorded plan describes: some may be unfinished, and listed nowhere."""
+        plan = self.recorded_plan()
+        if plan is None:
+            return []
+        options, first = plan["options"], next(iter(plan["sources"]), ("",))[0]
+        kinds = [format_named(name) for name in options.get("format") or () if name in FORMATS]
+        patterns = [kind.file_names(shard_name(options.get("name"), first)) for kind in kinds]
+        there = self.names()
+        names = names_in_folder(self.folder) if there is None else there
+        return [name for name in names for pattern in patterns if pattern.fullmatch(name.removesuffix(PARTIAL))]
+
+    def _record_removal(self, names: bytes) -> None:
+        """Write the list of files to remove."""
+        write_whole(self.folder / FOLDER / REMOVAL, names)
+
+    def _recorded_removal(self) -> list[str] | None:
+        """The files that a run was about to remove when it was killed; None: there was no such run."""
+        try:
+            names: list[str] = json.loads((self.folder / FOLDER / REMOVAL).read_bytes())
+        except FileNotFoundError:
+            return None
+        return names
+
+    def _clear(self, facts: Facts, names: list[str]) -> None:
+        """Remove files; the manifest is the first, and its removal is on disk before another file is removed."""
+        with writing_to(self.folder):
+            for name in (NAME, *names):
                 (self.folder / name).unlink(missing_ok=True)
+                if name == NAME:
+                    sync_folder(self.folder)
+            for folder in {(self.folder / name).parent for name in names}:
+                if folder.is_dir():
+                    sync_folder(folder)
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
         """Called before the outputs are restored. OutputError when files are missing."""

@@ -5,25 +5,34 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from shardmill.documents import Bounds, Reading, check_tails, chunks_of, load_libraries
+from shardmill.documents import (
+    STREAM_BYTES,
+    Bounds,
+    Reading,
+    check_tails,
+    chunks_of,
+    content_version,
+    load_libraries,
+)
 from shardmill.options import Val
-from shardmill.run.batch import Batch, Entry
-from shardmill.run.budget import Budget
+from shardmill.run.batch import Batch, Entry, eot_places
+from shardmill.run.budget import Budget, check_memory
 from shardmill.run.loop import Producer
 from shardmill.run.machine import settle_allocator, trim_memory
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.process_limit import memory_limit
-from shardmill.run.splits import Limit
+from shardmill.run.seams import Limit, ending, is_seam, settled
 from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
-from shardmill.storage import Cache, Fetcher, Sources
+from shardmill.storage import Cache, Fetcher, NamedSource, Sources
 
 if TYPE_CHECKING:
+    from shardmill.options import Options
     from shardmill.run.destination import Destination
     from shardmill.run.plan import Plan
     from shardmill.run.writer import Writer
@@ -43,6 +52,13 @@ def surely_fits(plan: Plan, destination: Destination, outputs: list[Output]) -> 
     free = shutil.disk_usage(destination.folder).free
     most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
     return most < min(free, destination.largest_file or free) or plan.options.limit is not None
+
+
+def hash_data(specs: Iterable[Any], options: Options) -> None:
+    """Find out the content of each source that is data from Python and has no version."""
+    for spec in specs:
+        if isinstance(spec, NamedSource) and spec.is_data and not spec.version:
+            spec.content = content_version(spec, options.text_field, options.memory_bytes)
 
 
 class EncodedText(Producer):
@@ -69,9 +85,6 @@ class EncodedText(Producer):
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.eots = tuple(dict.fromkeys(output.eot for output in outputs))
         """The EOT policies that the outputs need, each once."""
-        # Also if no split depends on content: `first:N` and `--limit` count rows, and a row must not be a chunk.
-        self.spans = options.separator is None and not (val.nothing and options.limit is None)
-        """Text without a separator is divided into spans, each with a split of its own."""
         self.engines = [] if engines is None else engines
         """Engines that are not in use."""
         self.budget = self._make_budget(buffer_bytes)
@@ -83,7 +96,10 @@ class EncodedText(Producer):
             separator=options.separator_bytes,
             gaps=True,
             cut=plan.tokenizer.cut,
-            spans=self.spans,
+            only_source=plan.only_source,
+            stream_bytes=STREAM_BYTES if plan.stream_bytes is None else plan.stream_bytes,
+            # Also if no split depends on content: `first:N` and `--limit` count rows, and a row must not be a chunk.
+            spans=not (val.nothing and options.limit is None),
             tail=val.tail or None,
             limited=options.limit is not None,
             largest=self.budget.largest,
@@ -101,10 +117,10 @@ class EncodedText(Producer):
             self.engines.append(tokenizer.engine())
         self.engine = tokenizer.provenance(self.engines[0])
         trim_memory()
+        check_memory(options.memory_bytes, options.workers)
         return Budget(
             options.memory_bytes,
             options.workers,
-            tokenizer.vocab_size,
             tokenizer.dtype.itemsize,
             engine_bytes=tokenizer.engine_bytes,
             engines=len(self.engines),
@@ -113,6 +129,10 @@ class EncodedText(Producer):
             beside=buffer_bytes + (0 if sources.arrow_free else _KEPT_BY_ARROW),
             cuts=tokenizer.cut is not None,
         )
+
+    @property
+    def _eot_id(self) -> int:
+        return self.plan.tokenizer.eot or 0
 
     def take_engine(self) -> Engine:
         """An engine that is not in use, or a new one. Append it to `engines` after use."""
@@ -165,7 +185,8 @@ class EncodedText(Producer):
             self._fetcher,
         ):
             batches = pipeline.run(self._entries(writer))
-            yield batches if self.plan.options.limit is None else self._limited(batches, writer)
+            batches = batches if self.plan.options.limit is None else self._limited(batches, writer)
+            yield settled(batches, writer.state.open, self._eot_id)
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
@@ -179,19 +200,25 @@ class EncodedText(Producer):
         A long stretch is taken whole: it cannot be made again.
         """
         documents, tokens = self.plan.options.limits
+        eot = self.eots[0]
         for batch in batches:
-            done, chunk = writer.done(), batch.entries[0].chunk
+            done, chunk, split = writer.done(), batch.entries[0].chunk, writer.state.open.split
+            rows = batch.streams[eot].rows
+            # What the end of the document before adds, if it ends where this batch begins.
+            seam = is_seam(rows, split) and not batch.piece
             limit = Limit(
-                None if documents is None else documents - done.documents,
-                None if tokens is None else tokens - done.tokens,
+                None if documents is None else documents - done.documents - seam,
+                None if tokens is None else tokens - done.tokens - (eot != "none" and seam),
+                eot,
             )
-            found = sum(counted.documents for counted in batch.counted)
-            tokens_found = sum(map(len, next(iter(batch.streams.values())).tokens.values()))
-            if limit.nothing and (batch.begins or batch.spans):
-                yield Batch([], [], {}, after=lambda writer: writer.end_source())
+            if limit.nothing and (batch.begins or batch.stream):
+                last = ending(self.eots, split, self.plan.tokenizer.dtype, self._eot_id) if split else Batch([], [], {})
+                last.after = lambda writer: writer.end_source()
+                yield last
                 return
-            ended = (batch.ends or batch.spans) and not (chunk is not None and chunk.long)
-            if limit.reached_by(found, tokens_found) and ended:
+            whole = (batch.ends or batch.stream) and not (chunk is not None and chunk.long)
+            rows = replace(rows, length=rows.length - eot_places(rows, eot))
+            if whole and limit.row(rows, stream=batch.stream) is not None:
                 batch = encode(self, batch.entries, limit)
                 batch.after = lambda writer: writer.end_source()
                 yield batch

@@ -3,6 +3,7 @@
     DIR/.shardmill/lock           locked by the process at work; the system unlocks it when that process dies
     DIR/.shardmill/plan.json      the plan's facts, to say what differs when another plan comes
     DIR/.shardmill/run.json       how it went over time, for the report (run/record.py)
+    DIR/.shardmill/removal.json   the files that `--overwrite` deletes, from before the first deletion to after the last
     DIR/.shardmill/journal.jsonl  a line per checkpoint: files that became complete, and the state of everything else
 
 A line is appended only after all that it lists is on disk. If the last line is torn, its work is done again.
@@ -27,6 +28,7 @@ from shardmill.storage import write_whole, writing_to
 FOLDER = ".shardmill"
 _KEPT = ("plan.json", RECORD)
 """What a complete dataset keeps."""
+REMOVAL = "removal.json"
 _COMPACT_ABOVE = 1 << 20
 
 Entries = Callable[[int], list[Any]]
@@ -117,7 +119,8 @@ class Journal:
         if self._file is not None:
             self._file.close()
             self._file = None
-        for path in self.folder.iterdir():
+        # The list of files to delete comes last: until then all of this is to be deleted.
+        for path in sorted(self.folder.iterdir(), key=lambda path: path.name == REMOVAL):
             if path.name != "lock" and not (plan and path.name in _KEPT):
                 path.unlink()
 
@@ -172,7 +175,7 @@ def tidy(out: Path) -> None:
 def raise_mismatch(before: dict[str, Any], now: dict[str, Any], what: str) -> None:
     """Raise a MismatchError that names what differs."""
     raise MismatchError(
-        f"the folder holds {what} of another plan: " + "; ".join(differences(before, now)),
+        f"the folder holds {what} of other sources or options: " + "; ".join(differences(before, now)),
         hint="use another folder, or start anew with `--overwrite`",
     )
 

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 from shardmill import __version__
 from shardmill.run.checkpoints import checkpoint_thread
 from shardmill.run.destination import Destination
+from shardmill.run.found import warnings_about
 from shardmill.run.journal import SavedRun
-from shardmill.run.manifest import NAME, describe_outputs, each_output, manifest_json
-from shardmill.run.plan import Facts, fingerprint
+from shardmill.run.manifest import NAME, describe_outputs, manifest_json
+from shardmill.run.plan import SKIPPED, Facts, fingerprint
 from shardmill.run.progress import Done, Progress
 from shardmill.run.record import RunRecord
 from shardmill.run.summary import Result
 from shardmill.run.writer import Writer
-from shardmill.shards import FORMATS, SPLITS, Output, early_warnings
-from shardmill.storage import Sources, disk_wait_message, refuse_second_reading, write_whole
+from shardmill.shards import SPLITS, Output
+from shardmill.storage import Sources, disk_wait_message, refuse_second_reading, refuse_unversioned, write_whole
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch
@@ -80,8 +81,7 @@ class Run:
             return self._finished_result() or self._make()
 
     def _finished_result(self) -> Result | None:
-        manifest = None if self.overwrite else self.destination.finished(self.producer.facts)
-        return Result(self.destination.shown, manifest, already=True) if manifest else None
+        return None if self.overwrite else finished_result(self.destination, self.producer.facts, self.producer.sources)
 
     def _make(self) -> Result:
         started = time.monotonic()
@@ -106,7 +106,7 @@ class Run:
             peak_memory=budget.peak,
             replaced=totals["replaced"],
             fallbacks=totals["fallbacks"],
-            warnings=_warnings(self.outputs, manifest),
+            warnings=warnings_about(self.outputs, manifest),
             resumed=resumed,
             retries=self._done(writer).retries,
             engine=engine,
@@ -117,7 +117,8 @@ class Run:
         facts = self.producer.facts
         if self.overwrite:
             self.destination.remove_dataset(facts, self.outputs)
-            self.destination.journal.clear(plan=False)
+        else:
+            self.destination.finish_removal(facts)
         saved_run = self.destination.journal.resume(facts)
         if saved_run is None:
             self.destination.record_commits()
@@ -159,7 +160,7 @@ class Run:
 
     def _done(self, writer: Writer) -> Done:
         retries = self.producer.retries + self.destination.retries
-        return replace(writer.done(), retries=retries, engines=self.producer.budget.engines_replaced)
+        return replace(writer.done(), retries=retries)
 
     def _complete(self, writer: Writer) -> dict[str, Any]:
         """Finish all files, then write the manifest, last of all."""
@@ -176,6 +177,7 @@ class Run:
             "sources": writer.sources(),
             **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
             **rejects,
+            **({SKIPPED: facts[SKIPPED]} if SKIPPED in facts else {}),
             **self.producer.remarks,
             "options": facts["options"],
             **({"also": others} if others else {}),
@@ -186,11 +188,10 @@ class Run:
         return manifest
 
 
-def _warnings(outputs: list[Output], manifest: dict[str, Any]) -> tuple[str, ...]:
-    """Problems that readers of the formats may have."""
-    described = zip(outputs, each_output(manifest), strict=True)
-    known = [output.format for output in outputs if output.format in FORMATS]  # a part has no readers
-    return (
-        *early_warnings(known),
-        *(warning for output, one in described for warning in output.warnings(one["splits"])),
-    )
+def finished_result(destination: Destination, facts: Facts, sources: Sources) -> Result | None:
+    """The result of an earlier run of the plan, if it is complete; MismatchError where that cannot be told."""
+    manifest = destination.finished(facts)
+    if manifest is None:
+        return None
+    refuse_unversioned(sources)
+    return Result(destination.shown, manifest, already=True)

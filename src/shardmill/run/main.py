@@ -12,8 +12,8 @@ from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
 from shardmill.run.destination import Destination, open_destination
-from shardmill.run.encoded_text import EncodedText
-from shardmill.run.loop import Run
+from shardmill.run.encoded_text import EncodedText, hash_data
+from shardmill.run.loop import Run, finished_result
 from shardmill.run.machine import most_resident
 from shardmill.run.manifest import dataset_files
 from shardmill.run.plan import Plan, as_recorded
@@ -43,8 +43,8 @@ def prepare(
     chosen = Options.of(options)
     destination = open_destination(out, chosen.cache)
     plan = _make_plan(specs, chosen, destination)
-    if not chosen.overwrite and (manifest := destination.finished(plan.facts())):
-        return Result(destination.shown, manifest, already=True)
+    if not chosen.overwrite and (done := finished_result(destination, plan.facts(), plan.sources)):
+        return done
     outputs = open_outputs(plan, destination.folder)
     text = EncodedText(plan, outputs, destination.buffer_bytes)
     result = Run(text, destination, outputs, progress or default_progress(), overwrite=chosen.overwrite).go()
@@ -55,10 +55,12 @@ def prepare(
 
 def _make_plan(specs: list[Any], options: Options, destination: Destination) -> Plan:
     """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
+    hash_data(specs, options)
     commits = None if options.overwrite else destination.recorded_commits()
     sources = find_sources(
-        specs, options.input_format, commits, options.cache, out=destination.shown, owned=dataset_files
-    )
+        specs, options.input_format, commits, options.cache, out=destination.shown, owned=dataset_files,
+        include=options.include, exclude=options.exclude, text_field=options.text_field,
+    )  # fmt: skip
     if not options.overwrite:
         sources = as_recorded(sources, destination.recorded_plan())
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)

@@ -1,7 +1,11 @@
-"""`manifest.json`: what a dataset is, with checksums. It comes last; a folder without one is not a dataset."""
+"""`manifest.json`: what a dataset is, with checksums. It comes last; a folder without one is not a dataset.
+
+Its last entry, `sha256`, is the hash of all bytes of the file before that line.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
@@ -24,6 +28,12 @@ NAME = "manifest.json"
 REJECTS = "rejects.jsonl"
 """Beside it: every record that is not a document, with its place and the reason."""
 _BEGIN, _END = b' "sources": [\n', b" ]"
+_CHECKSUM = "sha256"
+_UNCHECKED = frozenset(
+    "shardmill fingerprint format dtype eot tokenizer splits sources documents empty rejected replaced rejects options "
+    "also converted part made output".split()
+)
+"""The entries of manifests from before there was a checksum. Any other in a manifest without one is a damaged key."""
 
 
 class SourceLines(BlockSequence[dict[str, Any]]):
@@ -69,12 +79,15 @@ class SourceLines(BlockSequence[dict[str, Any]]):
         return parsed
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest in a folder; UsageError when there is none, DamageError when it cannot be read."""
+def read_manifest(folder: Path, problems: list[str] | None = None) -> dict[str, Any]:
+    """The manifest in a folder; UsageError when there is none, DamageError when it is damaged.
+
+    `problems`: as for `parse_manifest`.
+    """
     file = folder / NAME
     try:
         with open(file, "rb") as lines:
-            return parse_manifest(lines, str(file))
+            return parse_manifest(lines, str(file), problems)
     except (FileNotFoundError, NotADirectoryError):
         unfinished = (folder / ".shardmill").is_dir()
         raise UsageError(
@@ -87,9 +100,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise UsageError(f"{NAME} cannot be read: {error.strerror}", place=str(file)) from error
 
 
-def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
-    """Parse a manifest; DamageError when it cannot be read. Its sources are parsed only when asked for."""
-    lines = iter(io.BytesIO(data) if isinstance(data, bytes) else data)
+def parse_manifest(data: bytes | Iterable[bytes], place: str, problems: list[str] | None = None) -> dict[str, Any]:
+    """Parse a manifest; DamageError when it is damaged. Its sources are parsed only when asked for.
+
+    With `problems`, a wrong checksum is added there instead, so that the caller can find out what else is wrong.
+    """
+    digest, end = hashlib.sha256(), [b"", b""]
+    lines = _hashed(io.BytesIO(data) if isinstance(data, bytes) else data, digest, end)
     others: list[bytes] = []
     sources: SourceLines | None = None
     for line in lines:
@@ -104,7 +121,26 @@ def parse_manifest(data: bytes | Iterable[bytes], place: str) -> dict[str, Any]:
         raise DamageError(f"{NAME} is not one of shardmill's", place=place)
     if sources is not None:
         manifest["sources"] = sources
+    if b"".join(end) != _last_lines(digest) and manifest.keys() - _UNCHECKED:
+        problem = "it does not match its own checksum: it was damaged or edited"
+        if problems is None:
+            hint = "bring the file back, or make the dataset again"
+            raise DamageError(f"{NAME} is damaged: {problem}", place=place, hint=hint)
+        problems.append(f"{NAME}: {problem}")
+    manifest.pop(_CHECKSUM, None)
     return manifest
+
+
+def _hashed(lines: Iterable[bytes], digest: Any, end: list[bytes]) -> Iterator[bytes]:
+    """Yield the lines; hash all but the last two, which are left in `end`."""
+    for line in lines:
+        digest.update(end[0])
+        end[:] = end[1], line
+        yield line
+
+
+def _last_lines(digest: Any) -> bytes:
+    return f' "{_CHECKSUM}": "{digest.hexdigest()}"\n}}\n'.encode()
 
 
 def _until_end(lines: Iterator[bytes], others: list[bytes]) -> Iterator[bytes]:
@@ -148,10 +184,10 @@ def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
             if not store.list_folders([".shardmill"]):
                 return
             entries = [json.loads(found[0])] if (found := store.read(".shardmill/journal.json")) else ()
-            manifest = parse_manifest(found[0], url) if (found := store.read(NAME)) else manifest
+            manifest = parse_manifest(found[0], url, []) if (found := store.read(NAME)) else manifest
         else:
             entries = journal_entries(Path(folder))
-            manifest = read_manifest(Path(folder))
+            manifest = read_manifest(Path(folder), [])
     yield from (NAME, REJECTS)
     for described in each_output(manifest):
         for split in described.get("splits", {}).values():
@@ -187,7 +223,19 @@ def dataset_folder(named: str | os.PathLike[str]) -> Path:
 
 
 def manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
-    """The file's content in pieces. Each source is a line, since there may be a million."""
+    """The file's content in pieces, with its checksum at the end."""
+    digest, last = hashlib.sha256(), b""
+    for piece in _manifest_json(manifest):
+        digest.update(last)
+        yield last
+        last = piece
+    last = last.removesuffix(b"\n}\n") + b",\n"
+    digest.update(last)
+    yield last + _last_lines(digest)
+
+
+def _manifest_json(manifest: dict[str, Any]) -> Iterator[bytes]:
+    """The same without a checksum. Each source is a line, since there may be a million."""
     listed = manifest["sources"]
     lines = listed if isinstance(listed, SourceLines) else SourceLines(map(json_line, listed))
     whole = as_bytes(json.dumps({**manifest, "sources": []}, ensure_ascii=False, indent=1)) + b"\n"

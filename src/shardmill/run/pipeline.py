@@ -71,8 +71,8 @@ class Pipeline:
             # A signal may come while the feeder is being started; then there is nothing to join.
             with contextlib.suppress(RuntimeError):
                 thread.join(max(0.0, until - time.monotonic()))
-        # Engines of a fixed size have filled caches, which the next run of this process may use.
-        if kind is not None or self._text.plan.tokenizer.engine_bytes is None:
+        # The engines have filled caches, which the next run of this process may use.
+        if kind is not None:
             self._text.engines.clear()
 
     def run(self, entries: Iterable[Entry]) -> Iterator[Batch]:

@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
+
+from shardmill.storage import Skipped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,12 +26,16 @@ if TYPE_CHECKING:
     from shardmill.tokens import Tokenizer
 
 Facts = dict[str, Any]
-"""`sources` (an iterable of rows), `tokenizer` and `options`."""
+"""`sources` (an iterable of rows), `tokenizer` and `options`; and `skipped`, which is not hashed."""
 Row = Sequence[Any]
 """Name, size and version of a source."""
 
+SKIPPED = "skipped"
+"""What was found beside the sources when the plan was made. It cannot change the bytes, so it is not hashed."""
 _BATCH = 1024  # sources that are turned into JSON at once
 _FIRST_LINE = b'{"sources": [\n'
+_CONTENT = re.compile(r"documents: (\d+), sha256: ")
+"""The version of a source that is compared by its content."""
 _SHOWN = 5  # the most differences that are listed
 
 
@@ -39,6 +46,15 @@ class Plan:
     sources: Sources
     tokenizer: Tokenizer
     options: Options
+    source_count: int | None = None
+    """The sources of the whole plan, where this is the plan of a part; None: those that are listed."""
+    stream_bytes: int | None = None
+    """The size from which on text is a stream; None: the usual one."""
+
+    @property
+    def only_source(self) -> bool:
+        """Whether the whole plan has one source."""
+        return (len(self.sources) if self.source_count is None else self.source_count) == 1
 
     def facts(self) -> Facts:
         """The plan as data; two plans with the same facts give the same bytes."""
@@ -46,16 +62,13 @@ class Plan:
             "sources": SourceFacts(self.sources.facts),
             "tokenizer": self.tokenizer.describe(),
             "options": self.options.fingerprinted(),
+            SKIPPED: self.sources.skipped.data(),
         }
 
     @property
     def name(self) -> str:
-        """Prefix of shard names: as given, or from the first source."""
-        if self.options.name:
-            return self.options.name
-        first = PurePath(self.sources[0].name.rstrip("/")).name.split(".")[0] if self.sources else ""
-        kept = "".join(c if c.isalnum() or c in "-_" else "_" for c in first)
-        return kept if kept.strip("_-") else "data"
+        """Prefix of shard names."""
+        return shard_name(self.options.name, self.sources[0].name if self.sources else "")
 
     @property
     def commits(self) -> dict[str, str]:
@@ -63,6 +76,15 @@ class Plan:
         return {
             requested: name.partition("@")[2].partition("/")[0] for requested, name in self.sources.requested.items()
         }
+
+
+def shard_name(given: str | None, first_source: str) -> str:
+    """Prefix of shard names: as given, or from the first source."""
+    if given:
+        return given
+    first = PurePath(first_source.rstrip("/")).name.split(".")[0]
+    kept = "".join(c if c.isalnum() or c in "-_" else "_" for c in first)
+    return kept if kept.strip("_-") else "data"
 
 
 class SourceFacts:
@@ -78,7 +100,8 @@ class SourceFacts:
 def fingerprint(facts: Facts) -> str:
     """The SHA-256 of the facts as JSON without spaces and with sorted keys."""
     dumps = partial(json.dumps, sort_keys=True, separators=(",", ":"))
-    before, begin, after = dumps({**facts, "sources": []}).partition('"sources":[')
+    hashed = {key: value for key, value in facts.items() if key != SKIPPED}
+    before, begin, after = dumps({**hashed, "sources": []}).partition('"sources":[')
     found = hashlib.sha256((before + begin).encode())
     between = ""
     for some in _batches(facts["sources"]):
@@ -136,7 +159,10 @@ def as_recorded(sources: Sources, before: Facts | None) -> Sources:
     for row, found in zip_longest(before["sources"], sources.facts()):
         if not row or not found or [*row[1:]] != [*found[1:]] or not _same_file(row[0], found[0]):
             return sources
-    return sources.renamed(row[0] for row in before["sources"])
+    recorded = sources.renamed(row[0] for row in before["sources"])
+    if SKIPPED in before:  # the folder may hold more by now, which the plan does not know
+        recorded.skipped = Skipped.of(before[SKIPPED])
+    return recorded
 
 
 def _same_file(was: str, now: str) -> bool:
@@ -207,4 +233,7 @@ def _quoted(value: Any) -> str:
 def _change(was: Row, now: Row) -> str:
     if was[0] != now[0] and None not in (was[0], now[0]):
         return f"{was[0]:,} bytes, now {now[0]:,}"
+    if _CONTENT.match(was[1]) and _CONTENT.match(now[1]):
+        old, new = (int(_CONTENT.match(version)[1]) for version in (was[1], now[1]))  # type: ignore[index]
+        return f"{old:,} documents, now {new:,}" if old != new else "as many documents, other text or another order"
     return "another version"

@@ -33,11 +33,12 @@ _owned = False
 def own_process() -> None:
     """Declare that this process runs nothing else, before pyarrow is loaded: then `memory_limit` may limit it.
 
-    By default Arrow's allocator maps a gigabyte at once, and a limit cannot see what it takes out of that.
+    Arrow's own allocator maps a gigabyte at once, and a limit cannot see what it takes out of that. So Arrow takes the
+    system's, whose buffers are reused too (`settle_allocator`).
     """
     global _owned
     _owned = True
-    os.environ.setdefault("MIMALLOC_ARENA_EAGER_COMMIT", "0")
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     threading.stack_size(_STACK)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Protocol, TextIO
 
-from shardmill.units import show_bytes, show_count, show_seconds
+from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 _EVERY = 5.0  # seconds between plain lines
 _WINDOW = 20.0  # seconds over which speed is measured
@@ -29,7 +29,6 @@ class Done:
     source: str = ""
     """The source that is being read."""
     retries: int = 0
-    engines: int = 0
     """Engines that were replaced to free memory."""
     parts: str = ""
     """Of a run that is made in parts: text that says how many are done, and how many are being made."""
@@ -97,7 +96,7 @@ class Meter(Progress):
         speed, tokens = self._speeds()
         return [
             show_bytes(self.done.bytes) + (f" of {show_bytes(self.total)}" if self.total is not None else ""),
-            f"{self.done.documents:,} documents",
+            plural(self.done.documents, "document"),
             f"{show_count(self.done.tokens)} tokens",
             f"{show_bytes(speed)}/s",
             f"{show_count(tokens)} tokens/s",

@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from shardmill import arguments
-from shardmill.documents import Chunk, Documents, Position, Reading, TooLarge, chunks_of, load_libraries
+from shardmill.documents import (
+    Chunk,
+    Documents,
+    Position,
+    Reading,
+    TooLarge,
+    chunks_of,
+    content_version,
+    load_libraries,
+)
 from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run.budget import MIN_READ_AHEAD, Budget, thread_budget
@@ -25,13 +34,14 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema(
     [("text", pa.large_string()), ("source", pa.string()), ("place", pa.string()), ("reject", pa.string())]
 )
-_FINGERPRINTED = ("text_field", "separator", "input_format")
+_FINGERPRINTED = ("text_field", "separator", "input_format", "include", "exclude")
 _OPTIONS = (*_FINGERPRINTED, "memory", "cache", "recipe")
 
 
 def read(*sources: Any, **options: Any) -> DocumentBatches:
-    """Return the documents of `sources` in order. Options as in `prepare`: text_field, separator, input_format, memory,
-    cache, recipe.
+    """Return the documents of `sources` in order.
+
+    Options as in `prepare`: text_field, separator, input_format, include, exclude, memory, cache, recipe.
 
     The result can be iterated several times. Raise UsageError if a source does not exist.
     """
@@ -52,16 +62,25 @@ class DocumentBatches:
 
     def __init__(self, specs: list[Any], options: Options) -> None:
         self._options = options
-        self._sources = find_sources(specs, options.input_format, cache=options.cache)
+        self._sources = find_sources(
+            specs, options.input_format, cache=options.cache,
+            include=options.include, exclude=options.exclude, text_field=options.text_field,
+        )  # fmt: skip
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the sources' names, sizes and versions, and of the options that change what is read."""
+        """A hash of the sources' names, sizes and versions, and of the options that change what is read.
+
+        Data from Python (a list, a frame, a table) counts by its content.
+        """
         values = self._options.fingerprinted()
         facts = {
             "sources": SourceFacts(self._sources.facts),
-            "options": {name: values[name] for name in _FINGERPRINTED},
+            "options": {name: values[name] for name in _FINGERPRINTED if name in values},
         }
+        if data := [given for given in self._sources.from_python.values() if given.is_data and not given.version]:
+            memory = self._options.memory_bytes
+            facts["content"] = [content_version(given, self._options.text_field, memory) for given in data]
         return fingerprint(facts)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

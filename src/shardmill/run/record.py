@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shardmill.run.budget import Budget
 
 NAME = "run.json"
-POINT = ("seconds", "bytes", "documents", "tokens", "rejected", "memory", "retries", "engines")
+POINT = ("seconds", "bytes", "documents", "tokens", "rejected", "memory", "retries")
 """What a point holds, in this order: amounts since the run was begun, `memory` and `seconds` apart."""
 _POINTS = 240  # of one attempt; every second one goes when there are more
 _STALLS = 50  # of one attempt that are kept
@@ -73,7 +73,7 @@ class RunRecord:
 
     def _point(self, seconds: float, done: Done) -> None:
         amounts = (done.bytes, done.documents, done.tokens, done.rejected, self._budget.sample())
-        self._points.append([round(seconds, 2), *amounts, done.retries, done.engines])
+        self._points.append([round(seconds, 2), *amounts, done.retries])
 
     def _write(self, state: str) -> None:
         attempt = {

@@ -4,6 +4,7 @@
     URL/.shardmill/journal.json          the run and its commits, the name of its plan, its state, and its parts
     URL/.shardmill/plan-….json           the plan, named by its fingerprint and written once
     URL/.shardmill/RUN/NAME.partial/AT   what a run has appended to an unfinished file from byte AT on
+    URL/.shardmill/removal.json          the objects that `--overwrite` deletes, until all are deleted
     URL/.shardmill/plan.json             what remains of this when the dataset is complete
 
 The folder is only a workplace: a run fills it from the store before it continues, so any machine can continue a run.
@@ -30,7 +31,7 @@ from typing import Any
 
 from shardmill.errors import OutputError
 from shardmill.run.destination import Destination
-from shardmill.run.journal import FOLDER, Entries
+from shardmill.run.journal import FOLDER, REMOVAL, Entries
 from shardmill.run.manifest import NAME, REJECTS
 from shardmill.run.plan import Facts, facts_json, fingerprint
 from shardmill.shards import SPLITS, Output
@@ -47,7 +48,7 @@ from shardmill.storage import (
     writing_to,
 )
 
-_JOURNAL, _PLAN = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json"
+_JOURNAL, _PLAN, _REMOVAL = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json", f"{FOLDER}/{REMOVAL}"
 _EVERY = 5.0  # seconds between uploads: the work that a kill costs, besides the chunks in flight
 _BLOCK = 1 << 20
 SHARDS_HERE = 6
@@ -118,6 +119,9 @@ class StoreDestination(Destination):
             if self.folder.exists() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
 
+    def has_manifest(self) -> bool:
+        return self._store.version(NAME) is not None
+
     def finished(self, facts: Facts) -> dict[str, Any] | None:
         return super().finished(facts) if self._staged else None
 
@@ -161,15 +165,23 @@ class StoreDestination(Destination):
         """The files of the dataset in the store, with their sizes."""
         return self._store.list_folders(("", *SPLITS))
 
-    def _clear(self, facts: Facts, names: Iterable[str]) -> None:
+    def _clear(self, facts: Facts, names: list[str]) -> None:
         """Start anew: delete the manifest first, then write a journal that says that nothing is done."""
-        names = list(names)
         self._store.delete([NAME])
         self._record, self._parts.table = None, {}
         self._put_journal(self._new_record(facts))
         self._store.delete(names)
         self._sweep()
+        self._store.delete([_REMOVAL])
         super()._clear(facts, names)
+
+    def _record_removal(self, names: bytes) -> None:
+        self._store.put(_REMOVAL, names)
+
+    def _recorded_removal(self) -> list[str] | None:
+        found = self._store.read(_REMOVAL)
+        names: list[str] | None = json.loads(found[0]) if found else None
+        return names
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
         """Take over the journal, or write the first one; download the recorded parts of unfinished files.
@@ -283,7 +295,7 @@ class StoreDestination(Destination):
 
     def _sweep(self) -> None:
         """Delete all working files of any run that the journal does not need."""
-        self._parts.sweep(keep=(_JOURNAL, _PLAN, self._record["plan"] if self._record else ""))
+        self._parts.sweep(keep=(_JOURNAL, _PLAN, _REMOVAL, self._record["plan"] if self._record else ""))
 
     def _upload(self, name: str, path: Path, size: int | None = None) -> None:
         size = path.stat().st_size if size is None else size

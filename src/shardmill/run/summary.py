@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.run.manifest import each_output
-from shardmill.units import show_bytes, show_seconds
+from shardmill.storage import Skipped
+from shardmill.units import plural, show_bytes, show_seconds
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Result:
     replaced: int = 0
     """Invalid UTF-8 sequences that became U+FFFD."""
     fallbacks: int = 0
-    """Documents that the tokenizer's own library encoded, because the engine might have differed."""
+    """Documents that the tokenizer's own library encoded, because the core could not."""
     warnings: tuple[str, ...] = ()
-    """Anything that the readers of the formats cannot handle."""
+    """What looks wrong in the sources, with the way out, and anything that the readers of the formats cannot handle."""
     already: bool = False
     """The dataset was already complete; nothing was done."""
     resumed: bool = False
@@ -39,15 +40,15 @@ class Result:
         data = as_data(self)
         took = "complete before" if self.already else f"in {show_seconds(self.seconds)}"
         return (
-            f"<shardmill result {str(self.out)!r}: {data['tokens']:,} tokens of {data['documents']:,} documents, "
-            f"{data['rejected']:,} rejected, {took}>"
+            f"<shardmill result {str(self.out)!r}: {plural(data['tokens'], 'token')} of "
+            f"{plural(data['documents'], 'document')}, {data['rejected']:,} rejected, {took}>"
         )
 
     def _repr_html_(self) -> str:
         data = as_data(self)
         took = "it was complete before" if self.already else show_seconds(self.seconds)
         memory = f", at most {show_bytes(self.peak_memory)} of memory" if self.peak_memory else ""
-        counts = f"{data['documents']:,} documents, {data['rejected']:,} rejected, {data['empty']:,} empty"
+        counts = f"{plural(data['documents'], 'document')}, {data['rejected']:,} rejected, {data['empty']:,} empty"
         name, splits = self.manifest["tokenizer"]["name"], self.manifest["splits"]
         return splits_html(str(self.out), f"{counts}; {took}{memory}", name, splits)
 
@@ -65,26 +66,27 @@ def as_data(result: Result) -> dict[str, Any]:
             name: {key: split[key] for key in ("tokens", "documents", "bytes")} | {"files": len(split["files"])}
             for name, split in manifest["splits"].items()
         },
+        "skipped": Skipped.of(manifest.get("skipped")).data(),
         "warnings": list(result.warnings),
         "seconds": round(result.seconds, 3),
         **{key: getattr(result, key) for key in ("peak_memory", "already", "resumed", "retries", "engine")},
     }
 
 
-def as_text(result: Result) -> str:
-    """The summary as a person reads it."""
+def as_text(result: Result, *, verbose: bool = False) -> str:
+    """The summary as a person reads it; `verbose`: with the names of what was skipped."""
     data = as_data(result)
     if result.already:
-        return f"{result.out} is complete: {data['tokens']:,} tokens of {data['documents']:,} documents. Nothing to do."
+        held = f"{plural(data['tokens'], 'token')} of {plural(data['documents'], 'document')}"
+        return f"{result.out} is complete: {held}. Nothing to do."
     tokens, text = data["tokens"], data["text_bytes"]
-    # What encoded: the core, gigatoken, or the tokenizer's own library.
     by = ", by ".join(filter(None, [result.manifest["tokenizer"]["name"], result.engine.partition(" ")[0]]))
-    counts = [f"{data['documents']:,} documents"]
+    counts = [plural(data["documents"], "document")]
     counts += [f"{data['empty']:,} empty"] if data["empty"] else []
     counts += [f"{data['rejected']:,} rejected (see {result.out}/rejects.jsonl)"] if data["rejected"] else []
     lines = [
         ", ".join(counts),
-        f"{tokens:,} tokens from {show_bytes(text)} of text"
+        f"{plural(tokens, 'token')} from {show_bytes(text)} of text"
         + (f", {text / tokens:.2f} bytes per token ({by})" if tokens else ""),
     ]
     rows = []
@@ -94,20 +96,26 @@ def as_text(result: Result) -> str:
             shown = files[0]["name"] if files else "no file"
             shown += f" … {files[-1]['name']} ({len(files):,} files)" if len(files) > 1 else ""
             size = show_bytes(sum(file["bytes"] for file in files))
-            rows.append((name, f"{split['tokens']:,} tokens", f"{split['documents']:,} documents", size, shown))
+            documents = plural(split["documents"], "document")
+            if split["tokens"] and not split["documents"]:  # a document counts where it ends
+                documents = "part of a document"
+            rows.append((name, plural(split["tokens"], "token"), documents, size, shown))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for *cells, last in rows:
         lines.append("  ".join([*(cell.rjust(width) for cell, width in zip(cells, widths, strict=False)), last]))
-    if data["replaced"]:
-        lines.append(f"{data['replaced']:,} invalid UTF-8 sequences became U+FFFD")
+    lines += Skipped.of(result.manifest.get("skipped")).lines(names=verbose)
+    library = result.engine.partition(" ")[0]
+    if library not in ("", "core"):
+        lines.append(
+            f"encoded by {library}, at less than a tenth of the usual speed: the core does not know this tokenizer"
+        )
     if result.fallbacks:
-        lines.append(f"{result.fallbacks:,} documents were encoded by the tokenizer's own library")
+        were = "was" if result.fallbacks == 1 else "were"
+        lines.append(f"{plural(result.fallbacks, 'document')} {were} encoded by the tokenizer's own library")
     if result.retries:
-        lines.append(f"{result.retries:,} requests were retried")
+        lines.append(f"{plural(result.retries, 'request')} {'was' if result.retries == 1 else 'were'} retried")
     if data["rejected"] and not tokens:
         lines.append("warning: the dataset is empty: every document was rejected")
-    elif not data["splits"].get("val", {"tokens": 1})["tokens"]:
-        lines.append("val is empty: too little text for its share; see `--val`")
     lines += [f"warning: {warning}" for warning in result.warnings]
     speed = f", {show_bytes(text / result.seconds)}/s" if result.seconds else ""
     lines.append(

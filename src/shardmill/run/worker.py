@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from shardmill.core import odd_counts
 from shardmill.documents import Chunk, Documents, Reject, join
-from shardmill.run.batch import BadPart, Batch, Counted, Entry, Rows, Stream, eot_places
-from shardmill.run.machine import trim_memory
-from shardmill.run.splits import PREFIX, Limit, val_rows
+from shardmill.run.batch import ODD, BadPart, Batch, Counted, Entry, Rows, Stream, eot_places
+from shardmill.run.seams import Limit
+from shardmill.run.splits import PREFIX, val_rows
 from shardmill.tokens import Encoded, EngineError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shardmill.tokens import Engine
 
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
+_LONGEST_TOKEN = max(map(len, ODD))  # bytes of a special token that is looked for
 _RUNS = 64  # up to so many runs of rows of one split, copying each run is faster than a mask over all tokens
 
 
@@ -31,25 +33,25 @@ def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) 
     chunks = [entry.chunk for entry in entries if entry.chunk is not None]
     found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
     documents = join(found)
+    # Before it is encoded, while the text is in the CPU's cache.
+    odd = _find_odd(chunks, found, documents, len(documents))
     engine = text.take_engine()
     encoded = engine.encode(documents.data, documents.offsets, len(documents.gap))
     rows = _make_rows(chunks, found, documents, encoded, val_rows(documents, text.val, text.seed))
     if limit is not None:
-        rows = limit.cut(rows, spans=documents.spans)
+        rows = limit.cut(rows, stream=any(chunk.stream for chunk in chunks))
         stops = np.cumsum([len(documents) for documents in found])
         last = chunks[int(np.searchsorted(stops, len(rows), side="left"))]
         entries = entries[: next(i for i, entry in enumerate(entries) if entry.chunk is last) + 1]
-    counted = _count(chunks, found, rows, encoded)
+        odd = _find_odd(chunks, found, documents, len(rows))
+    counted = _count(chunks, found, rows, encoded, odd)
     streams = _with_eots(text, rows, encoded)
-    if text.budget.must_replace_engine():
-        del engine
-        text.budget.engines_replaced += 1
-        trim_memory()
-    else:
-        text.engines.append(engine)
+    text.engines.append(engine)
+    text.budget.trim()
     # A chunk that cuts a document is alone in its batch.
     begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
-    return Batch(entries, counted, streams, encoded.fallbacks, documents.spans, begins, ends)
+    stream = any(chunk.stream for chunk in chunks)
+    return Batch(entries, counted, streams, encoded.fallbacks, stream, begins, ends)
 
 
 def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
@@ -59,7 +61,6 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
     """
     chunk, record = entry.chunk, entry.reader.unit != "byte"
     assert chunk is not None
-    spans = text.spans and not record
     # Not returned to the others at the end: its memory is part of the lease of this stretch.
     engine = text.take_engine()
     engine.fell_back = False
@@ -67,6 +68,7 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         yield refused
         return
     seen = replaced = 0
+    odd = _OddInPieces()
 
     def read() -> Iterator[bytes]:
         nonlocal seen, replaced
@@ -78,6 +80,7 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
                 replaced = end.value or 0
                 return
             seen += len(piece)
+            odd.add(piece)
             yield piece
 
     pieces, head = read(), b""
@@ -85,16 +88,19 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         head += piece
         if len(head) >= PREFIX:
             break
-    row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64), spans=spans)
+    row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64))
     val = bool(val_rows(row, text.val, text.seed)[0]) if chunk.tail is None else chunk.tail
 
     def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
         begins, ends = chunk.begins and first, chunk.ends and last
         rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
         encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
-        counted = [Counted(int(chunk.ends), 0, int(record), replaced, [], total)] if last else []
+        odd.counts[0, 0] = replaced
+        counted = [Counted(int(chunk.ends), 0, int(record), replaced, [], total, odd=odd.counts)] if last else []
         fallbacks = int(last and engine.fell_back)
-        return Batch([entry], counted, _with_eots(text, rows, encoded), fallbacks, spans, begins, ends, final=last)
+        return Batch(
+            [entry], counted, _with_eots(text, rows, encoded), fallbacks, chunk.stream, begins, ends, final=last
+        )
 
     first, total = True, 0
     waiting: NDArray[Any] | None = None  # until it is known whether it is the last
@@ -102,13 +108,56 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         if waiting is not None:
             yield batch(waiting, first=first, last=False)
             first = False
-            if text.budget.must_replace_engine():
-                engine.renew()
-                text.budget.engines_replaced += 1
-                trim_memory()
+            text.budget.trim()
         waiting, total = tokens, total + len(tokens)
     rest = waiting if waiting is not None else np.empty(0, text.plan.tokenizer.dtype)
     yield batch(rest, first=first, last=True)
+
+
+class _OddInPieces:
+    """Counts `ODD` in a text that comes in pieces."""
+
+    def __init__(self) -> None:
+        self.counts = np.zeros((1, len(ODD)), np.int64)
+        self._before = b""
+
+    def add(self, piece: bytes) -> None:
+        both = self._before + piece
+        self.counts[0, 1:] += _odd_in(both) - _odd_in(self._before)
+        self._before = both[-_LONGEST_TOKEN + 1 :]
+
+
+def _odd_in(text: bytes) -> NDArray[np.int64]:
+    """How often each of `ODD` but the first is in a text."""
+    found = odd_counts(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64), 0, np.array([1], np.int64))
+    return np.zeros(len(ODD) - 1, np.int64) if found is None else found[0]
+
+
+def _find_odd(
+    chunks: list[Chunk], found: list[Documents], joined: Documents, rows: int
+) -> list[NDArray[np.int64] | None]:
+    """What each chunk holds of `ODD` in the first rows of all, or each source of a chunk of whole sources."""
+    ends = np.cumsum([len(documents) for documents in found], dtype=np.int64)
+    starts = ends - [len(documents) for documents in found]
+    groups = [
+        np.arange(start, end) + 1 if chunk.whole else np.array([end])
+        for chunk, start, end in zip(chunks, starts.tolist(), ends.tolist(), strict=True)
+    ]
+    offsets = joined.offsets[: rows + 1]
+    counts = odd_counts(joined.data, offsets, len(joined.gap), np.concatenate(groups)) if groups else None
+    if counts is None and not any(documents.repairs is not None for documents in found):
+        return [None] * len(chunks)
+    odd, first = [], 0
+    for documents, group, start in zip(found, groups, starts.tolist(), strict=True):
+        one = np.zeros((len(group), len(ODD)), np.int64)
+        if counts is not None:
+            one[:, 1:] = counts[first : first + len(group)]
+        if documents.repairs is not None:
+            repairs = documents.repairs[: max(0, rows - start)]
+            one[: len(repairs) if len(group) > 1 else 1, 0] = repairs if len(group) > 1 else repairs.sum()
+        odd.append(one if one.any() else None)
+        first += len(group)
+    return odd
 
 
 def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine) -> Batch | None:
@@ -117,14 +166,17 @@ def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine
         with closing(entry.reader.pieces(chunk, _PIECE)) as pieces:
             engine.check_pieces(pieces)
     except EngineError as error:
+        head, odd = b"", _OddInPieces()
         with closing(entry.reader.pieces(chunk, _PIECE)) as pieces:
-            head = b"".join(itertools.islice(pieces, 2))
+            for piece in pieces:
+                head = head or piece
+                odd.add(piece)
         begin = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64))
         reject = Reject(0, -1, error.message, _head(begin, 0))
         numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         no_rows = Rows(numbers, numbers, flags, flags, flags)
         no_tokens = Encoded(np.empty(0, text.plan.tokenizer.dtype), np.zeros(1, np.int64))
-        return Batch([entry], [Counted(0, 0, 1, 0, [reject])], _with_eots(text, no_rows, no_tokens))
+        return Batch([entry], [Counted(0, 0, 1, 0, [reject], odd=odd.counts)], _with_eots(text, no_rows, no_tokens))
     return None
 
 
@@ -143,10 +195,11 @@ def _make_rows(
     row = 0
     for chunk, documents in zip(chunks, found, strict=True):
         end = row + len(documents)
-        plain = chunk.begins and chunk.ends and (not documents.spans or end - row == 1)
-        if not plain and end > row:
-            opens[row:end] = closes[row:end] = False
-            opens[row], closes[end - 1] = chunk.begins, chunk.ends
+        if end > row:
+            if chunk.stream:  # neighbours in one split are a document there
+                opens[row + 1 : end] = closes[row : end - 1] = val[row + 1 : end] != val[row : end - 1]
+            opens[row] &= chunk.begins
+            closes[end - 1] &= chunk.ends
         row = end
     filled = encoded.lengths > 0
     # A row without tokens is no document: it may have been rejected. Its bytes count only if it is a part of one.
@@ -193,7 +246,13 @@ def _tokens_of(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[n
     return np.concatenate([tokens[ends[first] : ends[last]] for first, last in runs if mine[first]])
 
 
-def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Encoded) -> list[Counted]:
+def _count(
+    chunks: list[Chunk],
+    found: list[Documents],
+    rows: Rows,
+    encoded: Encoded,
+    odd: list[NDArray[np.int64] | None],
+) -> list[Counted]:
     """What each chunk held; `rows` may end before the chunks do."""
     failed = dict(encoded.failed)
     ends = np.cumsum([len(documents) for documents in found], dtype=np.int64)
@@ -208,7 +267,7 @@ def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Enc
         if last < end:
             rejects = [reject for reject in rejects if reject.record < documents.record(last - row - 1)]
         refused = [bad for bad in failed if row <= bad < last]
-        cut = documents.spans and len(documents) > 1
+        cut = chunks[i].stream and len(documents) > 1
         if refused:
             kind = BadPart if cut or not (chunks[i].begins and chunks[i].ends) else Reject
             rejects = rejects + [
@@ -218,7 +277,7 @@ def _count(chunks: list[Chunk], found: list[Documents], rows: Rows, encoded: Enc
         empty = 0 if cut else without_tokens[i] - len(refused)
         lengths = rows.length[row:last] if chunks[i].whole else None
         replaced = documents.replaced(last - row)
-        counted.append(Counted(closed[i], empty, documents.lines, replaced, rejects, tokens[i], lengths))
+        counted.append(Counted(closed[i], empty, documents.lines, replaced, rejects, tokens[i], lengths, odd[i]))
         row = end
     return counted
 

@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import islice
 from json.encoder import encode_basestring as _quoted
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from shardmill.documents import Position, TooLarge
 from shardmill.errors import MismatchError, SourceError
-from shardmill.run.batch import BadPart, Batch, Counted, Entry, Stream
+from shardmill.run.batch import ODD, BadPart, Batch, Counted, Entry, OpenDocument, Stream
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.splits import Share, shares
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import PARTIAL, PartialFile
+from shardmill.troubles import FEWEST_BAD, too_much_invalid
 
 if TYPE_CHECKING:
     from shardmill.documents import Chunk
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from shardmill.run.loop import Producer
     from shardmill.storage import Source
 
-_ALWAYS_ALLOWED = 100  # rejects if `--max-bad` is a share: one bad line among the first ten does not stop a run
 _TOGETHER = 1024  # lines of rejects that are written at once
 
 
@@ -39,12 +38,14 @@ class State:
     source: int = 0
     position: Position = Position()
     split: str = ""
-    """Of the document that is open at the position."""
+    """Of the document that is open at the position; empty: there is none."""
     carried: int = 0
     """Bytes of that document that are not counted for a split yet."""
     counts: list[dict[str, dict[str, int]]] = field(default_factory=list)
     here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "tokens"), 0))
     """Counts of the source that is open at the position."""
+    odd: dict[str, int] = field(default_factory=dict)
+    """What was found of `ODD` in that source; only what was."""
     totals: dict[str, int] = field(
         default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "replaced", "fallbacks"), 0)
     )
@@ -55,6 +56,11 @@ class State:
     that were found so far, and parts that were removed."""
     engine: dict[str, str] = field(default_factory=dict)
     """The libraries that have encoded so far, and a hash of their tokens for a difficult text."""
+
+    @property
+    def open(self) -> OpenDocument:
+        """The document that is open at the position."""
+        return OpenDocument(self.split, self.carried)
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> State:
@@ -111,17 +117,19 @@ class Writer:
         self.checkpoints.keep()
 
     def _write(self, batch: Batch) -> None:
-        streams = self._with_carried(batch) if batch.piece else batch.streams
-        for i, output in enumerate(self._outputs if streams else ()):
+        for i, output in enumerate(self._outputs if batch.streams else ()):
             count = self.state.counts[i]
             first = max(0, self._producer.first - count["val"]["tokens"]) if self._producer.first else 0
-            split = self.state.split if batch.piece else None
-            written = list(append_batch(output, batch, streams[output.eot], first=first, split=split))
+            written = list(append_batch(output, batch.streams[output.eot], first=first))
             for share in written:
                 count[share.split]["tokens"] += len(share.tokens)
             for amounts in written if batch.split_count is None else [batch.split_count]:
                 count[amounts.split]["documents"] += amounts.documents
                 count[amounts.split]["bytes"] += amounts.bytes
+        if batch.open is not None:
+            self.state.split, self.state.carried = batch.open
+        self.state.here["documents"] += batch.ended
+        self.state.totals["documents"] += batch.ended
         self.state.totals["fallbacks"] += batch.fallbacks
         counted = iter(batch.counted)
         for entry in batch.entries if batch.final else ():
@@ -149,7 +157,7 @@ class Writer:
 
     def end_source(self) -> None:
         """End the source that is being read; called by the `after` of a batch."""
-        if self.state.position != Position():
+        if self.state.position != Position() or any(self.state.here.values()):  # an earlier part may have begun it
             self._finish_source(self.state.source)
 
     def pass_bytes(self, count: int) -> None:
@@ -160,9 +168,24 @@ class Writer:
         """Raise SourceError when rejects were added and `--max-bad` does not allow so many."""
         totals, allowed = self.state.totals, self._producer.bad_allowed
         bad, read = totals["rejected"], totals["documents"] + totals["empty"] + totals["rejected"]
-        most = max(_ALWAYS_ALLOWED, allowed * read) if isinstance(allowed, float) else allowed
+        most = max(FEWEST_BAD, allowed * read) if isinstance(allowed, float) else allowed
         if self._last_reason and most is not None and bad > most:
             raise self._too_many_rejects(f"{bad:,} of {read:,} documents are bad, more than `--max-bad` allows", where)
+
+    def add_odd(self, found: dict[str, int]) -> None:
+        """Count what was found of `ODD` in the source that is open."""
+        for kind, count in found.items():
+            if count:
+                self.state.odd[kind] = self.state.odd.get(kind, 0) + count
+
+    def check_invalid(self, where: str) -> None:
+        """Raise SourceError when more invalid UTF-8 was replaced than `--max-bad` allows, as a share of the text."""
+        state, allowed = self.state, self._producer.bad_allowed
+        invalid = state.totals["replaced"]
+        text = state.carried + sum(split["bytes"] for split in state.counts[0].values())
+        most = max(FEWEST_BAD, allowed * text) if isinstance(allowed, float) else allowed
+        if most is not None and invalid > most:
+            raise too_much_invalid(invalid, text, where)
 
     def _too_many_rejects(self, what: str, where: str | None) -> SourceError:
         return SourceError(
@@ -171,16 +194,6 @@ class Writer:
             hint=f"see `{self._destination.shown}/{REJECTS}{PARTIAL}`; "
             "`--max-bad any` sets all such documents aside and continues",
         )
-
-    def _with_carried(self, batch: Batch) -> dict[str, Stream]:
-        """The streams of a piece: its document has one split, and its bytes count where it ends."""
-        state, rows = self.state, batch.streams[self._outputs[0].eot].rows
-        if batch.begins:
-            state.split = "val" if rows.val.any() else "train"
-        seen = state.carried + int(rows.bytes.sum())
-        state.carried = 0 if batch.ends else seen
-        counted = np.full(len(rows), seen if batch.ends else 0)
-        return {eot: stream._replace(rows=replace(stream.rows, bytes=counted)) for eot, stream in batch.streams.items()}
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """End all files and record that; return the manifest's entry for the rejects, if there are any.
@@ -223,7 +236,10 @@ class Writer:
         if not whole and not self.state.totals["documents"]:
             return None
         done = f"{whole:,} file{'s are' if whole != 1 else ' is'} complete; " if whole else ""
-        return f"{done}the same command resumes from the last checkpoint"
+        sources = self._producer.sources
+        piped = any(source.size is None for source in islice(sources.iter_from(self.state.source), 1))
+        again = ", if the pipe delivers the same text again" if piped else ""
+        return f"{done}the same command resumes from the last checkpoint{again}"
 
     def sources(self) -> SourceLines:
         """What was found in each source."""
@@ -240,6 +256,7 @@ class Writer:
         if "tokens" in state.here:  # not in a run that was begun before they were counted
             state.here["tokens"] += counted.tokens
         state.totals["replaced"] += counted.replaced
+        self.add_odd({} if counted.odd is None else dict(zip(ODD, counted.odd[0].tolist(), strict=True)))
         # Many at a time: every write releases the interpreter's lock, and workers that parse bad lines hold it long.
         for first_of_group in range(0, len(counted.rejects), _TOGETHER):
             lines = bytearray()
@@ -251,6 +268,8 @@ class Writer:
         self._bytes_of_source = chunk.through if chunk.through >= 0 else chunk.end
         state.source = entry.source
         state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
+        if counted.replaced:
+            self.check_invalid(f"{source.name}, byte {chunk.start:,}")
         if counted.rejects:
             last = counted.rejects[-1]
             self._last_reason = last.reason
@@ -284,13 +303,16 @@ class Writer:
         assert counted.lengths is not None
         lengths = counted.lengths.tolist()
         state.totals["replaced"] += counted.replaced
-        if counted.rejects:
+        if counted.rejects or counted.odd is not None:
             rejects = {reject.record: [replace(reject, record=-1, byte=0)] for reject in counted.rejects}
             for i, tokens in enumerate(lengths):
                 bad = rejects.get(i, [])
-                one = Counted(int(tokens > 0), int(not tokens and not bad), 0, 0, bad, tokens)
+                odd = None if counted.odd is None else counted.odd[i : i + 1]
+                one = Counted(int(tokens > 0), int(not tokens and not bad), 0, 0, bad, tokens, odd=odd)
                 self._count(entry._replace(source=first + i), chunk, one)
                 self._finish_source(first + i)
+            if counted.replaced:
+                self.check_invalid(self._producer.sources[first].name)
             return
         state.totals["documents"] += counted.documents
         state.totals["empty"] += counted.empty
@@ -302,26 +324,26 @@ class Writer:
     def _finish_source(self, index: int) -> None:
         """Add the line of a source that has been read to its end, and count from zero for the next."""
         source = self._producer.sources[index]
-        self._source_lines.append(json_line({"name": source.name, "bytes": source.size, **self.state.here}))
+        self._source_lines.append(
+            json_line({"name": source.name, "bytes": source.size, **self.state.here, **with_odd(self.state.odd)})
+        )
         self._bytes_before, self._bytes_of_source = self._bytes_before + (source.size or self._bytes_of_source), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
+        self.state.odd = {}
         self.state.source, self.state.position = index + 1, Position()
 
 
-def append_batch(
-    output: Output, batch: Batch, stream: Stream, *, first: int, split: str | None = None
-) -> Iterator[Share]:
+def append_batch(output: Output, stream: Stream, *, first: int) -> Iterator[Share]:
     """Append one stream of a batch to an output, and yield what each split has got.
 
-    Val takes the next `first` tokens, whatever the rows say. `split`: that of a document that began before the batch.
+    Val takes the next `first` tokens, whatever the rows say.
     """
     if stream.ends_before:
         output.end_document()
-    for share in shares(stream, spans=batch.spans, first=first, split=split):
-        output.append(share.split, share.tokens, share.ends)
+    for share in shares(stream, first=first):
+        if len(share.tokens):
+            output.append(share.split, share.tokens, share.ends)
         yield share
-    if batch.spans and batch.ends:
-        output.end_document()
 
 
 def reject_line(source: str, unit: str, number: int, byte: int, reason: str, excerpt: str) -> bytes:
@@ -330,6 +352,11 @@ def reject_line(source: str, unit: str, number: int, byte: int, reason: str, exc
     place = (f', "{unit}": {number}' if number > 0 else "") + (f', "byte": {byte}' if byte >= 0 else "")
     fields_json = f'"reason": {_quoted(reason)}, "excerpt": {_quoted(excerpt)}'
     return as_bytes(f'{{"source": {_quoted(source)}{place}, {fields_json}}}\n')
+
+
+def with_odd(found: dict[str, int]) -> dict[str, dict[str, int]]:
+    """The entry of a source's line for what was found of `ODD`: none where nothing was."""
+    return {"odd": {kind: found[kind] for kind in ODD if kind in found}} if found else {}
 
 
 def _source_line(source: Source, tokens: int) -> str:

@@ -25,7 +25,7 @@ from shardmill.documents import (
 )
 from shardmill.errors import SourceError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage import Feed, RandomAccess, Source, StreamFeed, open_source
+from shardmill.storage import Beginning, Feed, RandomAccess, Source, StreamFeed, open_source
 
 clock = time.thread_time
 """Work is measured in CPU time of the thread, so other programs and slow servers do not count."""
@@ -183,11 +183,10 @@ class SampledSource:
         for number, stretch in enumerate(dict.fromkeys(undrawn + drawn)):
             if number > len(undrawn) and (text >= most or self._ended()):
                 break
-            place, size = SampledPlace(), feed.size
-            feed.size = min(size, stretch.until)
-            for chunk, seconds in self._chunks(feed, stretch, 4 * UNIT if self.parts else UNIT):
+            place = SampledPlace()
+            beginning = Beginning(feed, stretch.until)
+            for chunk, seconds in self._chunks(beginning, stretch, 4 * UNIT if self.parts else UNIT):
                 self._read(chunk, seconds, place, stretch.end)
-            feed.size = size
             place.stored = self._measure * stretch.share
             place.covered = place.stored if self.parts else place.covered
             place.weight = max(step, place.stored) / place.stored if stretch in drawn else _HARDLY
@@ -209,7 +208,7 @@ class SampledSource:
         share = (end - begin) / size
         if self.format == "text" and self._reading.separator is None:
             # Cut anywhere but within a character, since there may be no better place: it adds at most one token.
-            begin, end = (at + _inside_character(feed.look(at, 4)) for at in (begin, end))
+            begin, end = (at + _inside_character(feed.read(at, at + 4)) for at in (begin, end))
             return _Stretch(share, start=Position(begin, inside=begin > 0), until=end)
         return _Stretch(share, Section(begin, end), until=end + self._reading.largest + _BEHIND)
 
@@ -242,7 +241,7 @@ class SampledSource:
             most = wanted if share == _LEAST else most
             if isinstance(feed, RandomAccess):  # of which only a little may be text
                 far = int(2 * wanted / share)
-                feed.size = min(size, 2 * far)
+                feed = Beginning(feed, 2 * far)
         # A record without an end would be followed to the end of the stream.
         limited = isinstance(feed, StreamFeed) and INPUT_FORMATS[self.format].text
         reach = self._reading.largest + _BEHIND + UNIT

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardmill.core import ODD_KINDS, odd_counts
 from shardmill.documents import Part, Reading, join
 from shardmill.errors import SourceError
 from shardmill.input_formats import INPUT_FORMATS
@@ -65,6 +66,8 @@ class Kind:
     """Invalid UTF-8 sequences."""
     reasons: Counter[str] = field(default_factory=Counter)
     """Why documents were rejected."""
+    odd: Counter[str] = field(default_factory=Counter)
+    """How often each of `ODD_KINDS` was found."""
 
     @property
     def stored(self) -> int:
@@ -98,12 +101,6 @@ class Kind:
         size = sum(one.source.size or 0 for one in listed)
         return sum(part.stored for one in listed for part in one.parts) / size if size else 1.0
 
-    @property
-    def opening(self) -> float:
-        """Seconds to open all sources, where that is more than to read a beginning."""
-        listed = [one.opening for one in self.looked if one.parts]
-        return sum(listed) / len(listed) * len(self.members) if listed else 0.0
-
 
 def take_sample(
     sources: Sequence[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
@@ -129,7 +126,7 @@ def take_sample(
         share = max(_FEWEST, places * kind.expanded // total)
         share = min(share, _REMOTE) if kind.remote else share
         for largest in _LARGEST:
-            kinds[i] = replace(kind, places=[], looked=[], reasons=Counter())
+            kinds[i] = replace(kind, places=[], looked=[], reasons=Counter(), odd=Counter())
             limited = replace(reading, largest=min(reading.largest, largest), largest_row=0)
             _Sampler(kinds[i], sources, limited, engine, share, ended).run()
             if kinds[i].passed < _MUCH:
@@ -268,6 +265,9 @@ class _Sampler:
         documents = join([chunk for place in places for chunk in place.chunks])
         started = reading_places.clock()
         encoded = self.engine.encode(documents.data, documents.offsets)
+        odd = odd_counts(documents.data, documents.offsets, 0, np.array([len(documents)], np.int64))
+        if odd is not None:
+            kind.odd.update(dict(zip(ODD_KINDS, odd[0].tolist(), strict=True)))
         each = (reading_places.clock() - started) / max(1, int(documents.offsets[-1] - documents.offsets[0]))
         row = 0
         for place in places:

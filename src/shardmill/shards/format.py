@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from shardmill.errors import DamageError, UsageError
-from shardmill.output_formats import OUTPUT_FORMATS, SPLITS
+from shardmill.output_formats import FORMATS, OUTPUT_FORMATS, SPLITS
 from shardmill.shards.output import FileOutput, Output
 from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
 
@@ -57,6 +58,8 @@ class Format:
     """The class of its outputs."""
     stem: str
     """The name of a file without its ending, with `{name}`, `{split}` and `{index}`, or `{index:06}` for six digits."""
+    stem_of_one_split: str = ""
+    """The same for a dataset that has only one split, where it differs."""
     endings: tuple[str, ...]
     """Endings of the token file, and of the other files with the same stem."""
     train_from: int = 0
@@ -69,6 +72,15 @@ class Format:
     def output(self, settings: OutputSettings) -> FileOutput:
         """Return the output that writes the files. UsageError if the format's readers could not read them."""
         return self.writer(self, settings)
+
+    def file_names(self, name: str | None = None) -> re.Pattern[str]:
+        """Return a pattern that matches every file name of an output with this prefix; None: with any prefix."""
+        fields = {"{name}": "[^/]+" if name is None else re.escape(name), "{split}": f"(?:{'|'.join(SPLITS)})"}
+        fields |= {"{index}": r"\d+", "{index:05}": r"\d{5,}", "{index:06}": r"\d{6,}"}
+        parts = [re.split(r"({.*?})", stem) for stem in (self.stem, self.stem_of_one_split) if stem]
+        stems = ["".join(fields.get(part, re.escape(part)) for part in stem) for stem in parts]
+        names = [stem + re.escape(ending) for stem in stems for ending in self.endings]
+        return re.compile("|".join([*names, *map(re.escape, self.shared_names)]))
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> TokenFiles:
         """Return the tokens of some files, by their position."""
@@ -118,6 +130,18 @@ def format_named(name: str) -> Format:
     """Return the format of this name."""
     found: Format = import_module(f"shardmill.shards.{OUTPUT_FORMATS[name]}").FORMAT
     return found
+
+
+def unlisted_files(formats: Sequence[str], names: Iterable[str], listed: Collection[str]) -> Iterator[str]:
+    """Yield the names that a reader of these formats could take for shards, and that are not `listed`.
+
+    Those are names of files that any format with the same ending makes, with any prefix.
+    """
+    endings = tuple(ending for name in formats for ending in format_named(name).endings)
+    shards = [format_named(name).file_names() for name in FORMATS]
+    for name in names:
+        if name not in listed and name.endswith(endings) and any(shard.fullmatch(name) for shard in shards):
+            yield name
 
 
 def open_output(format: str, folder: Path, **settings: Any) -> Output:

@@ -41,7 +41,7 @@ class MegatronOutput(DocumentOutput):
         super().__init__(kind, settings)
         self.dtype = _dtype(settings.vocab_size, settings.dtype.itemsize)
         if len(settings.splits) == 1:
-            self._stem = "{name}_text_document"
+            self._stem = kind.stem_of_one_split
 
     def complete(self, shard: Shard) -> list[Written]:
         with closing(self.create(shard.stem + ".idx")) as index:
@@ -68,6 +68,7 @@ class MegatronOutput(DocumentOutput):
 class Megatron(Format):
     name, eot, sharded, indexed, writer = "megatron", "after", False, True, MegatronOutput
     stem, endings = "{name}-{split}_text_document", (".bin", ".bin.lengths", ".idx")
+    stem_of_one_split = "{name}_text_document"
 
     def index(self, tokens: TokenFiles) -> EndsIndex:
         paths = [file.path.with_suffix(".idx") for file in tokens.files]

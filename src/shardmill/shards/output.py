@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from shardmill.output_formats import SPLITS
 from shardmill.storage import PARTIAL, PartialFile, UnwrittenFile, Written, writing_to
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -178,8 +179,8 @@ class FileOutput(Output):
     def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
         if self.only is not None:  # files with its names were written by other processes
             return []
-        owned = self._owned()
-        names = self._names_in_folder() if names is None else names
+        owned = self._kind.file_names(self._settings.name)
+        names = names_in_folder(self.folder) if names is None else names
         return sorted(name for name in names if owned.fullmatch(name.removesuffix(PARTIAL)))
 
     def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
@@ -234,16 +235,9 @@ class FileOutput(Output):
             with writing_to(self.folder / name):
                 os.unlink(self.folder / name)
 
-    def _owned(self) -> re.Pattern[str]:
-        """A pattern that matches every file name that this output can make."""
-        fields = {"{name}": re.escape(self._settings.name), "{split}": f"(?:{'|'.join(SPLITS)})"}
-        fields |= {"{index}": r"\d+", "{index:05}": r"\d{5,}", "{index:06}": r"\d{6,}"}
-        stem = "".join(fields.get(part, re.escape(part)) for part in re.split(r"({.*?})", self._stem))
-        names = [*(stem + re.escape(ending) for ending in self._kind.endings), *map(re.escape, self._kind.shared_names)]
-        return re.compile("|".join(names))
 
-    def _names_in_folder(self) -> Iterator[str]:
-        """The names of the files in the folder, and in the folders of splits in it."""
-        for prefix in ("", *(f"{split}/" for split in SPLITS)):
-            if not prefix or (self.folder / prefix).is_dir():
-                yield from (prefix + entry.name for entry in os.scandir(self.folder / prefix) if not entry.is_dir())
+def names_in_folder(folder: Path) -> Iterator[str]:
+    """Yield the names of the files in a dataset's folder, and in the folders of splits in it."""
+    for prefix in ("", *(f"{split}/" for split in SPLITS)):
+        if (folder / prefix).is_dir():
+            yield from (prefix + entry.name for entry in os.scandir(folder / prefix) if not entry.is_dir())

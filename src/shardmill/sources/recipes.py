@@ -11,7 +11,7 @@ import glob
 import os
 import re
 import shlex
-import sys
+import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -23,11 +23,6 @@ from shardmill.errors import UsageError
 from shardmill.options import FORMATS, Options
 from shardmill.storage import STDIN, NamedSource
 from shardmill.units import parse_bytes, parse_count, show_bytes, show_count
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 _ENDING = ".toml"
 _BUILT_IN = Path(__file__).with_name("recipes.toml")

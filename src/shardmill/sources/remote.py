@@ -6,16 +6,20 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from shardmill.errors import SourceError, UsageError
-from shardmill.sources.finding import Owned, is_readable_name, nothing_readable
+from shardmill.sources.finding import Owned, nothing_readable
+from shardmill.sources.first_look import FirstLook
+from shardmill.sources.layouts import kinds_by_names
+from shardmill.sources.names import Choice, is_housekeeping, kind_of
+from shardmill.sources.names import path_matches as _matches
 from shardmill.storage import (
     BUCKETS,
     PARTIAL,
@@ -23,7 +27,9 @@ from shardmill.storage import (
     Fetcher,
     HubAddress,
     ListedObject,
+    PackedRows,
     Retries,
+    Skipped,
     Source,
     Transient,
     Unreachable,
@@ -33,13 +39,13 @@ from shardmill.storage import (
     path_in_bucket,
     public_url,
     scheme_of,
+    sorted_rows,
     write_whole,
     writing_to,
 )
 
 _WILDCARD = re.compile(r"[*?[]")
 _MANIFEST = "manifest.json"  # where one lies, there may be a dataset
-_MAX_DEPTH = 64  # nested folders: with more than that, links lead round in a circle
 _log = logging.getLogger("shardmill")
 
 
@@ -50,23 +56,28 @@ def find_remote(
     cache: str | None = None,
     out: str = "",
     owned: Owned = lambda folder: (),
-) -> list[Source]:
-    """Return the sources that a URL names; raise UsageError when there is none, SourceError when a server refuses it.
+    choice: Choice | None = None,
+    skipped: Skipped | None = None,
+) -> Iterator[Source]:
+    """Yield the sources that a URL names; raise UsageError when there is none, SourceError when a server refuses it.
 
     If the hub cannot be reached, an earlier listing is taken from the `cache`, if there is one. `out`: the URL of the
     output, which is skipped if it is below a folder or matches a pattern. Files in a bucket that are `owned` by a
-    dataset are skipped too.
+    dataset are skipped too. What is not read is counted in `skipped`.
     """
     scheme = scheme_of(spec)
+    if scheme not in ("hf", *WEB, *BUCKETS):
+        known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
+        hint = f"there are {known}, and files of this machine"
+        raise UsageError(f"there is no kind of source `{scheme}://`", hint=hint)
+    wanted = _Wanted(spec, input_format, choice or Choice(), skipped or Skipped())
     with Fetcher(retries=_LoggedRetries()) as fetcher:
         if scheme == "hf":
-            return list(_at_hub(spec, input_format, pinned, cache, fetcher))
-        if scheme in WEB:
-            return list(_on_web(spec, input_format, fetcher))
-        if scheme in BUCKETS:
-            return list(_in_bucket(spec, input_format, fetcher, out, owned))
-    known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
-    raise UsageError(f"there is no kind of source `{scheme}://`", hint=f"there are {known}, and files of this machine")
+            yield from _at_hub(spec, wanted, pinned, cache, fetcher)
+        elif scheme in WEB:
+            yield from _on_web(spec, wanted, fetcher)
+        else:
+            yield from _in_bucket(spec, wanted, fetcher, out, owned)
 
 
 class _LoggedRetries(Retries):
@@ -77,8 +88,17 @@ class _LoggedRetries(Retries):
         _log.warning("retrying: %s", reason)
 
 
+class _Wanted(NamedTuple):
+    """What is chosen from a list of files."""
+
+    spec: str
+    input_format: str
+    choice: Choice
+    skipped: Skipped
+
+
 def _at_hub(
-    spec: str, input_format: str, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher
+    spec: str, wanted: _Wanted, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher
 ) -> Iterator[Source]:
     address = HubAddress.parse(spec)
     commit: str | None = address.revision if address.is_commit else pinned.get(address.requested)
@@ -101,14 +121,10 @@ def _at_hub(
             _log.warning(
                 "%s: %s; the commit %s is taken, as it was listed before", address.requested, error.message, commit
             )
-    if [one.path for one in found] != [address.path]:
-        # The card at the root of a dataset is about the text, not part of it.
-        keep_card = _WILDCARD.search(address.path)
-        found = [one for one in found if keep_card or one.path != "README.md"]
-        found = _chosen(found, address.path, spec, input_format)
-    for one in found:
+    named = [one.path for one in found] == [address.path]
+    for one in found if named else _chosen(found, address.path, wanted, hub=True):
         name = f"hf://datasets/{address.repo}@{commit}/{one.path}"
-        yield Source(name, name, one.size, one.version, input_format, address.requested)
+        yield Source(name, name, one.size, one.version, wanted.input_format, address.requested)
 
 
 def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
@@ -128,7 +144,7 @@ def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
 def _hub_files(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> tuple[str, list[ListedObject]]:
     """The commit, and the files that the address may name; raises Unreachable when the hub does not answer."""
 
-    def listed(_: float) -> tuple[str, list[ListedObject]]:
+    def listed() -> tuple[str, list[ListedObject]]:
         try:
             return _list_hub(spec, address, commit, fetcher)
         except (KeyError, TypeError, ValueError):
@@ -192,55 +208,22 @@ def _as_text(value: Any) -> str:
     return value
 
 
-def _on_web(spec: str, input_format: str, fetcher: Fetcher) -> Iterator[Source]:
+def _on_web(spec: str, wanted: _Wanted, fetcher: Fetcher) -> Iterator[Source]:
     try:
         named = urlsplit(spec).port != 0 and urlsplit(spec).hostname
     except ValueError:  # half an IPv6 address, or a port that cannot be
         named = None
     if not named:
         raise UsageError("the address names no server", place=spec, hint="write `https://HOST/PATH`")
-    path = path_in(spec)
-    # A `?` begins a query, so it is no wildcard: a pattern on the web has `*` or `[…]` in its path.
-    if re.search(r"[*[]", path) or path.endswith("/"):
-        if "?" in spec:
-            raise UsageError("a folder or pattern on the web cannot have a query", place=public_url(spec))
-        host = spec[: spec.index("/", spec.index("://") + 3)]
-        root, pattern = _split_pattern(spec[len(host) :])
-        found = [ListedObject(f"{root}/{link}", 0, "") for link in _web_list(fetcher, f"{host}{root}/", pattern)]
-        chosen = _chosen(found, f"{root}/{pattern}" if pattern else root, spec, input_format)
-        urls = [host + one.path for one in chosen]
-    else:
-        urls = [spec]
-    for url in urls:
-        size, version = fetcher.request(partial(fetcher.web.find, url), public_url(url))
-        yield Source(public_url(url), url, size, version, input_format)
+    # A `?` begins a query, so it is no wildcard.
+    if re.search(r"[*[]", path_in(spec)) or path_in(spec).endswith("/"):
+        hint = "name each file; folders and patterns are for files of this machine, the hub and buckets"
+        raise UsageError("a web server does not list its files", place=public_url(spec), hint=hint)
+    size, version = fetcher.request(partial(fetcher.web.find, spec), public_url(spec))
+    yield Source(public_url(spec), spec, size, version, wanted.input_format)
 
 
-def _web_list(fetcher: Fetcher, root: str, pattern: str) -> Iterator[str]:
-    """The files below a folder on the web, relative to it, that may match. Raises if an index page cannot be read."""
-    levels = pattern.split("/")
-
-    def is_entered(folder: list[str]) -> bool:
-        if "**" in pattern or not pattern:
-            return folder[-1][0] not in ("." if pattern else "._")
-        return len(folder) < len(levels) and _matches(folder, levels[: len(folder)])
-
-    pending, seen = [""], set[str]()
-    while pending:
-        folder = pending.pop()
-        if folder.count("/") > _MAX_DEPTH:
-            raise SourceError(f"folders lie more than {_MAX_DEPTH} deep in each other", place=public_url(root + folder))
-        for link in fetcher.request(partial(fetcher.web.links, root + folder), public_url(root + folder)):
-            if (name := folder + link) in seen:  # an index may also link to what is deeper
-                continue
-            seen.add(name)
-            if not link.endswith("/"):
-                yield name
-            elif all(link.rstrip("/").split("/")) and is_entered(name.rstrip("/").split("/")):
-                pending.append(name)
-
-
-def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str, owned: Owned) -> Iterator[Source]:
+def _in_bucket(spec: str, wanted: _Wanted, fetcher: Fetcher, out: str, owned: Owned) -> Iterator[Source]:
     check_address(spec)
     scheme, bucket, path = scheme_of(spec), host_of(spec), path_in_bucket(spec)
     if _WILDCARD.search(bucket):
@@ -250,20 +233,22 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str, owned: 
     if path and not pattern and not spec.endswith("/"):
         single = fetcher.request(lambda: fetcher.bucket(spec).find(path), spec)
     if single is not None:
-        found = [single]
+        found: Iterable[ListedObject] = [single]
     else:
         # Listing everything below takes a request per thousand objects; folder by folder it would be one per folder.
         deep = not pattern or "**" in pattern or "/" in pattern
 
-        def wanted(name: str) -> bool:
+        def is_needed(name: str) -> bool:
             return not pattern or name.endswith(_MANIFEST) or _matches(name.split("/"), path.split("/"))
 
-        found = fetcher.request(lambda: fetcher.bucket(spec).list(root, wanted, deep=deep), spec)
+        rows = fetcher.request(lambda: fetcher.bucket(spec).list(root, is_needed, deep=deep), spec, inf)
         same = (scheme_of(out), host_of(out)) == (scheme, bucket)
         inside = path_in_bucket(out) + "/"
-        if same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root:
-            found = [one for one in found if not one.path.startswith(inside)]
-        folders = {folder for folder, name in map(_folder_and_name, found) if name == _MANIFEST}
+        below_root = same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root
+        left_out = inside if below_root else "\0"  # which no name begins with
+        # Millions of them stay packed; what is made of them passes one by one.
+        folders = {folder for folder, name in map(_folder_and_name, rows) if name == _MANIFEST}
+        folders = {folder for folder in folders if not f"{folder}/".startswith(left_out)}
         if same and f"{root}/".startswith(inside):  # it may be unfinished
             folders.add(inside.rstrip("/"))
         skipped = {
@@ -271,34 +256,82 @@ def _in_bucket(spec: str, input_format: str, fetcher: Fetcher, out: str, owned: 
             for folder in folders
             for name in owned(f"{scheme}://{bucket}/{folder}".rstrip("/"))
         }
-        found = [one for one in found if not (skipped and (one.path in skipped or one.path.endswith(PARTIAL)))]
-        found = _chosen(found, path, spec, input_format)
+
+        def is_kept(name: str) -> bool:
+            return not name.startswith(left_out) and not (skipped and (name in skipped or name.endswith(PARTIAL)))
+
+        found = _chosen((ListedObject._make(row) for row in rows if is_kept(row[0])), path, wanted)
     for one in found:
         name = f"{scheme}://{bucket}/{one.path}"
-        yield Source(name, name, one.size, one.version, input_format)
+        yield Source(name, name, one.size, one.version, wanted.input_format)
 
 
-def _folder_and_name(one: ListedObject) -> tuple[str, str]:
-    folder, _, name = one.path.rpartition("/")
+def _folder_and_name(row: tuple[Any, ...]) -> tuple[str, str]:
+    folder, _, name = row[0].rpartition("/")
     return folder, name
 
 
-def _chosen(found: list[ListedObject], path: str, spec: str, input_format: str) -> list[ListedObject]:
-    """The files that a pattern or folder names, by the rules for local files, and in the same order."""
+class _Names(Collection[str]):
+    """The paths of sorted files, relative to their folder, made of packed rows as they are asked for."""
+
+    def __init__(self, rows: PackedRows, skip: int) -> None:
+        self._rows, self._skip = rows, skip
+
+    def __iter__(self) -> Iterator[str]:
+        return (row[0][self._skip :].replace("\0", "/") for row in self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return any(one == name for one in self)
+
+
+def _chosen(found: Iterable[ListedObject], path: str, wanted: _Wanted, *, hub: bool = False) -> Iterator[ListedObject]:
+    """Yield the files that a pattern or folder names, by the rules for local files, and in the same order."""
+    spec, choice, skipped = public_url(wanted.spec), wanted.choice, wanted.skipped
     if _WILDCARD.search(path):
-        chosen = sorted(one for one in found if _matches(one.path.split("/"), path.split("/")))
+        fixed = len(_split_pattern(path)[0].split("/")) if _split_pattern(path)[0] else 0
+        matching = chosen = 0
+        for one in map(
+            ListedObject._make, sorted_rows(one for one in found if _matches(one.path.split("/"), path.split("/")))
+        ):
+            matching += 1
+            if not choice.given or choice.wants("/".join(one.path.split("/")[fixed:])):
+                chosen += 1
+                yield one
+            else:
+                skipped.add("excluded file", one.path)
         if not chosen:
-            raise UsageError("nothing matches the pattern", place=public_url(spec))
-        return chosen
+            hint = "`--include` and `--exclude` leave nothing" if matching else None
+            raise UsageError("nothing matches the pattern", place=spec, hint=hint)
+        return
     below = f"{path}/" if path else ""
-    inside = [one for one in found if one.path.startswith(below)]
-    visible = [one for one in inside if not any(s[:1] in "._" for s in one.path[len(below) :].split("/"))]
-    chosen = [one for one in visible if input_format != "auto" or is_readable_name(one.path)]
-    if not inside:
-        raise UsageError("the source is not there", place=public_url(spec))
+    # NUL is in no name, and sorts before everything: so folders come in the order of their names.
+    inside = PackedRows(
+        sorted_rows((one.path.replace("/", "\0"), *one[1:]) for one in found if one.path.startswith(below))
+    )
+    if not len(inside):
+        raise UsageError("the source is not there", place=spec)
+    before, look = skipped.files, FirstLook(wanted.input_format, "")
+    relative = _Names(inside, len(below))
+    by_layout = wanted.input_format == "auto" and not choice.include
+    kind_in_layout = kinds_by_names(relative, f"`{spec}`", skipped, hub=hub) if by_layout else lambda name: ""
+    chosen = 0
+    for row, name in zip(inside, relative, strict=True):
+        hidden = [segment for segment in name.split("/") if segment[:1] in "._"]
+        if any(map(is_housekeeping, hidden)):
+            continue
+        kind = "hidden file" if hidden else "" if choice.wants(name) else "excluded file"
+        if not kind and not choice.include and not look.is_readable_name(name):
+            kind = kind_of(name)
+        if kind := kind or kind_in_layout(name):
+            skipped.add(kind, below + name)
+        else:
+            chosen += 1
+            yield ListedObject(below + name, *row[1:])
     if not chosen:
-        raise nothing_readable(public_url(spec), len(visible))
-    return sorted(chosen, key=lambda one: one.path.split("/"))
+        raise nothing_readable(spec, skipped, skipped.files - before, choice)
 
 
 def _split_pattern(path: str) -> tuple[str, str]:
@@ -308,14 +341,3 @@ def _split_pattern(path: str) -> tuple[str, str]:
         if _WILDCARD.search(segment):
             return "/".join(segments[:i]), "/".join(segments[i:])
     return path.rstrip("/"), ""
-
-
-def _matches(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the segments of a path match a pattern, as Python's glob reads it: `**` is any number of folders."""
-    if not path or not pattern:
-        return not path and not pattern
-    first, rest = pattern[0], pattern[1:]
-    visible = not path[0].startswith(".")
-    if first == "**":
-        return _matches(path, rest or ["*"]) or (visible and _matches(path[1:], pattern))
-    return (visible or first.startswith(".")) and fnmatchcase(path[0], first) and _matches(path[1:], rest)

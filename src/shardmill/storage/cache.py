@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from shardmill.errors import OutputError
-from shardmill.storage.fetching import RemoteFeed
+from shardmill.storage.feeds import Scanner
+from shardmill.storage.fetching import RemoteFile
 from shardmill.storage.files import PARTIAL
 from shardmill.storage.names import path_in
 from shardmill.storage.source import Source
 from shardmill.storage.web import NoRanges
 
 if TYPE_CHECKING:
-    from shardmill.storage.fetching import Fetch, Fetcher
+    from shardmill.storage.fetching import Fetcher
+    from shardmill.storage.pool import Fetch
 
 _BLOCK = 1 << 20
 
@@ -29,19 +31,19 @@ class Cache:
         self._folder = Path(folder)
         self._fetches: dict[str, Fetch[Source]] = {}
 
-    def local(self, source: Source, fetcher: Fetcher) -> Source:
+    def local(self, source: Source, index: int, fetcher: Fetcher) -> Source:
         """Return the source as a local file, fetched if necessary, and begin to fetch the next. For one thread."""
         fetch = self._start(source, fetcher)
-        for following in fetcher.next_sources(source, 1):
+        for following in fetcher.sources_after(index, 1):
             if following.remote:
                 self._start(following, fetcher)
-        found = fetcher.wait(fetch, source.name)
+        found = fetcher.pool.wait(fetch, source.name)
         del self._fetches[source.path]
         return found
 
     def _start(self, source: Source, fetcher: Fetcher) -> Fetch[Source]:
         if source.path not in self._fetches:
-            self._fetches[source.path] = fetcher.submit(lambda: self._fetch(source, fetcher))
+            self._fetches[source.path] = fetcher.pool.submit(lambda: self._fetch(source, fetcher))
         return self._fetches[source.path]
 
     def _fetch(self, source: Source, fetcher: Fetcher) -> Source:
@@ -102,16 +104,17 @@ def _remove_unlocked(partial: Path) -> None:
 
 
 def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
-    feed = RemoteFeed(fetcher, source)
+    feed = RemoteFile(fetcher, source)
+    scanner = Scanner(feed)
     try:
-        while block := feed.read_on(_BLOCK):
+        while block := scanner.next(_BLOCK):
             file.write(block)
     except NoRanges:
 
-        def whole(deadline: float) -> None:
+        def whole() -> None:
             file.seek(0)
             file.truncate()
-            fetcher.web.stream(source, file.write, deadline)
+            fetcher.web.stream(source, file.write)
 
         fetcher.retry(whole, source.name)
     finally:

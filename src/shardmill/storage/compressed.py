@@ -5,17 +5,18 @@ from __future__ import annotations
 import bz2
 import lzma
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 from shardmill.errors import SourceError
-from shardmill.storage.feeds import STREAM_BLOCK, Feed
+from shardmill.storage.feeds import STREAM_BLOCK, Scanner
 
 # Small enough that the copies which decompressors make of unread input stay in the cache.
 INPUT_BLOCK = 1 << 16
 # xz -9 needs 65 MB; a header may ask for 4 GB.
 XZ_MEMORY = 160 << 20
 _LZMA2 = 0x21
+_HEADER = 64  # bytes that are enough to know a member and its window, if there are so many
 
 
 # The first bytes of each.
@@ -43,12 +44,12 @@ def _is_skippable(head: bytes) -> bool:
 
 
 def window_of(head: bytes, compression: str) -> int:
-    """Return the bytes of memory that decompressing will take, from the first header. 0: little, or unknown."""
+    """Return the bytes of memory that decompressing a member will take, from its header. 0: little, or unknown."""
     try:
         if compression == "zstd":
-            return _zstd_window(head)
+            return 0 if _is_skippable(head) else _zstd_window(head)
         return _xz_dictionary(head) if compression == "xz" else 0
-    except IndexError:  # it ends too early, or begins with a skippable frame
+    except IndexError:  # it ends too early
         return 0
 
 
@@ -105,8 +106,12 @@ def decompressor(compression: str) -> Any:
     return zstd.ZstdDecompressor()  # refuses frames with a window above 128 MB: the library's own limit
 
 
-def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
+def decompressed(
+    raw: Scanner, compression: str, name: str, reserve: Callable[[int], object] = lambda amount: None
+) -> Generator[bytes]:
     """Yield a decompressed stream in blocks; raise SourceError with the offset in the compressed stream.
+
+    `reserve`: called with the memory that a member will take, before it takes it.
 
     A stream is any number of members, and zeros as padding at the end. The standard library's file classes take
     anything after the first bzip2 or xz member for the end of the data, so that a damaged second header would lose the
@@ -114,10 +119,11 @@ def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
     """
     pending = _next_member(raw, b"", compression, name, first=True)
     while pending:
+        reserve(window_of(pending, compression))
         member = decompressor(compression)
         while not member.eof:
             block = pending
-            if not block and member.needs_input and not (block := raw.read_on(INPUT_BLOCK)):
+            if not block and member.needs_input and not (block := raw.next(INPUT_BLOCK)):
                 raise _error(f"the {compression} stream ends too early", name, raw.at)
             pending = b""
             try:
@@ -131,14 +137,14 @@ def decompressed(raw: Feed, compression: str, name: str) -> Generator[bytes]:
         pending = _next_member(raw, member.unused_data, compression, name, first=False)
 
 
-def _next_member(raw: Feed, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
+def _next_member(raw: Scanner, head: bytes, compression: str, name: str, *, first: bool) -> bytes:
     """The beginning of the next member; empty if there is none. `head`: bytes of it that were read before."""
-    head = head or raw.read_on(INPUT_BLOCK)
+    head = head or raw.next(INPUT_BLOCK)
     padded = False
     while not first and head[:1] == b"\0" and compression != "zstd":
         padded = True
-        head = head.lstrip(b"\0") or raw.read_on(INPUT_BLOCK)
-    while head and len(head) < 10 and (more := raw.read_on(INPUT_BLOCK)):
+        head = head.lstrip(b"\0") or raw.next(INPUT_BLOCK)
+    while head and len(head) < _HEADER and (more := raw.next(INPUT_BLOCK)):
         head += more
     if not head and first:
         raise _error(f"the {compression} stream ends too early", name, raw.at)

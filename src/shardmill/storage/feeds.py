@@ -24,18 +24,18 @@ CONTEXT = 64
 
 
 class Feed(ABC):
-    """Bytes that are read in order, with look-ahead. Only one thread may use it."""
+    """The bytes of a source, for one thread."""
 
-    at = 0
-    """Where `read_on` continues."""
+    shared = False
+    """Whether a worker can read a range by itself, with `read_range`."""
 
     @abstractmethod
-    def peek(self, offset: int, n: int) -> bytes:
-        """Return the n bytes at offset; fewer only at the end of the source."""
+    def read(self, start: int, end: int) -> bytes:
+        """Return the bytes of a range; fewer only at the end of the source."""
 
     @abstractmethod
     def drop(self, offset: int) -> None:
-        """Forget the bytes before offset; a stream is first read up to there."""
+        """Forget the bytes before offset, except for CONTEXT of them. What follows will be read in order."""
 
     @abstractmethod
     def end_by(self, limit: int) -> int | None:
@@ -44,38 +44,34 @@ class Feed(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def take(self, start: int, end: int) -> bytes | None:
-        """Return the bytes for a chunk, and forget those before end; None if a worker can read them itself."""
-        data = self.peek(start, end - start)
-        self.drop(end)
-        return data
-
-    def read_on(self, n: int) -> bytes:
-        """Return the next bytes, at most n; empty at the end."""
-        block = self.peek(self.at, n)
-        self.at += len(block)
-        self.drop(self.at)
-        return block
-
     def stored(self, offset: int) -> int:
         """Return about how many bytes are stored before offset, which are fewer in a compressed stream."""
         return offset
+
+
+class Scanner:
+    """Reads a feed in order, and lets it forget what was read."""
+
+    def __init__(self, feed: Feed, at: int = 0) -> None:
+        self.feed, self.at = feed, at
+
+    def next(self, n: int) -> bytes:
+        """Return the next bytes, at most n; empty at the end."""
+        block = self.feed.read(self.at, self.at + n)
+        self.at += len(block)
+        self.feed.drop(self.at)
+        return block
+
+    @property
+    def stored(self) -> int:
+        """About how many bytes are stored before this place."""
+        return self.feed.stored(self.at)
 
 
 class RandomAccess(Feed):
     """A feed of known size, of which any part can be read in any order."""
 
     size: int
-    """May be reduced, to read only the beginning."""
-
-    def read(self, start: int, end: int) -> bytes | bytearray:
-        """Return the bytes of a range."""
-        return self.peek(start, end - start)
-
-    def look(self, offset: int, n: int) -> bytes:
-        """Return the n bytes at any offset; fewer only at the end."""
-        end = min(offset + n, self.size)
-        return bytes(self.read(offset, end)) if offset < end else b""
 
     def expect(self, spans: Sequence[tuple[int, int]]) -> None:
         """Announce the spans that will be read from now on, in ascending order."""
@@ -85,6 +81,34 @@ class RandomAccess(Feed):
 
     def end_by(self, limit: int) -> int | None:
         return self.size if self.size <= limit else None
+
+
+class Beginning(RandomAccess):
+    """The beginning of another feed, which stays open."""
+
+    def __init__(self, feed: RandomAccess, size: int) -> None:
+        self._feed, self.size = feed, min(size, feed.size)
+        self.shared = feed.shared
+        self._begun = False
+
+    def read(self, start: int, end: int) -> bytes:
+        return self._feed.read(start, min(end, self.size))
+
+    def drop(self, offset: int) -> None:
+        if not self._begun:  # or all that follows in the other feed would be read ahead
+            self._begun = True
+            self._feed.expect([(max(0, offset - CONTEXT), self.size)])
+        self._feed.drop(offset)
+
+    def expect(self, spans: Sequence[tuple[int, int]]) -> None:
+        self._begun = True
+        self._feed.expect(spans)
+
+    def release(self, end: int) -> None:
+        self._feed.release(end)
+
+    def close(self) -> None:
+        """Only the other feed is closed."""
 
 
 def _open(source: Source, flags: int = FLAGS) -> int:
@@ -168,6 +192,7 @@ class FileFeed(RandomAccess):
         except BaseException:
             self.close()
             raise
+        self.shared = not self.whole
         if self.whole:
             self.close()
 
@@ -176,15 +201,12 @@ class FileFeed(RandomAccess):
         """Whether all of it was read and checked when it was opened."""
         return self._whole is not None
 
-    def peek(self, offset: int, n: int) -> bytes:
+    def read(self, start: int, end: int) -> bytes:
         if self._whole is not None:
-            return self._whole[offset : min(offset + n, self.size)]
+            return self._whole[start:end]
         check_running(self._stopped)
-        n = min(n, self.size - offset)
-        return _read_at(self._source, self._descriptor, offset, n) if n > 0 else b""
-
-    def take(self, start: int, end: int) -> bytes | None:
-        return None if self._whole is None else self._whole[start:end]
+        n = min(end, self.size) - start
+        return _read_at(self._source, self._descriptor, start, n) if n > 0 else b""
 
     def drop(self, offset: int) -> None:
         if offset > self.size:
@@ -199,11 +221,11 @@ class FileFeed(RandomAccess):
 class StreamFeed(Feed):
     """A stream that only moves forward. It holds the blocks after the last `drop`, and CONTEXT bytes before."""
 
-    def __init__(self, name: str, blocks: Generator[bytes], raw: Feed | None = None, begin: int = 0) -> None:
-        """`raw`: the feed from which the blocks are decoded, if any. `begin`: the offset of the first block."""
+    def __init__(self, name: str, blocks: Generator[bytes], raw: Scanner | None = None) -> None:
+        """`raw`: reads the bytes from which the blocks are decoded, if any."""
         self._name, self._new_blocks, self._raw = name, blocks, raw
         self._blocks: deque[bytes] = deque()
-        self._base = self._end = begin  # of the blocks that are held
+        self._base = self._end = 0  # of the blocks that are held
         self._ended = False
         self._failed: BaseException | None = None
         self._read = 0  # bytes of the raw feed
@@ -211,15 +233,18 @@ class StreamFeed(Feed):
         self.limit = 1 << 62
         """May be reduced, to read only the beginning: the stream then ends at the next block after it."""
 
-    def peek(self, offset: int, n: int) -> bytes:
-        self._fill(offset + n)
+    def read(self, start: int, end: int) -> bytes:
+        """Raise ValueError when bytes before those that are held are asked for."""
+        if start < self._base:
+            raise ValueError(f"byte {start:,} of a stream was forgotten: what is held begins at {self._base:,}")
+        self._fill(end)
         parts = []
         at = self._base
         for block in self._blocks:
-            if at >= offset + n:
+            if at >= end:
                 break
-            if at + len(block) > offset:
-                parts.append(block[max(0, offset - at) : offset + n - at])
+            if at + len(block) > start:
+                parts.append(block[max(0, start - at) : end - at])
             at += len(block)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -249,7 +274,7 @@ class StreamFeed(Feed):
         return min(stored * offset // text, self._read) if text else self._read
 
     def close(self) -> None:
-        (self._raw or self._new_blocks).close()
+        (self._raw.feed if self._raw else self._new_blocks).close()
 
     def _fill(self, end: int) -> None:
         while not self._ended and self._end < end:
@@ -260,7 +285,7 @@ class StreamFeed(Feed):
             except BaseException as error:
                 self._failed = error
                 raise
-            if self._raw is not None and (stored := self._raw.stored(self._raw.at)) > self._read:
+            if self._raw is not None and (stored := self._raw.stored) > self._read:
                 self._last_ratio, self._read = (self._end, self._read), stored
             if block:
                 self._blocks.append(block)

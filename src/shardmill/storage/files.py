@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import tempfile
 import time
 from abc import ABC, abstractmethod
@@ -255,6 +256,43 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
             os.fsync(file.fileno())
         os.replace(partial, path)
         sync_folder(path.parent)
+
+
+def create_whole(path: Path, data: bytes | Iterable[bytes]) -> bool:
+    """Write a file whole and synced, unless one of this name exists; return whether it was written.
+
+    Of several processes on several machines that do this at once, one succeeds.
+    """
+    # A name that no other process has: two that share a temporary file would write into each other's.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
+    with writing_to(path):
+        try:
+            with open(partial, "xb") as file:
+                file.writelines([data] if isinstance(data, bytes) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            if not _link(partial, path):
+                return False
+        finally:
+            partial.unlink(missing_ok=True)
+        sync_folder(path.parent)
+    return True
+
+
+def _link(partial: Path, path: Path) -> bool:
+    """Give a finished file its name, unless that is taken; return whether it was free."""
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            raise
+        # A file system without hard links. Two processes in the same instant: the later one replaces a whole file.
+        if path.exists():
+            return False
+        os.replace(partial, path)
+    return True
 
 
 def sync_folder(folder: Path) -> None:

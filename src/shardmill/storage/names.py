@@ -8,7 +8,6 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from shardmill import core
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 
@@ -112,6 +111,6 @@ def is_arrow_free(path: str) -> bool:
 
 @cache
 def _arrow_free_endings() -> frozenset[str]:
-    """The endings of such formats; without the core, what is not text still needs Arrow."""
-    kinds = {name for name, about in INPUT_FORMATS.items() if about.arrow_free and (about.text or core.available())}
+    """The endings of such formats."""
+    kinds = {name for name, about in INPUT_FORMATS.items() if about.arrow_free}
     return frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in kinds)

@@ -189,7 +189,7 @@ class ObjectStore(Objects):
         """Return what a call gives, retried; raise FileNotFoundError or an OutputError that names the object."""
         place = f"{self.url}/{name}".rstrip("/")
 
-        def ask(_: float) -> T:
+        def ask() -> T:
             with self.translated_errors(name):
                 return call()
 

@@ -14,20 +14,23 @@ import errno
 import os
 import re
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from functools import cache
+from itertools import chain, count, pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardmill.errors import OutputError, SourceError, UsageError
 from shardmill.extras import needs
 from shardmill.storage.names import BUCKETS, host_of, public_url, scheme_of
 from shardmill.storage.retrying import RetryPolicy, Transient, seems_changed
 from shardmill.storage.s3 import S3Account
-from shardmill.storage.source import Source
+from shardmill.storage.source import PackedRows, Source
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 # Retries by the library itself, within operations of many requests: a listing of many pages, an upload of many parts.
 # If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
@@ -114,34 +117,96 @@ class Objects:
     def entries(self, folder: str, *, deep: bool) -> Iterator[Any]:
         """Yield the library's description of each object directly in a folder, or anywhere below it.
 
-        Raise Transient when a list names an object twice or does not end: the library would follow it for ever, and a
-        page that came in place of another one would be missing.
+        Raise Transient when a list repeats itself, has no end or has lost its end. The library takes any XML for a page
+        of a list, and one without objects for the last page. So an end counts only if another list, in which the last
+        object is found, has nothing after it. Azure's pages have a form that the library checks.
         """
-        seen = set[tuple[str, int, str | None]]()
-        for page in self._pages(folder, deep=deep):
-            for entry in page:
-                one = entry["path"], entry["size"], entry["e_tag"]
-                if one in seen:
-                    message, place = "the store's list names an object twice", f"{self.url}/{entry['path']}"
-                    error = self._error(message, place=place, hint="run the same command again when the store is well")
-                    raise Transient(message, tries=3, error=error)
-                seen.add(one)
-                yield entry
-
-    def _pages(self, folder: str, *, deep: bool) -> Iterator[Any]:
-        store, seconds = self.client(many=True), self._policy.retry_seconds
         if not deep:
-            yield _in_time(lambda: store.list_with_delimiter_async(folder or None), seconds)["objects"]
+            yield from self._entries_in(folder)
             return
-        pages = store.list(folder or None, chunk_size=1000)
+        last = ""
+        for round in count(1):
+            before = last
+            for key, entry in self._entries_after(folder, before):
+                yield entry
+                last = key
+            # Where nothing was found, it is asked for once more.
+            if self._kind == "azure" or (last == before and (last or round > 1)):
+                return
+
+    def _entries_in(self, folder: str) -> list[Any]:
+        """The objects directly in a folder."""
+        found = self._list_folder(folder)
+        if self._kind != "azure":
+            found = found if any(found.values()) else self._list_folder(folder)
+            lost = any(found.values()) and next(self._entries_after(folder, self._last_below(found)), None)
+            if lost:
+                raise self._unsound("the store's list is not whole", lost[0])
+        objects = list(found["objects"])
+        if len({entry["path"] for entry in objects}) < len(objects):
+            raise self._unsound("the store's list names an object twice", folder)
+        return objects
+
+    def _last_below(self, found: Any) -> str:
+        """The path of the last object in a list of a folder, or in the last of the folders in it."""
+        while True:
+            names = [entry["path"] for entry in found["objects"]] + [f"{name}/" for name in found["common_prefixes"]]
+            last = max(names, default="")
+            if names and not last.endswith("/"):
+                return last
+            if not names:
+                raise self._unsound("the store's list of a folder is empty", "")
+            found = self._list_folder(last.rstrip("/"))
+
+    def _entries_after(self, folder: str, after: str) -> Iterator[tuple[str, Any]]:
+        """Yield the objects below a folder, with their keys, after the one with this key, which must be listed too."""
+        found, first, last = not after, "", ""
+        for page in self._pages(folder, _shortly_before(after)):
+            for entry in page:
+                path = entry["path"]
+                # `NAME/`, an empty object that marks a folder, is listed as `NAME`.
+                key = path if path > last or entry["size"] else f"{path}/"
+                # All but Azure's list their keys in ascending order.
+                if key == first if self._kind == "azure" else key <= last:
+                    raise self._unsound("the store's list names an object twice", path)
+                first, last = first or key, key
+                if found:
+                    yield key, entry
+                found = found or after in (key, path)
+        if not found:
+            raise self._unsound("the store's list has lost an object", after)
+
+    def _unsound(self, message: str, path: str) -> Transient:
+        hint = "run the same command again when the store is well"
+        return Transient(message, tries=3, error=self._error(message, place=f"{self.url}/{path}", hint=hint))
+
+    def _list_folder(self, folder: str) -> Any:
+        return self._in_time(lambda: self.client(many=True).list_with_delimiter_async(folder or None))
+
+    def _pages(self, folder: str, offset: str) -> Iterator[Any]:
+        pages = self.client(many=True).list(folder or None, offset=offset or None, chunk_size=1000)
 
         async def following() -> Any:
             async for page in pages:
                 return page
             return ()
 
-        while page := _in_time(following, seconds):
+        while page := self._in_time(following):
             yield page
+
+    def _in_time(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what a call for a list gives; raise Transient when it takes too long, and end it.
+
+        A list of empty pages has no end, so the limits for single requests do not suffice.
+        """
+        import asyncio  # some milliseconds, which only listings cost
+
+        seconds = self._policy.retry_seconds
+        answer = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call(), seconds), _event_loop(os.getpid()))
+        try:
+            return answer.result(seconds + _CANCELLING)
+        except (TimeoutError, FutureTimeout):
+            raise Transient(f"the store's list does not end within {seconds:,.0f} s") from None
 
     @contextmanager
     def translated_errors(self, name: str) -> Iterator[None]:
@@ -166,15 +231,17 @@ class Objects:
         except FileNotFoundError:
             return None
 
-    def list(self, folder: str, wanted: Callable[[str], Any], *, deep: bool) -> list[ListedObject]:
-        """Return the wanted objects in a folder, or anywhere below it: all of them, or an error."""
+    def list(self, folder: str, wanted: Callable[[str], Any], *, deep: bool) -> PackedRows:
+        """Return the wanted objects in a folder, or anywhere below it, each as a ListedObject: all, or an error."""
+        below = f"{folder}/" if folder else ""
         with self.translated_errors(folder):
-            below = f"{folder}/" if folder else ""
-            found = [_listed(entry) for entry in self.entries(folder, deep=deep) if entry["path"].startswith(below)]
-        folders = {one.path.rpartition("/")[0] for one in found}
-        return [one for one in found if wanted(one.path) and not self._is_marker(one, folders)]
+            entries = (entry for entry in self.entries(folder, deep=deep) if entry["path"].startswith(below))
+            pairs = pairwise(chain(map(_listed, entries), [None]))
+            return PackedRows(
+                one for one, following in pairs if one and wanted(one.path) and not self._is_marker(one, following)
+            )
 
-    def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytes:
+    def fetch(self, source: Source, start: int, end: int) -> bytes:
         """Return the bytes of a range of a source; raise SourceError when it is not as it was found."""
         path, scheme = path_in_bucket(source.path), scheme_of(source.path)
         options: dict[str, Any] = {"range": (start, end)}
@@ -192,40 +259,34 @@ class Objects:
             raise Transient(f"{scheme} gave {len(data):,} of {end - start:,} bytes")
         if len(data) > end - start:
             raise seems_changed(source)
-        if time.monotonic() > deadline:
-            raise Transient(f"{scheme} is too slow")
         return data
 
-    def _is_marker(self, one: ListedObject, folders: set[str]) -> bool:
+    def _is_marker(self, one: ListedObject, following: ListedObject | None) -> bool:
         """Whether it only marks a folder: an empty object `NAME/`, which the library lists as `NAME`."""
         if one.size or "." in one.path.rpartition("/")[2]:
             return False
-        return one.path in folders or self.find(one.path) is None
+        has_files = following is not None and following.path.startswith(f"{one.path}/")
+        return has_files or self.find(one.path) is None
 
 
 _CANCELLING = 10.0  # seconds for the library to end a call that took too long
 
 
-def _in_time(call: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    """Return what a call for a list gives; raise Transient when it takes longer, and end it."""
-    import asyncio  # some milliseconds, which only listings cost
+@cache
+def _event_loop(process: int) -> AbstractEventLoop:
+    """An event loop of this process, in a thread of its own, since the caller's thread may have one already."""
+    import asyncio
 
-    async def asked() -> Any:
-        return await asyncio.wait_for(call(), seconds)
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="shardmill-listing", daemon=True).start()
+    return loop
 
-    def run() -> None:
-        try:
-            answer.set_result(asyncio.run(asked()))
-        except BaseException as why:  # noqa: BLE001 - raised where it is waited for
-            answer.set_exception(why)
 
-    answer: Future[Any] = Future()
-    # A thread of its own, since the caller's may have an event loop already.
-    threading.Thread(target=run, name="shardmill-listing", daemon=True).start()
-    try:
-        return answer.result(seconds + _CANCELLING)
-    except (asyncio.TimeoutError, FutureTimeout):
-        raise Transient(f"the store's list does not end within {seconds:,.0f} s") from None
+def _shortly_before(key: str) -> str:
+    """A path that comes before a key, with few others between them; empty: there is none."""
+    before = key.rstrip("/")[:-1]
+    folder, _, name = before.rpartition("/")
+    return folder if name in ("", ".", "..") else before
 
 
 def _listed(meta: Any) -> ListedObject:
@@ -292,6 +353,8 @@ def error_for(message: str, url: str, error: _ErrorType, timeout: float) -> Tran
             "the name of an object is not one of a file: it has an empty part, or one that is `.` or `..`",
             "rename it, or name the others by a pattern in another folder",
         )
+    if "invalid list response" in text:
+        return Transient(f"the answer is not a list{origin}")
     if "non-partial response" in text:
         no_ranges = refused("the store gives no parts of an object", "copy it to this machine first")
         return Transient(f"the store gave the whole object in place of a part{origin}", tries=3, error=no_ranges)

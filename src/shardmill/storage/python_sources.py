@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import MismatchError, UsageError
@@ -23,7 +23,8 @@ class NamedSource:
     """Text from Python with a name and a version, which are part of the fingerprint.
 
     `source`: an iterable of texts, of mappings or of Arrow data; an object with the Arrow stream interface; a dataset
-    of Hugging Face; or a callable that returns one of these. Change `version` when the documents change.
+    of Hugging Face; or a callable that returns one of these. Change `version` when the documents change. Without one,
+    data (a list, a frame, a table, a Dataset) is compared by its content.
     """
 
     def __init__(self, source: Any, *, name: str = _NAME, version: str = "") -> None:
@@ -37,6 +38,22 @@ class NamedSource:
             )
         self.source, self.name = source, name
         self.version = version or getattr(source, "fingerprint", "")
+        self.content = ""
+        """The version that a call finds out from the content of data. Not kept, since the data may change."""
+
+    @property
+    def is_data(self) -> bool:
+        """Whether the documents are there already, so that reading them runs no code of the caller's."""
+        source = self.source
+        if hasattr(source, "with_format") and hasattr(source, "iter"):  # a dataset of Hugging Face
+            return hasattr(source, "__len__") and source.format["type"] != "custom"
+        kept = isinstance(source, (Sequence, Set)) or is_arrow(source) or hasattr(source, "dtype")
+        return kept and hasattr(source, "__len__") and not hasattr(source, "load_state_dict")
+
+    @property
+    def unversioned(self) -> bool:
+        """Whether nothing tells if a later call gives the same documents."""
+        return not self.version and not self.is_data
 
     @property
     def one_shot(self) -> bool:
@@ -63,7 +80,7 @@ class NamedSource:
 
     def as_source(self, number: int) -> Source:
         """Return its entry in the plan."""
-        return Source(self.name, f"{FORMAT}:{number}", None, self.version, FORMAT)
+        return Source(self.name, f"{FORMAT}:{number}", None, self.version or self.content, FORMAT)
 
 
 def as_sources(sources: Any) -> list[Any]:
@@ -93,6 +110,17 @@ def refuse_second_reading(sources: Sources, first: int) -> None:
                 "the folder holds an unfinished run, and an iterator cannot be read a second time",
                 place=source.name,
                 hint="give a callable that makes the iterator, or start anew with `overwrite=True`",
+            )
+
+
+def refuse_unversioned(sources: Sources) -> None:
+    """Raise MismatchError for a finished dataset if nothing tells whether a source still gives its documents."""
+    for source in sources.from_python.values():
+        if source.unversioned:
+            raise MismatchError(
+                "there is a dataset already, and nothing tells whether this source gives the same documents",
+                place=source.name,
+                hint="name them with `shardmill.NamedSource(source, version=…)`, or start anew with `overwrite=True`",
             )
 
 

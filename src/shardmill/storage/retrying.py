@@ -110,14 +110,14 @@ def _unreachable(error: Transient, tries: int, place: str) -> Exception:
 
 
 def retry(
-    call: Callable[[float], T],
+    call: Callable[[], T],
     place: str,
     policy: RetryPolicy,
     retries: Retries,
     stopped: threading.Event,
     failed: Callable[[Transient, int, str], Exception] = _unreachable,
 ) -> T:
-    """Return what `call(deadline)` returns, retried while it raises Transient.
+    """Return what a call returns, retried while it raises Transient.
 
     After the last attempt, raise the exception that `failed` returns. Raise SourceError if the run has ended meanwhile.
     """
@@ -127,7 +127,7 @@ def retry(
         while True:
             check_running(stopped)
             try:
-                return call(deadline)
+                return call()
             except Transient as error:
                 # Up to half of it is random: a thousand clients that failed together must not return together.
                 pause = min(policy.longest_pause, policy.pause * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shardmill.errors import OutputError, SourceError
@@ -53,7 +53,7 @@ class S3Account:
                 "access_key_id": now.access_key,
                 "secret_access_key": now.secret_key,
                 "token": now.token,
-                "expires_at": datetime.now(timezone.utc) + _FRESH,
+                "expires_at": datetime.now(UTC) + _FRESH,
             }
 
         provide()  # an error here is raised as it is; the store's library would wrap it

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from shardmill.errors import SourceError
 from shardmill.storage.names import is_arrow_free, scheme_of
+from shardmill.storage.skipped import Skipped
 
 if TYPE_CHECKING:
     from shardmill.storage.python_sources import NamedSource
@@ -145,6 +146,8 @@ class Sources(BlockSequence[Source]):
         """By repository and revision at the hub, as the user gave them: the name of one source from there."""
         self.from_python: dict[str, NamedSource] = {}
         """Text that the calling program passed, by the path of its source."""
+        self.skipped = Skipped()
+        """What was found beside them and is not read."""
         # The feeder, the writer and the fetcher are each at another block.
         self._unpacked = lru_cache(4)(lambda number: list(map(Source._make, self._rows.block(number))))
         self.extend(sources)
@@ -166,7 +169,23 @@ class Sources(BlockSequence[Source]):
     def renamed(self, names: Iterable[str]) -> Sources:
         """Return the same sources under other names."""
         made = Sources(source._replace(name=name) for source, name in zip(self, names, strict=True))
-        made.requested, made.from_python = self.requested, self.from_python
+        made.requested, made.from_python, made.skipped = self.requested, self.from_python, self.skipped
+        return made
+
+    def without(self, numbers: Iterable[int]) -> Sources:
+        """Return the sources without those of these numbers, which ascend."""
+        left = iter(numbers)
+
+        def kept() -> Iterator[Source]:
+            next_left = next(left, None)
+            for number, source in enumerate(self):
+                if number == next_left:
+                    next_left = next(left, None)
+                else:
+                    yield source
+
+        made = Sources(kept())
+        made.requested, made.from_python, made.skipped = self.requested, self.from_python, self.skipped
         return made
 
     def facts(self) -> Iterator[tuple[str, int | None, str]]:

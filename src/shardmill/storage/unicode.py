@@ -8,15 +8,15 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill import core
 from shardmill.core import is_utf8
-from shardmill.storage.feeds import STREAM_BLOCK, Feed
+from shardmill.storage.feeds import STREAM_BLOCK, Scanner
 
 BOM = codecs.BOM_UTF8
 REPLACEMENT = "\ufffd".encode()
 
+_FEWEST_PAIRS = 16  # from which on NULs show UTF-16
 _PLAIN_PYTHON = 1 << 14
-"""Bytes up to which an Arrow array costs more than what is done with it."""
+"""Bytes up to which a call of the core costs more than what is done with it."""
 
 
 def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
@@ -27,16 +27,7 @@ def is_valid(data: bytes | NDArray[np.uint8]) -> bool:
         except UnicodeDecodeError:
             return False
         return True
-    if core.available():
-        return is_utf8(data)
-    import pyarrow as pa
-
-    ends = pa.py_buffer(np.array([0, len(data)], np.int64))
-    try:
-        pa.LargeStringArray.from_buffers(1, ends, pa.py_buffer(data)).validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return is_utf8(data)
 
 
 def replace_invalid(data: bytes) -> tuple[bytes, int]:
@@ -57,6 +48,18 @@ def wide_encoding(head: bytes) -> str:
     return ""
 
 
+def utf16_without_mark(head: bytes) -> str:
+    """Return the encoding of text in which nearly every second byte is NUL, and hardly any other; or an empty text."""
+    pairs = len(head) // 2
+    if b"\0" not in head or pairs < _FEWEST_PAIRS or wide_encoding(head):
+        return ""
+    even, odd = head[: 2 * pairs : 2].count(0), head[1 : 2 * pairs : 2].count(0)
+    for encoding, nuls, others in (("utf-16le", odd, even), ("utf-16be", even, odd)):
+        if nuls > 0.6 * pairs and others < 0.1 * pairs:
+            return encoding
+    return ""
+
+
 def _mark(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
     return "\udcff", error.end
@@ -66,14 +69,14 @@ def _mark(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("shardmill.mark", _mark)
 
 
-def transcoded(raw: Feed, encoding: str) -> Generator[bytes]:
+def transcoded(raw: Scanner, encoding: str) -> Generator[bytes]:
     """Yield UTF-16 or UTF-32 as blocks of UTF-8, without the byte order mark, but two where another one follows it:
     readers take one away.
     """
     decoder = codecs.getincrementaldecoder(encoding)("shardmill.mark")
     first = True
     # Two bytes of UTF-16 become at most three of UTF-8.
-    while block := raw.read_on(STREAM_BLOCK // 3 * 2):
+    while block := raw.next(STREAM_BLOCK // 3 * 2):
         if out := decoder.decode(block).encode("utf-8", "surrogateescape"):
             yield BOM + out if first and out.startswith(BOM) else out
             first = False

@@ -1,6 +1,7 @@
 """Files on web servers and on the Hugging Face hub, read by ranges; each response is checked against what was found.
 
-The client is that of huggingface_hub, which knows the machine's proxies and certificates. One call is one attempt.
+The hub's own library says where the hub is and which token it wants; the requests are made by a client of ours, so that
+every release of that library will do. One call is one attempt.
 """
 
 from __future__ import annotations
@@ -8,19 +9,20 @@ from __future__ import annotations
 import json
 import math
 import re
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from datetime import datetime, timezone
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from importlib import import_module
+from functools import cached_property
 from typing import Any, NoReturn
 from urllib.parse import quote, urljoin, urlsplit
 
 from shardmill.errors import OutputError, SourceError
 from shardmill.extras import needs
-from shardmill.storage.names import WEB, HubAddress, public_url, scheme_of
-from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable, seems_changed
+from shardmill.storage.names import WEB, HubAddress, compression_of, public_url, scheme_of
+from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable, check_running, seems_changed
 from shardmill.storage.source import Source, changed_error
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
@@ -28,8 +30,7 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _REFUSED = (400, 401, 403, 404, 410)
 _MAX_REDIRECTS = 5
 _MAX_REMEMBERED = 64
-_LARGEST_PAGE = 64 << 20  # an index of half a million files
-_UNMARKED = {"br", "deflate", "compress", "x-compress"}
+_LARGEST_PAGE = 64 << 20  # of the hub's API
 _WHOLE_PACE = 1 << 20  # bytes that come within the time for a request, or a whole file comes too slowly
 
 
@@ -40,27 +41,27 @@ class NoRanges(SourceError):
 class WebStore:
     """Any thread may call it. Its methods raise Transient where another attempt may succeed, else SourceError."""
 
-    def __init__(self, policy: RetryPolicy) -> None:
-        needs("huggingface_hub", "hub", "sources at the hub and on the web")
-        # The package loads its modules when they are first imported, not when they are named.
-        self._utils = import_module("huggingface_hub.utils")
-        self._constants = import_module("huggingface_hub.constants")
-        # httpx, or httpx2 with a later huggingface_hub.
-        self._library = import_module(type(self._utils.get_session()).__module__.partition(".")[0])
-        self._offline = import_module("huggingface_hub.errors").OfflineModeIsEnabled
-        self._hub_headers: dict[str, str] = self._utils.build_hf_headers(library_name="shardmill")
-        self._policy = policy
+    def __init__(self, policy: RetryPolicy, stopped: threading.Event) -> None:
+        """`stopped`: set when nobody waits for an answer any more, to end one that comes byte by byte."""
+        import httpx  # a tenth of a second, which only remote sources cost
+
+        self._library = httpx
+        timeout = httpx.Timeout(policy.timeout, connect=min(policy.timeout, 10.0))
+        self._client = httpx.Client(timeout=timeout, follow_redirects=False)
+        self._policy, self._stopped = policy, stopped
         self._redirects: dict[str, str] = {}
         """The target of each source's last redirect. The hub limits the number of requests."""
+
+    def close(self) -> None:
+        self._client.close()
 
     def find(self, url: str) -> tuple[int, str]:
         """Return size and version of a web file, from a GET of one byte: a signed URL does not allow HEAD."""
         source = Source(public_url(url), url, None, "")
         with self._get(source, {"Range": "bytes=0-0"}) as response:
             if urlsplit(str(response.url)).path == urlsplit(url).path + "/":  # so servers say that it is a folder
-                hint = "end it with a slash: then the files are read to which its index links"
-                raise SourceError("the address is that of a folder", place=source.name, hint=hint)
-            _refuse_encoded(source, response)
+                raise SourceError("the address is that of a folder", place=source.name, hint="name the files in it")
+            _check_encoding(source, response)
             if response.status_code in (206, 416):
                 size = response.headers.get("content-range", "").rpartition("/")[2]
             else:
@@ -71,25 +72,7 @@ class WebStore:
                 raise Transient(message, tries=3, error=error)
             return int(size), _etag(response)
 
-    def links(self, url: str) -> list[str]:
-        """Return the links on the index page of a folder, relative to it, that are below it. A folder ends with `/`."""
-        source = Source(public_url(url), url, None, "")
-        with self._get(source, {}) as response:
-            page = self._body(source, response).decode("utf-8", "replace")
-            # After a redirect, links may be relative to the new URL.
-            roots = [public_url(url), public_url(str(response.url))]
-        below = []
-        for link in _links_of(page):
-            try:
-                target = urljoin(roots[1], link)
-            except ValueError:  # not an address, so not one below
-                continue
-            root = next((root for root in roots if target.startswith(root) and target != root), None)
-            if root is not None and not re.search(r"[?#]", target):
-                below.append(target[len(root) :])
-        return list(dict.fromkeys(below))
-
-    def fetch(self, source: Source, start: int, end: int, deadline: float) -> bytearray:
+    def fetch(self, source: Source, start: int, end: int) -> bytearray:
         """Return the bytes of a range."""
         data = bytearray(end - start)
         filled = 0
@@ -102,26 +85,25 @@ class WebStore:
                 raise Transient(f"{_host(source)} sent the whole file in place of a part", tries=3, error=error)
             _check_range(source, response, start)
             more_follows = whole and end < (source.size or 0)
-            for block in self._blocks(source, response.iter_raw(), deadline):
+            for block in self._blocks(source, response.iter_raw()):
                 if filled + len(block) > len(data) and not more_follows:
-                    why = _compression_error(source, response) or changed_error(source)
-                    raise Transient(f"{_host(source)} sent more than was asked for", tries=3, error=why)
+                    reason = f"{_host(source)} sent more than was asked for"
+                    raise Transient(reason, tries=3, error=changed_error(source))
                 part = block[: len(data) - filled]
                 data[filled : filled + len(part)] = part
                 filled += len(part)
                 if more_follows and filled == len(data):
                     break
         if filled < len(data):
-            reason = f"{_host(source)} sent {filled:,} of {len(data):,} bytes"
-            raise Transient(reason, error=_compression_error(source, response))
+            raise Transient(f"{_host(source)} sent {filled:,} of {len(data):,} bytes")
         return data
 
-    def stream(self, source: Source, write: Callable[[bytes], object], deadline: float) -> None:
-        """Write the whole file, for servers that give no ranges; `deadline` is that of its first bytes."""
-        filled = 0
+    def stream(self, source: Source, write: Callable[[bytes], object]) -> None:
+        """Write the whole file, for servers that give no ranges; raise Transient when it comes too slowly."""
+        filled, deadline = 0, time.monotonic() + self._policy.retry_seconds
         with self._get(source, {}) as response:
             _check_range(source, response, 0)
-            for block in response.iter_raw():
+            for block in self._blocks(source, response.iter_raw()):
                 if filled + len(block) > (source.size or 0):
                     raise seems_changed(source)
                 if filled // _WHOLE_PACE < (filled + len(block)) // _WHOLE_PACE:
@@ -139,9 +121,13 @@ class WebStore:
     def ask_hub_api(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         """Return the hub's response to an API path, or to a URL from it, and the URL of the next page, if any."""
         source = Source(spec, spec, None, "")
-        url = path if "://" in path else f"{self._endpoint}/api/{path}"
+        url = path if "://" in path else f"{self._hub.endpoint}/api/{path}"
+        body = bytearray()
         with self._get(source, {}, url, form) as response:
-            body = self._body(source, response)
+            for block in self._blocks(source, response.iter_bytes()):  # a proxy may have compressed it unasked
+                body += block
+                if len(body) > _LARGEST_PAGE:
+                    raise SourceError("the hub's list of files is too large", place=source.name)
             following = response.links.get("next", {}).get("url", "")
             following = following and urljoin(str(response.url), following)
         try:
@@ -150,42 +136,16 @@ class WebStore:
             is_page = body.lstrip()[:1] == b"<"
             raise Transient(f"the hub's answer is {'a web page' if is_page else 'not whole'}") from None
 
-    @property
-    def _endpoint(self) -> str:
-        return str(self._constants.ENDPOINT).rstrip("/")
+    @cached_property
+    def _hub(self) -> _Hub:
+        return _Hub()
 
     def _url_of(self, source: Source) -> str:
         if scheme_of(source.path) != "hf":
             return source.path
         address = HubAddress.parse(source.path)
         revision = quote(address.revision, safe="")
-        return f"{self._endpoint}/datasets/{address.repo}/resolve/{revision}/{quote(address.path)}"
-
-    @contextmanager
-    def _connection_errors(self, source: Source) -> Iterator[None]:
-        """Turn the errors of the HTTP library into Transient or SourceError, and forget the redirect that failed."""
-        library, timeout = self._library, self._policy.timeout
-        try:
-            yield
-        except self._offline:
-            raise Unreachable(
-                "HF_HUB_OFFLINE is set, so that nothing is asked",
-                place=source.name,
-                hint="unset it; or run once with `--cache DIR`, which then suffices",
-            ) from None
-        except Transient:
-            self._redirects.pop(source.path, None)  # the next redirect may lead to a server that works
-            raise
-        except (library.RequestError, OSError) as error:
-            self._redirects.pop(source.path, None)
-            if isinstance(error, library.TimeoutException):
-                raise Transient(f"no answer from {_host(source)} for {timeout:g} s") from None
-            # The message may contain a signed URL, so only the kind of failure is shown.
-            raise Transient(_failure(error, _host(source))) from None
-        except (library.InvalidURL, ValueError):
-            self._redirects.pop(source.path, None)  # the next redirect may lead to a server
-            impossible = SourceError("the address is not one of a web server", place=source.name)
-            raise Transient("a redirect to no address", tries=3, error=impossible) from None
+        return f"{self._hub.endpoint}/datasets/{address.repo}/resolve/{revision}/{quote(address.path)}"
 
     @contextmanager
     def _get(
@@ -195,72 +155,117 @@ class WebStore:
 
         `url`: instead of the source's own, for which the target of its last redirect is used. `form`: is posted.
         """
-        timeout = self._policy.timeout
+        at_hub = scheme_of(source.path) == "hf"
+        if at_hub:
+            self._hub.check_online(source)
         known = "" if url else self._redirects.get(source.path, "")
         url = url or known or self._url_of(source)
-        with self._connection_errors(source):
+        try:
             for _ in range(_MAX_REDIRECTS):
-                own = self._hub_headers if self._is_hub(url) else {}
-                with self._utils.get_session().stream(
-                    "GET" if form is None else "POST",
-                    url,
-                    data=form,
-                    headers={**own, **headers, "Accept-Encoding": "identity"},
-                    follow_redirects=False,
-                    timeout=self._library.Timeout(timeout, connect=min(timeout, 10.0)),
-                ) as response:
-                    if scheme_of(source.path) == "hf" and own and source.version:
+                from_hub = at_hub and self._hub.has(url)
+                own = self._hub.headers if from_hub else {}
+                with closing(self._send(source, url, {**own, **headers}, form)) as response:
+                    if from_hub and source.version:
                         _check_hub(source, response)
                     if response.status_code in _REDIRECTS and "location" in response.headers:
-                        url = urljoin(url, response.headers["location"])
-                        if scheme_of(url) not in WEB:
-                            message = f"{_host(source)} redirects to something that is not a web address"
-                            raise SourceError(message, place=source.name)
+                        url = _redirected(source, url, response.headers["location"])
                         self._remember(source, url)
                     elif known and response.status_code in _REFUSED:
                         # The address behind the redirect was good for some minutes only.
                         self._redirects.pop(source.path, None)
                         url, known = self._url_of(source), ""
                     else:
-                        self._check_status(source, response)
+                        _check_status(source, response, from_hub=from_hub)
                         yield response
                         return
+        except Transient:
+            self._redirects.pop(source.path, None)  # the next redirect may lead to a server that works
+            raise
         raise SourceError(f"more than {_MAX_REDIRECTS} redirects", place=source.name)
 
-    def _is_hub(self, url: str) -> bool:
-        return url.startswith(self._endpoint + "/")
+    def _send(self, source: Source, url: str, headers: dict[str, str], form: Mapping[str, Any] | None) -> Any:
+        """Return the response to one request. Its body is not read yet."""
+        library = self._library
+        try:
+            request = self._client.build_request(
+                "GET" if form is None else "POST", url, data=form, headers={**headers, "Accept-Encoding": "identity"}
+            )
+            return self._client.send(request, stream=True)
+        except (library.InvalidURL, library.UnsupportedProtocol, UnicodeError, OverflowError):
+            raise _no_address(source) from None  # a name or a port that cannot be
+        except (library.RequestError, OSError) as error:
+            raise self._cut(source, error) from None
+
+    def _blocks(self, source: Source, blocks: Iterable[bytes]) -> Iterator[bytes]:
+        """Yield the blocks of a body; raise Transient where the connection fails."""
+        try:
+            for block in blocks:
+                check_running(self._stopped)
+                yield block
+        except (self._library.RequestError, OSError) as error:
+            raise self._cut(source, error) from None
+
+    def _cut(self, source: Source, error: BaseException) -> Transient:
+        if isinstance(error, self._library.TimeoutException):
+            return Transient(f"no answer from {_host(source)} for {self._policy.timeout:g} s")
+        # The message may contain a signed URL, so only the kind of failure is shown.
+        return Transient(_failure(error, _host(source)))
 
     def _remember(self, source: Source, url: str) -> None:
         if len(self._redirects) >= _MAX_REMEMBERED:
             self._redirects.pop(next(iter(self._redirects)), None)
         self._redirects[source.path] = url
 
-    def _blocks(self, source: Source, blocks: Iterator[bytes], deadline: float) -> Iterator[bytes]:
-        for block in blocks:
-            yield block
-            if time.monotonic() > deadline:
-                raise Transient(f"{_host(source)} is too slow")
 
-    def _body(self, source: Source, response: Any) -> bytes:
-        """The whole of a list, decompressed if a proxy compressed it unasked."""
-        body = bytearray()
-        for block in self._blocks(source, response.iter_bytes(), time.monotonic() + self._policy.retry_seconds):
-            body += block
-            if len(body) > _LARGEST_PAGE:
-                raise SourceError("the server's list of files is too large", place=source.name)
-        return bytes(body)
+class _Hub:
+    """Where the hub is, and what it wants to see, as its own library knows it."""
 
-    def _check_status(self, source: Source, response: Any) -> None:
-        """Raise for a response that is not the file."""
-        status = response.status_code
-        if status in (200, 206) or (status == 416 and source.size is None):
-            return
-        if status in _TRANSIENT:
-            raise Transient(f"{status} from {_host(source)}", _retry_after(response.headers))
-        if status in (412, 416):
-            raise seems_changed(source)
-        # The hub's files are on another server, which has its own messages.
-        _raise_refused(source.path, status, response.headers, hub=self._is_hub(str(response.url)))
+    def __init__(self) -> None:
+        needs("huggingface_hub", "hf", "sources at the hub")
+        constants = needs("huggingface_hub.constants", "hf", "sources at the hub")
+        utils = needs("huggingface_hub.utils", "hf", "sources at the hub")
+        self.endpoint = str(constants.ENDPOINT).rstrip("/")
+        self.headers: dict[str, str] = utils.build_hf_headers(library_name="shardmill")
+        self._offline = bool(constants.HF_HUB_OFFLINE)
+
+    def has(self, url: str) -> bool:
+        return url.startswith(self.endpoint + "/")
+
+    def check_online(self, source: Source) -> None:
+        if self._offline:
+            raise Unreachable(
+                "HF_HUB_OFFLINE is set, so that nothing is asked",
+                place=source.name,
+                hint="unset it; or run once with `--cache DIR`, which then suffices",
+            )
+
+
+def _redirected(source: Source, url: str, location: str) -> str:
+    try:
+        url = urljoin(url, location)
+    except ValueError:
+        raise _no_address(source) from None
+    if scheme_of(url) not in WEB:
+        raise SourceError(f"{_host(source)} redirects to something that is not a web address", place=source.name)
+    return url
+
+
+def _no_address(source: Source) -> Transient:
+    error = SourceError("the address is not one of a web server", place=source.name)
+    return Transient("a redirect to no address", tries=3, error=error)
+
+
+def _check_status(source: Source, response: Any, *, from_hub: bool) -> None:
+    """Raise for a response that is not the file."""
+    status = response.status_code
+    if status in (200, 206) or (status == 416 and source.size is None):
+        return
+    if status in _TRANSIENT:
+        raise Transient(f"{status} from {_host(source)}", _retry_after(response.headers))
+    if status in (412, 416):
+        raise seems_changed(source)
+    # The hub's files are on another server, which has its own messages.
+    _raise_refused(source.path, status, response.headers, hub=from_hub)
 
 
 def _etag(response: Any) -> str:
@@ -268,13 +273,13 @@ def _etag(response: Any) -> str:
 
 
 def _check_range(source: Source, response: Any, start: int) -> None:
-    _refuse_encoded(source, response)
+    """Raise when a response is not about the file as it was found, or about another range."""
+    _check_encoding(source, response)
     # A proxy that compresses for other clients turns an ETag into a weak one.
     etag, known = _etag(response).removeprefix("W/"), source.version.removeprefix("W/")
     if scheme_of(source.path) != "hf" and known and etag and etag != known:
         raise seems_changed(source)
-    length = response.headers.get("content-length")
-    if response.status_code == 200 and length != str(source.size) and "content-encoding" not in response.headers:
+    if response.status_code == 200 and response.headers.get("content-length") != str(source.size):
         # Perhaps only one server of several has sent it: a page about its troubles.
         raise Transient(f"{_host(source)} sent something else than the file", tries=3, error=changed_error(source))
     sent = response.headers.get("content-range", "")
@@ -286,33 +291,13 @@ def _check_range(source: Source, response: Any, start: int) -> None:
             raise Transient(f"{_host(source)} sent another range than was asked for")
 
 
-def _refuse_encoded(source: Source, response: Any) -> None:
-    """Raise for a body that does not show that it was compressed for the transfer; gzip and zstd have marks."""
-    if set(re.findall(r"[\w-]+", response.headers.get("content-encoding", "").lower())) & _UNMARKED:
-        raise Transient(
-            f"{_host(source)} sent something compressed", tries=3, error=_compression_error(source, response)
-        )
-
-
-def _compression_error(source: Source, response: Any) -> SourceError | None:
-    """The error for a body that was compressed for the transfer; None: it was not."""
-    if response.headers.get("content-encoding", "identity") == "identity":
-        return None
-    message = "the server compresses what it sends, though it was asked not to, so that no part of the file can be had"
-    return SourceError(message, place=source.name, hint="download the file first")
-
-
-def _links_of(page: str) -> list[str]:
-    from html.parser import HTMLParser  # some milliseconds, which only the index of a folder costs
-
-    links: list[str] = []
-
-    class Links(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            links.extend(value for name, value in attrs if tag == "a" and name == "href" and value)
-
-    Links().feed(page)
-    return links
+def _check_encoding(source: Source, response: Any) -> None:
+    """Raise for a body that was compressed for the transfer, unless that is the compression of the file itself."""
+    encoding = response.headers.get("content-encoding", "identity").lower().removeprefix("x-")
+    if encoding not in ("identity", compression_of(source.path)):
+        message = "the server compresses what it sends, though it was asked not to, so no part of the file can be read"
+        error = SourceError(message, place=source.name, hint="download the file first")
+        raise Transient(f"{_host(source)} sent something compressed", tries=3, error=error)
 
 
 def _check_hub(source: Source, response: Any) -> None:
@@ -391,7 +376,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         try:
             now = headers.get("date")  # its clock may differ from ours
-            seconds = (_time(wanted) - (_time(now) if now else datetime.now(timezone.utc))).total_seconds()
+            seconds = (_time(wanted) - (_time(now) if now else datetime.now(UTC))).total_seconds()
         except (ValueError, TypeError):
             return None
     return max(0.0, seconds) if math.isfinite(seconds) else None
@@ -399,4 +384,4 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 
 def _time(date: str) -> datetime:
     time = parsedate_to_datetime(date)
-    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)

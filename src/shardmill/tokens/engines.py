@@ -1,4 +1,4 @@
-"""Rows of text to rows of tokens, by the tokenizer's engine, or by its own library where the engine cannot."""
+"""Rows of text to rows of tokens, by the core, or by the tokenizer's own library where the core cannot."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Encoded:
     tokens: NDArray[Any]
     offsets: NDArray[np.int64]
     fallbacks: int = 0
-    """Rows that the tokenizer's own library encoded in place of a faster engine."""
+    """Rows that the tokenizer's own library encoded in place of the core."""
     failed: list[tuple[int, str]] = field(default_factory=list)
     """Rows that cannot be encoded, each with the reason; they have no tokens."""
 
@@ -52,30 +52,24 @@ class Encoded:
 
 
 class EngineError(ShardmillError):
-    """The text contains a special token that it must not, or neither the engine nor the library can encode it."""
+    """The text contains a special token that it must not, or neither the core nor the library can encode it."""
 
 
 class Engine:
-    """Encodes text with one tokenizer. For one thread at a time. Its caches grow until it is dropped or renewed."""
+    """Encodes text with one tokenizer. For one thread at a time."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._falls_back = tokenizer.engine_name != tokenizer.library_name
-        self._mismatch = tokenizer.mismatch if self._falls_back else None
+        self._primary = tokenizer.backend(tokenizer.engine_name)
         self._library: Backend | None = None
         self.fell_back = False
-        """Since this was set to False, the library has encoded a text in place of the engine."""
-        self._largest_whole = (
-            tokenizer.stitching.step if tokenizer.stitching and tokenizer.stitching.small_steps else LONG_ROW
-        )
-        """Bytes; a longer row is encoded in parts if the library may have to encode it."""
-        self._primary = tokenizer.backend(tokenizer.engine_name)
+        """Since this was set to False, the library has encoded a text in place of the core."""
+        stitching = tokenizer.stitching
+        self._longest_whole = stitching.step if stitching and stitching.small_steps else LONG_ROW
+        """Bytes; a longer row is encoded in parts, if text may be cut."""
 
     def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
-        """Return the tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8.
-
-        Gaps hold a separator, which occurs nowhere else; after the last row it may be missing.
-        """
+        """Return the tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8."""
         rows = _Rows(data, offsets, gap)
         result = Encoded(np.empty(0, self._tokenizer.dtype), np.zeros(1, np.int64))
         parts: list[_Part] = []
@@ -89,10 +83,6 @@ class Engine:
             result.tokens = parts[0][0] if len(parts) == 1 else np.concatenate([tokens for tokens, _ in parts])
             result.offsets = np.cumsum(np.concatenate([result.offsets, *(sizes for _, sizes in parts)]))
         return result
-
-    def renew(self) -> None:
-        """Release the caches; also possible while a text in pieces is being encoded."""
-        self._primary = self._tokenizer.backend(self._tokenizer.engine_name)
 
     def encode_pieces(self, pieces: Iterable[bytes | memoryview]) -> Iterator[NDArray[Any]]:
         """Yield the tokens of one text that comes in pieces, cut anywhere between characters, in little memory.
@@ -110,29 +100,20 @@ class Engine:
         forbidden, text = self._tokenizer.forbidden, b""
         if forbidden is None:
             return
-        longest = max(len(name.encode()) for name in self._tokenizer.special_tokens)
         for piece in itertools.chain(pieces, [b""]):
             text += piece
-            found = forbidden.search(text)
-            if found and (not piece or found.start() + longest <= len(text)):  # else it may be a longer one
-                self._refuse_special(text)
-            text = text[found.start() if found else -longest :]
+            found = forbidden.first(text)
+            if found and (not piece or found.begin + forbidden.longest <= len(text)):  # else it may be a longer one
+                raise _refusal(found.name)
+            text = text[found.begin if found else -forbidden.longest :]
 
     def _single_rows(self, rows: _Rows) -> list[int]:
-        """The rows that must be encoded one by one: long ones, and those with special tokens or Unicode mismatches."""
-        data, offsets, gap = rows
-        first, last = int(offsets[0]), int(offsets[-1])
+        """The rows that must be encoded one by one: long ones, and those with special tokens that are an error."""
         single: list[NDArray[np.int64]] = []
-        if self._mismatch:
-            single.append(np.searchsorted(offsets, self._mismatch.places(data[first:last]) + first, side="right") - 1)
         if self._tokenizer.stitching:
-            single.append(
-                np.flatnonzero(np.diff(offsets) - gap > (LONG_ROW if self._falls_back else self._largest_whole))
-            )
+            single.append(np.flatnonzero(np.diff(rows.offsets) - rows.gap > self._longest_whole))
         if forbidden := self._tokenizer.forbidden:
-            begins = np.array([match.start() for match in forbidden.finditer(data.data, first, last)], np.int64)
-            row = np.searchsorted(offsets, begins, side="right") - 1
-            single.append(row[begins < offsets[row + 1] - gap])
+            single.append(forbidden.rows(*rows))
         if not any(map(len, single)):
             return []  # and `np.unique`, which imports masked arrays, is not called
         numbers: list[int] = np.unique(np.concatenate(single)).tolist()
@@ -142,7 +123,7 @@ class Engine:
         text, parts = rows.text(row), list[Any]()
         self.fell_back = False
         try:
-            self._refuse_special(text.data)
+            self._refuse_special(text)
             parts = self._encode_in_parts(text) or [self._encode_text(text)]
         except EngineError as error:
             result.failed.append((row, error.message))
@@ -152,7 +133,7 @@ class Engine:
 
     def _encode_in_parts(self, text: NDArray[np.uint8]) -> list[NDArray[Any]]:
         """The tokens of a long row, in parts; an empty list if it has to be encoded whole."""
-        if self._tokenizer.stitching is None or len(text) <= self._largest_whole:
+        if self._tokenizer.stitching is None or len(text) <= self._longest_whole:
             return []
         try:
             return list(self.encode_pieces([text.data]))
@@ -160,7 +141,7 @@ class Engine:
             return []
 
     def _encode_range(self, rows: _Rows, start: int, end: int, result: Encoded) -> Iterator[_Part]:
-        """Encode the rows from start to end, in calls of about CALL bytes."""
+        """Encode the rows from start to end, in calls of about CALL_BYTES."""
         while start < end:
             fit = int(np.searchsorted(rows.offsets, rows.offsets[start] + CALL_BYTES, side="right")) - 1
             stop = min(max(fit, start + 1), end)
@@ -182,23 +163,23 @@ class Engine:
             yield tokens, np.diff(bounds)
 
     def _encode_piece(self, text: bytes) -> NDArray[Any]:
-        self._refuse_special(text)
-        return self._encode_text(np.frombuffer(text, np.uint8))
+        row = np.frombuffer(text, np.uint8)
+        self._refuse_special(row)
+        return self._encode_text(row)
 
-    def _refuse_special(self, text: bytes | memoryview) -> None:
-        found = self._tokenizer.forbidden and self._tokenizer.forbidden.search(text)
+    def _refuse_special(self, text: NDArray[np.uint8]) -> None:
+        found = self._tokenizer.forbidden and self._tokenizer.forbidden.first(text)
         if found:
-            raise EngineError(f"the text contains the special token {found[1].decode(errors='replace')}")
+            raise _refusal(found.name)
 
     def _encode_text(self, text: NDArray[np.uint8]) -> NDArray[Any]:
-        """Encode one text in one call, by the engine or else by the library. EngineError if neither can."""
+        """Encode one text in one call, by the core or else by the library. EngineError if neither can."""
         row = _Rows(text, np.array([0, len(text)], np.int64), 0)
-        if self._mismatch is None or not len(self._mismatch.places(text)):
-            try:
-                return self._run_backend(self._primary, row)[0][:-1]
-            except EngineError:
-                if not self._falls_back:
-                    raise
+        try:
+            return self._run_backend(self._primary, row)[0][:-1]
+        except EngineError:
+            if self._tokenizer.engine_name == self._tokenizer.library_name:
+                raise
         self.fell_back = True
         self._library = self._library or self._tokenizer.backend(self._tokenizer.library_name)
         return self._run_backend(self._library, row)[0][:-1]
@@ -209,17 +190,14 @@ class Engine:
             with library_errors():
                 ids, bounds = backend.rows(*rows)
         except LibraryError as error:
-            if error.panic and backend is self._primary:
-                self.renew()
             raise EngineError(f"the text cannot be encoded: {error}") from None
         if len(ids) and int(ids.max()) > self._tokenizer.largest_id:
             raise EngineError(f"the text cannot be encoded: id {ids.max()} is beyond the vocabulary")
-        dtype = self._tokenizer.dtype
-        if ids.dtype == dtype and len(ids) == bounds[-1]:
-            return ids, bounds
-        tokens = np.zeros(bounds[-1], dtype)
-        tokens[: len(ids)] = ids
-        return tokens, bounds
+        return ids.astype(self._tokenizer.dtype, copy=False), bounds
+
+
+def _refusal(name: str) -> EngineError:
+    return EngineError(f"the text contains the special token {name}")
 
 
 class _Rows(NamedTuple):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from shardmill.byte_search import occurrences
-from shardmill.core import not_normal
+from shardmill.core import find, not_normal
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +25,13 @@ class SplitRows(NamedTuple):
     """The token after each row; -1: a given row ends there."""
 
 
+class FoundName(NamedTuple):
+    """A name in a text."""
+
+    begin: int
+    name: str
+
+
 class TokenNames:
     """Finds tokens by their names: the leftmost, and of several that begin there the longest."""
 
@@ -38,6 +44,32 @@ class TokenNames:
         self._allowed = np.zeros((min(_PREFIX_BYTES, shortest), 256), np.bool_)
         for name, _ in self._names:
             self._allowed[range(len(self._allowed)), list(name[: len(self._allowed)])] = True
+        # Two bytes are found much more rarely than one. Equal ones might overlap, and then not all are found.
+        firsts = {name[:1] for name, _ in self._names}
+        seconds = {first: {name[:2] for name, _ in self._names if name[:1] == first} for first in firsts}
+        self._beginnings = sorted(
+            next(iter(two)) if len(two) == 1 and len(set(*two)) == 2 else first for first, two in seconds.items()
+        )
+        self.longest = max((len(name) for name, _ in self._names), default=0)
+        """Bytes of the longest name."""
+
+    def rows(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> NDArray[np.int64]:
+        """Return which of the rows data[offsets[i] : offsets[i+1] - gap] contain a name; some more than once."""
+        begins = self._candidates(data, int(offsets[0]), int(offsets[-1]))
+        rows = np.searchsorted(offsets, begins, side="right") - 1
+        sizes, _ = self._longest(data, begins, offsets[rows + 1] - gap)
+        return rows[sizes > 0]
+
+    def first(self, text: bytes | NDArray[np.uint8]) -> FoundName | None:
+        """Return the first name in a text, and of several that begin there the longest."""
+        data = np.frombuffer(text, np.uint8)
+        begins = self._candidates(data, 0, len(data))
+        sizes, _ = self._longest(data, begins, np.full(len(begins), len(data)))
+        found = np.flatnonzero(sizes)
+        if not len(found):
+            return None
+        begin, size = int(begins[found[0]]), int(sizes[found[0]])
+        return FoundName(begin, data[begin : begin + size].tobytes().decode())
 
     def split(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) -> SplitRows | None:
         """Cut the rows data[offsets[i] : offsets[i+1] - gap] at the tokens in them; None: there are none."""
@@ -68,8 +100,7 @@ class TokenNames:
     def _candidates(self, data: NDArray[np.uint8], first: int, last: int) -> NDArray[np.int64]:
         """Return where a name may begin."""
         text = data[first:last]
-        firsts = [bytes([byte]) for byte in np.flatnonzero(self._allowed[0]).tolist()]
-        at = np.concatenate([occurrences(text, byte) for byte in firsts])
+        at = np.concatenate([find(text, beginning) for beginning in self._beginnings])
         at = np.sort(at[at <= len(text) - len(self._allowed)])
         for place, allowed in enumerate(self._allowed):
             at = at[allowed[text[at + place]]]

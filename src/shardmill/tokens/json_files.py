@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from shardmill.core import Model, merge_rows
 from shardmill.errors import UsageError
 from shardmill.extras import needs
+from shardmill.storage import as_file
 from shardmill.tokens import backends, schemes, self_check
 from shardmill.tokens.sentencepiece_files import piece_bytes
 from shardmill.tokens.tokenizers import BytePairTokenizer, Reference
@@ -39,13 +40,13 @@ class JsonTokenizer(BytePairTokenizer):
     def __init__(self, name: str, text: bytes, config: bytes | None, *, specials: str, place: str) -> None:
         super().__init__(name, text, specials, place)
         self._rules = _parse(text, place)
-        self._library = _load(text, specials, place)
+        self._library = Library(text, self._rules, specials, place)
         model, normal_form = self._rules["model"], _normal_form(self._rules)
         decoder = self._rules.get("decoder") or {}
         self._decoders = {one.get("type") for one in decoder.get("decoders", [decoder])}
         self._added = [token for token in self._rules.get("added_tokens") or [] if isinstance(token, dict)]
         self._names = {token["content"]: token["id"] for token in self._added}
-        self._vocab: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        self._vocab = self._library.vocabulary(self._names)
         self.special_tokens = {token["content"]: token["id"] for token in self._added if token.get("special")}
         self.largest_id = max(self._vocab.values())
         self.eot = _end_of_text(self._names, config, self._vocab)
@@ -55,16 +56,13 @@ class JsonTokenizer(BytePairTokenizer):
         found = [token for token in self._added if specials == "parse" or not token.get("special")]
         self.searched_tokens = {token["content"]: token["id"] for token in found}
         if normal_form:
-            self.normalize = self._library.normalizer.normalize_str
+            self.normalize = self._library.normalize or self._normalized_by_encoding
         self._choose_engine(
             list(self._names),
-            self.scheme.patterns if self.scheme else (),
-            published=False,
-            core=self._byte_level
-            and (not normal_form or (normal_form == "NFC" and self_check.tested(self.library_name)))
+            possible=self._byte_level
+            and normal_form in ("", "NFC")
             and _match_anywhere(found, bool(normal_form))
             and backends.core_knows(self.scheme),
-            gigatoken=self._byte_level,
         )
         parsed = [token for token in self._added if specials != "text" or not token.get("special")]
         if (
@@ -84,21 +82,25 @@ class JsonTokenizer(BytePairTokenizer):
     def decode(self, ids: NDArray[Any]) -> bytes:
         if self._byte_level:
             return super().decode(ids)
-        return str(self._library.decode(ids.tolist(), skip_special_tokens=False)).encode()
+        return self._library.decode(ids.tolist()).encode()
 
     def token_bytes(self, id_: int) -> bytes:
         """Avoid the decoder where possible: alone, a token may lose its space, and half a character becomes U+FFFD."""
         if self._byte_level or "ByteLevel" in self._decoders:
             return self.vocabulary[id_]
         if self._decoders & {"Metaspace", "Replace", "ByteFallback"}:
-            return piece_bytes(self._library.id_to_token(id_) or "")
+            return piece_bytes(self._library.token(id_))
         return self.decode(np.array([id_]))
 
     def reference(self) -> Reference:
-        return lambda document: list(self._library.encode(document, add_special_tokens=False).ids)
+        return self._library.encode
 
     def encode_batch(self, texts: list[str]) -> Iterable[Sequence[int]]:
-        return [found.ids for found in self._library.encode_batch_fast(texts, add_special_tokens=False)]
+        return self._library.encode_batch(texts)
+
+    def _normalized_by_encoding(self, text: str) -> str:
+        """Return the text that the library encodes. A byte-level vocabulary gives it back unchanged."""
+        return super().decode(np.array(self._library.encode(text), np.int64)).decode()
 
     def _make_model(self) -> Model:
         assert self.scheme is not None
@@ -109,23 +111,59 @@ class JsonTokenizer(BytePairTokenizer):
         merges = merge_rows(self._vocab, ((left, right) for left, right in pairs))
         return Model(tokens, self.scheme.name, merges, whole_first=bool(model.get("ignore_merges")))
 
-    def _make_gigatoken(self, more: dict[str, int]) -> Any:
-        from gigatoken import Tokenizer
 
-        return Tokenizer.from_json(_for_gigatoken(self._rules, self.specials, more))
+class Library:
+    """What is used of `tokenizers`, whose interface is another one since 1.0."""
 
+    def __init__(self, text: bytes, rules: dict[str, Any], specials: str, place: str) -> None:
+        """Load the rules. UsageError if the library cannot."""
+        factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
+        if rules.get("truncation") or rules.get("padding"):
+            text = json.dumps({**rules, "truncation": None, "padding": None}).encode()
+        try:
+            # There is no `from_str` since 1.0.
+            with as_file(text) as path:
+                made = factory.from_file(str(path))
+        except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
+            release = self_check.version("tokenizers")
+            raise UsageError(f"`tokenizers` {release} cannot read this tokenizer.json: {error}", place=place) from None
+        self._made, self._rules = made, rules
+        settings: dict[str, bool] = {"add_special_tokens": False}
+        if hasattr(made, "encode_special_tokens"):
+            made.encode_special_tokens = specials != "parse"
+        else:
+            settings["encode_special_tokens"] = specials != "parse"
+        self._encode = partial(made.encode, **settings)
+        self._encode_batch = partial(getattr(made, "encode_batch_fast", made.encode_batch), **settings)
+        normalizer = getattr(made, "normalizer", None)
+        self.normalize: Callable[[str], str] | None = normalizer and normalizer.normalize_str
+        """Brings a text into its normal form; None: the library does not offer that, or there is none."""
 
-def _load(text: bytes, specials: str, place: str) -> Any:
-    """Load the rules with the library. UsageError if it cannot."""
-    factory = needs("tokenizers", "hf", "this tokenizer").Tokenizer
-    try:
-        made = factory.from_str(text.decode())
-    except Exception as error:  # noqa: BLE001 - the library raises nothing narrower
-        raise UsageError(f"`tokenizers` cannot read this tokenizer.json: {error}", place=place) from None
-    made.no_truncation()
-    made.no_padding()
-    made.encode_special_tokens = specials != "parse"
-    return made
+    def encode(self, text: str) -> list[int]:
+        return list(self._encode(text).ids)
+
+    def encode_batch(self, texts: list[str]) -> list[Sequence[int]]:
+        return [found.ids for found in self._encode_batch(texts)]
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self._made.decode(ids, skip_special_tokens=False))
+
+    def token(self, id_: int) -> str:
+        """Return an entry of the vocabulary as it is written there."""
+        if hasattr(self._made, "id_to_token"):
+            return self._made.id_to_token(id_) or ""
+        return str(self._made.decode_tokens([id_])[0])
+
+    def vocabulary(self, added: Mapping[str, int]) -> dict[str, int]:
+        """Return all tokens with their ids; those of added tokens may be others than in the file."""
+        if hasattr(self._made, "get_vocab"):
+            return dict(self._made.get_vocab(with_added_tokens=True))
+        listed = self._rules["model"].get("vocab") or {}
+        vocab = dict(listed) if isinstance(listed, dict) else {entry[0]: id_ for id_, entry in enumerate(listed)}
+        for name, id_ in added.items():
+            ids = self._made.encode(name, add_special_tokens=False, encode_special_tokens=False).ids
+            vocab[name] = ids[0] if len(ids) == 1 else id_
+        return vocab
 
 
 def _parse(text: bytes, place: str) -> dict[str, Any]:
@@ -160,20 +198,6 @@ def _match_anywhere(tokens: list[dict[str, Any]], normalizes: bool) -> bool:
 def _affects_neighbours(token: dict[str, Any]) -> bool:
     """Return whether a token that is searched for contains white space, or changes how the text after it is split."""
     return bool(token.get("rstrip") or token.get("single_word") or any(map(str.isspace, token["content"])))
-
-
-def _for_gigatoken(rules: dict[str, Any], specials: str, more: dict[str, int]) -> bytes:
-    """Return the rules with more special tokens, and without what adds tokens at the ends.
-
-    If special tokens are to be text, those in the rules are left out.
-    """
-    added = rules.get("added_tokens") or []
-    if specials != "parse":
-        added = [token for token in added if not token.get("special")]
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    added = added + [{"id": i, "content": name, **plain, "special": True} for name, i in more.items()]
-    none = dict.fromkeys(("post_processor", "truncation", "padding"))
-    return json.dumps({**rules, **none, "added_tokens": added}).encode()
 
 
 def token_bytes(vocab: dict[str, int], added: Container[str], largest: int) -> list[bytes]:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from shardmill.arguments import did_you_mean
 from shardmill.errors import UsageError
 from shardmill.extras import needs
 from shardmill.storage import writing_temporary_files
-from shardmill.tokens import backends, rank_files
+from shardmill.tokens import rank_files
 from shardmill.tokens.json_files import JsonTokenizer
 from shardmill.tokens.rank_files import RankTokenizer
 from shardmill.tokens.schemes import SCHEMES, Scheme, by_pattern
@@ -62,6 +63,26 @@ PUBLISHED = {
 }
 """As tiktoken defines them."""
 
+ALIASES = {
+    "gpt-2": "gpt2",
+    "r50k": "r50k_base",
+    "p50k": "p50k_base",
+    **dict.fromkeys(("cl100k", "gpt-4", "gpt-4-turbo", "gpt-3.5", "gpt-3.5-turbo"), "cl100k_base"),
+    **dict.fromkeys(("o200k", "gpt-4o", "gpt-4o-mini", "gpt-4.1", "gpt-5", "o1", "o3"), "o200k_base"),
+}
+"""Other names of these, as tiktoken maps models to them. Case, hyphens and underscores do not matter."""
+_ON_THE_HUB = {
+    "llama2": "meta-llama/Llama-2-7b-hf",
+    "llama": "meta-llama/Llama-3.1-8B",
+    "mistral": "mistralai/Mistral-7B-v0.3",
+    "qwen": "Qwen/Qwen3-8B",
+    "gemma": "google/gemma-2-9b",
+    "deepseek": "deepseek-ai/DeepSeek-V3",
+    "phi": "microsoft/phi-4",
+    "neox": "EleutherAI/gpt-neox-20b",
+}
+"""A hub id for each family of models, for hints: their releases differ, so a family's name alone is no tokenizer."""
+
 _ADDRESS = "https://openaipublic.blob.core.windows.net/encodings/{}.tiktoken"
 BUILT_IN = ("gpt2", "r50k_base", "p50k_base")
 
@@ -83,7 +104,7 @@ def list_tokenizers() -> list[ListedTokenizer]:
         ListedTokenizer(
             name,
             known.vocab_size,
-            "core" if backends.core_knows(SCHEMES[known.scheme]) else "gigatoken",
+            "core",
             "in this package" if name in BUILT_IN else "tiktoken's cache or the network",
             name in BUILT_IN or _cached(name),
         )
@@ -106,10 +127,29 @@ def load_tokenizer(spec: str, *, pattern: str | None = None, specials: str = "te
     if re.fullmatch(r"[\w.-]+/[\w.-]+", spec) and path.suffix not in (".json", ".model", ".tiktoken"):
         _no_pattern(pattern, spec)
         return _from_hub(spec, specials)
-    raise UsageError(
-        f"there is no tokenizer `{spec}`",
-        hint=f"a name ({', '.join(PUBLISHED)}), a .tiktoken, tokenizer.json or .model file, a folder, or a hub id",
-    )
+    if (name := _known_as(spec)) is not None:
+        _no_pattern(pattern, spec)
+        return _published(name, _ranks_of(name), specials)
+    kinds = f"a name ({', '.join(PUBLISHED)}), a .tiktoken, tokenizer.json or .model file, a folder, or a hub id"
+    raise UsageError(f"there is no tokenizer `{spec}`", hint=f"{_similar(spec)}give {kinds}")
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_ ]", "", name.lower())
+
+
+def _known_as(spec: str) -> str | None:
+    """Return the tokenizer that has this name in another spelling, or that such a model uses."""
+    names = {_plain(name): known for name, known in [*zip(PUBLISHED, PUBLISHED, strict=True), *ALIASES.items()]}
+    return names.get(_plain(spec))
+
+
+def _similar(spec: str) -> str:
+    """Return the beginning of a hint: what was probably meant."""
+    for family, hub_id in _ON_THE_HUB.items():
+        if _plain(spec).removeprefix("gpt").startswith(family):
+            return f"did you mean the one of a hub repository, such as `{hub_id}`? Else "
+    return did_you_mean(spec.lower(), [*PUBLISHED, *ALIASES])
 
 
 def _no_pattern(pattern: str | None, spec: str) -> None:

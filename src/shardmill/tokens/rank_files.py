@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import functools
-import itertools
-import string
 import zlib
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -56,14 +54,7 @@ class RankTokenizer(BytePairTokenizer):
         self.largest_id = max(largest_rank, *special_tokens.values(), 0)
         if not published:
             self.reference()  # so that an error in the vocabulary or the pattern is raised now
-        self._choose_engine(
-            list(special_tokens),
-            [self._regex],
-            published,
-            core=backends.core_knows(self.scheme),
-            # It refuses to find a special token whose id lies among the ranks, as that of p50k_base does.
-            gigatoken=self.scheme is not None and all(id_ > largest_rank for id_ in self.searched_tokens.values()),
-        )
+        self._choose_engine(list(special_tokens), possible=backends.core_knows(self.scheme), published=published)
         if self.scheme:
             self._set_cuts(self.scheme, parsed=specials == "parse")
 
@@ -74,12 +65,6 @@ class RankTokenizer(BytePairTokenizer):
     @cached_property
     def vocabulary(self) -> list[bytes]:
         return by_id(self._ranks, self.special_tokens)
-
-    @cached_property
-    def _dense(self) -> bytes:
-        """The file with a token for every rank, as gigatoken wants it."""
-        complete = self._text.count(b"\n") == last_rank(self._text, self._place) + 1
-        return self._text if complete else without_gaps(self._text, self._ranks)
 
     @cached_property
     def _tiktoken(self) -> Any:
@@ -112,10 +97,6 @@ class RankTokenizer(BytePairTokenizer):
         assert self.scheme is not None
         tokens = parse_ranks(self._text) if self._published else by_id(self._ranks, {})
         return Model(tokens, self.scheme.name)
-
-    def _make_gigatoken(self, more: dict[str, int]) -> Any:
-        assert self.scheme is not None
-        return backends.gigatoken_from_ranks(self._dense, self.scheme.gigatoken, {**self.searched_tokens, **more})
 
 
 @functools.cache
@@ -158,18 +139,3 @@ def last_rank(text: bytes, place: str) -> int:
     """Return the largest rank, which is in the last line."""
     line = text.rstrip().rpartition(b"\n")[2]
     return max(parse(line, place).values(), default=-1)
-
-
-def without_gaps(text: bytes, ranks: dict[bytes, int]) -> bytes:
-    """Return the rank file with the ranks filled that it leaves free for special tokens: gigatoken wants every one.
-
-    The fillers are a letter and a digit, which every split pattern separates, so they never occur.
-    """
-    used = set(ranks.values())
-    free = [rank for rank in range(max(used)) if rank not in used]
-    fillers = [bytes(pair) for pair in itertools.product(string.ascii_letters.encode(), string.digits.encode())]
-    fillers = [filler for filler in fillers if filler not in ranks]
-    if not free or len(free) > len(fillers):
-        return text
-    filled = {rank: token for token, rank in ranks.items()} | dict(zip(free, fillers, strict=False))
-    return b"".join(b"%b %d\n" % (base64.b64encode(filled[rank]), rank) for rank in sorted(filled))

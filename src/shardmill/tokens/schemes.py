@@ -13,8 +13,6 @@ class Scheme:
     name: str
     patterns: tuple[str, ...]
     """The first as tiktoken gets it; the others are equivalent."""
-    gigatoken: str
-    """gigatoken's name for it."""
     family: str
     """Which rules of cuts.py find its safe places."""
     digit_group: int = 0
@@ -41,7 +39,6 @@ SCHEMES = {
                 r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
                 r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
             ),
-            gigatoken="gpt2",
             family="gpt2",
             looks_past_white=False,
         ),
@@ -51,7 +48,6 @@ SCHEMES = {
                 r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
                 r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
             ),
-            gigatoken="gpt4",
             family="llama3",
             digit_group=3,
         ),
@@ -61,15 +57,13 @@ SCHEMES = {
                 rf"{_SHORT}|{_HEAD}\p{{L}}+|\p{{N}}{{1,3}}|{_MARKS}|{_WHITE}",
                 rf"{_SHORT}|{_HEAD}\p{{L}}+|\p{{N}}{{1,3}}|{_MARKS}|\s*[\r\n]|\s+(?!\S)|\s+",
             ),
-            gigatoken="olmo3",
             family="llama3",
             digit_group=3,
         ),
-        Scheme("qwen2", (rf"{_SHORT}|{_HEAD}\p{{L}}+|\p{{N}}|{_MARKS}|{_WHITE}",), gigatoken="qwen2", family="llama3"),
+        Scheme("qwen2", (rf"{_SHORT}|{_HEAD}\p{{L}}+|\p{{N}}|{_MARKS}|{_WHITE}",), family="llama3"),
         Scheme(
             "qwen3.5",
             (rf"{_SHORT}|{_HEAD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_WHITE}",),
-            gigatoken="qwen35",
             family="llama3",
         ),
         Scheme(
@@ -78,14 +72,12 @@ SCHEMES = {
                 rf"{_HEAD}{_UPPER}*{_LOWER}+{_SHORT}?|{_HEAD}{_UPPER}+{_LOWER}*{_SHORT}?"
                 rf"|\p{{N}}{{1,3}}|{_SLASHES}|{_WHITE}",
             ),
-            gigatoken="o200k",
             family="o200k",
             digit_group=3,
         ),
         Scheme(
             "tekken",
             (rf"{_HEAD}{_UPPER}*{_LOWER}+|{_HEAD}{_UPPER}+{_LOWER}*|\p{{N}}|{_SLASHES}|{_WHITE}",),
-            gigatoken="nemotron",
             family="o200k",
         ),
     )
@@ -100,7 +92,6 @@ DEEPSEEK = Scheme(
         "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
         "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
     ),
-    gigatoken="deepseek_v3",
     family="llama3",
     digit_group=3,
 )

@@ -1,10 +1,11 @@
-"""What two libraries must agree on before the faster one is used: a hard text, and the class of every character."""
+"""What the core and a library must agree on before the core is used: a hard text, and the class of every character."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import random
+import unicodedata
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,21 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill import __version__
+from shardmill import __version__, core
 from shardmill.tokens.backends import LibraryError, library_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from shardmill.tokens.backends import Backend
-    from shardmill.tokens.unicode_mismatch import Characters
 
-TESTED = {"gigatoken": "0.10.", "tiktoken": "0.14.", "tokenizers": "0.23."}
-"""Releases whose classes of characters are those of `unicode_mismatch`: the tests compare every character in ten
-contexts. Any other release is compared when a tokenizer is loaded, which takes half a second."""
+TESTED = {"tiktoken": "0.14.", "tokenizers": "0.23."}
+"""Releases whose classes of characters are those of the core: the tests compare every character in thirteen contexts.
+Any other release is compared when a tokenizer is loaded, which takes half a second."""
 
-# No character here has changed its class between the Unicode versions of the libraries; rows with such characters go
-# to the tokenizer's own library anyway.
 FRAGMENTS = [
     *"aZéßǅʰªж中日かカ한ไกनि1٣²Ⅷ!'’\"/-_.,<|>{}\\~^\x00\x1f\x7f",
     *"\t\n\v\f\r \x85\xa0\u1680\u2003\u200b\u200d\u2028\u202f\u3000\ufeff\ufffd",
@@ -75,9 +73,9 @@ def version(library: str) -> str:
         return ""
 
 
-def tested(*libraries: str) -> bool:
-    """Return whether the installed releases are those that the tests compare character by character."""
-    return all(version(library).startswith(TESTED[library]) for library in libraries)
+def tested(library: str) -> bool:
+    """Return whether the installed release is one that the tests compare character by character."""
+    return version(library).startswith(TESTED[library])
 
 
 def agree(backend: Backend, reference: Callable[[str], list[int]], rows: Sequence[bytes]) -> bool:
@@ -91,27 +89,43 @@ def agree(backend: Backend, reference: Callable[[str], list[int]], rows: Sequenc
     )
 
 
-def every_character(mismatch: Characters | None) -> list[bytes]:
-    """Return rows with every character of the planes that hold text, except those that are known to differ."""
-    codes = [code for code in range(0x80, 0x34000) if not 0xD800 <= code < 0xE000]
-    rows = [
-        " ".join(f"a{chr(code)}'s1{chr(code)}A" for code in codes[start : start + 100]).encode()
-        for start in range(0, len(codes), 100)
+def every_character() -> list[bytes]:
+    """Return rows with every character of the planes that hold text."""
+    return _rows_of(range(0x80, 0x34000), "a{0}'s1{0}A")
+
+
+def every_composition() -> list[bytes]:
+    """Return rows that show what a normal form does: every mark before and after the first and the last in the order of
+    marks, and after each base that it may join."""
+    marks = [code for code in range(0x80, 0x20000) if unicodedata.category(chr(code))[0] == "M"]
+    composed = [unicodedata.normalize("NFD", chr(code)) for code in range(0x80, 0x20000)]
+    pairs = sorted({parts for parts in composed if len(parts) > 1})
+    in_pairs = [" ".join(pairs[start : start + 100]).encode() for start in range(0, len(pairs), 100)]
+    return _rows_of(marks, "a{0}\u0334\u0345{0}") + in_pairs
+
+
+def _rows_of(codes: Iterable[int], around: str) -> list[bytes]:
+    """Return each character between some others, a hundred in a row."""
+    characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    return [
+        " ".join(map(around.format, characters[start : start + 100])).encode()
+        for start in range(0, len(characters), 100)
     ]
-    return [row for row in rows if not mismatch or not len(mismatch.places(np.frombuffer(row, np.uint8)))]
 
 
 def trusted(
     make: Callable[[], Backend],
     reference: Callable[[str], list[int]],
     names: Sequence[str],
-    mismatch: Characters | None,
-    *libraries: str,
+    library: str,
+    *,
+    normalizes: bool,
 ) -> bool:
     """Return whether a backend can be made and agrees with the reference; on every character for untested releases."""
     rows = texts(names)
-    if not tested(*libraries):
-        rows += every_character(mismatch)
+    if not tested(library):
+        rows += every_character() + (every_composition() if normalizes else [])
+    core.library()  # if it cannot be loaded, that is an error, and no reason to use something else
     try:
         with library_errors():
             agrees = agree(make(), reference, rows)

@@ -11,19 +11,17 @@ number, and white space is grouped by the position of its last line end, however
 
 from __future__ import annotations
 
-import struct
-import tempfile
 import unicodedata
 import zlib
-from contextlib import closing
+from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.storage import writing_temporary_files
+from shardmill.core import numbers_before
 from shardmill.tokens.cuts import CUT_CONTEXT, UncuttableError
-from shardmill.tokens.unicode_mismatch import ranges
+from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -32,14 +30,18 @@ if TYPE_CHECKING:
 
     from shardmill.tokens.schemes import Scheme
 
+    Encode = Callable[[bytes], NDArray[Any]]
+    """Returns the tokens of a text taken alone."""
+
 STEP = 1 << 20
-WINDOW = 1 << 16
-"""Bytes of a window where no place is safe. One run of GPT-2 digits in gigatoken: 3.6 MB/s, 2.4 with 1 << 18."""
+WINDOW = 1 << 19
 OVERLAP = 1 << 12
+LIBRARY_SHARE = 8
+"""A library takes a hundred times the text in memory, so it gets this many times less of it at once."""
 SLICE = 1 << 18
 """Larger pieces are read in slices of this size, so that the buffer stays small."""
-SPOOL = 1 << 22
-"""Bytes of compressed white space that are held in memory; more goes to a temporary file."""
+LONGEST_WHITE = 64 << 20
+"""Bytes of white space that are read ahead at most. They are compressed."""
 
 WHITE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
@@ -61,19 +63,17 @@ class Stitching:
     specials: bool
     """Special tokens are found in the text."""
     small_steps: bool
-    """The library takes a hundred times the text in memory, so it gets little of it at once."""
-    large_windows: bool
-    """The engine merges a long run as fast as a short one, so large windows pay."""
+    """The tokenizer's own library encodes."""
 
     @property
     def window(self) -> int:
         """Bytes by which each window extends the one before, where there are no safe places."""
-        return 8 * WINDOW if self.large_windows else WINDOW
+        return WINDOW // LIBRARY_SHARE if self.small_steps else WINDOW
 
     @property
     def step(self) -> int:
         """Bytes that are encoded in one call where there are safe places."""
-        return STEP // 8 if self.small_steps else STEP
+        return STEP // LIBRARY_SHARE if self.small_steps else STEP
 
     @property
     def margin(self) -> int:
@@ -81,17 +81,15 @@ class Stitching:
         return 16 + int(self.lengths().max())
 
 
-def encode_stream(
-    pieces: Iterable[bytes | memoryview], encode: Callable[[bytes], NDArray[Any]], settings: Stitching
-) -> Iterator[NDArray[Any]]:
-    """Yield the tokens of one text that comes in pieces. `encode` returns the tokens of a text taken alone."""
-    with closing(LookAhead(pieces)) as ahead:
-        while ahead.fill(settings.step):
-            place = len(ahead.text) if ahead.ended else _late_cut(ahead.text, settings.cut)
-            if 0 < place <= 2 * settings.step:
-                yield encode(ahead.take(place))
-            else:
-                yield from _stitch(ahead, encode, settings)
+def encode_stream(pieces: Iterable[bytes | memoryview], encode: Encode, settings: Stitching) -> Iterator[NDArray[Any]]:
+    """Yield the tokens of one text that comes in pieces."""
+    ahead = LookAhead(pieces)
+    while ahead.fill(settings.step):
+        place = len(ahead.text) if ahead.ended else _late_cut(ahead.text, settings.cut)
+        if 0 < place <= 2 * settings.step:
+            yield encode(ahead.take(place))
+        else:
+            yield from _stitch(ahead, encode, settings)
 
 
 def _late_cut(text: bytes, cut: Callable[[bytes, int], int]) -> int:
@@ -123,7 +121,7 @@ class _Window:
     """Where the tokens begin and the last one ends, in the buffered text."""
 
 
-def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], settings: Stitching) -> Iterator[NDArray[Any]]:
+def _stitch(ahead: LookAhead, encode: Encode, settings: Stitching) -> Iterator[NDArray[Any]]:
     """Yield the tokens up to the first safe place after a run of text that has none, or up to the text's end."""
     window = _encode_window(ahead, 0, min(settings.window, len(ahead.text)), encode, settings)
     yielded = 0
@@ -138,13 +136,11 @@ def _stitch(ahead: LookAhead, encode: Callable[[bytes], NDArray[Any]], settings:
     ahead.take(window.end)
 
 
-def _next_window(
-    ahead: LookAhead, window: _Window, encode: Callable[[bytes], NDArray[Any]], settings: Stitching
-) -> tuple[_Window, int, int]:
+def _next_window(ahead: LookAhead, window: _Window, encode: Encode, settings: Stitching) -> tuple[_Window, int, int]:
     """Return the next window, and a token that is the same in both, by its number in each."""
     overlap = max(OVERLAP, 4 * settings.margin)
     while overlap < window.end:
-        begin = _restart_position(ahead.text, window, window.end - overlap, settings)
+        begin = _restart_position(ahead.text, window, window.end - overlap, settings.scheme.digit_group)
         if begin > 0:
             following = _encode_window(ahead, begin, window.end, encode, settings)
             joined = _join(window.bounds, following.bounds, begin + settings.margin, window.end - settings.margin)
@@ -157,9 +153,7 @@ def _next_window(
     )
 
 
-def _encode_window(
-    ahead: LookAhead, begin: int, known: int, encode: Callable[[bytes], NDArray[Any]], settings: Stitching
-) -> _Window:
+def _encode_window(ahead: LookAhead, begin: int, known: int, encode: Encode, settings: Stitching) -> _Window:
     """Encode the window from `begin` to a place after `known`; up to `known` there is no safe place."""
     limit = known + settings.window
     ahead.fill(limit + CUT_CONTEXT)
@@ -195,15 +189,14 @@ def _stand_in(ahead: LookAhead, begin: int, end: int, settings: Stitching) -> by
     return b"\n" if line_end else b"" if last else b"x"
 
 
-def _restart_position(text: bytes, window: _Window, before: int, settings: Stitching) -> int:
+def _restart_position(text: bytes, window: _Window, before: int, group: int) -> int:
     """Return a place at or before another where the next window may begin, or -1.
 
     A token and a character begin there, and a group of digits if it is a digit.
     """
-    group = settings.scheme.digit_group
     last = int(np.searchsorted(window.bounds, before, side="right"))
     for place in window.bounds[max(1, last - 64) : last][::-1].tolist():
-        if text[place] & 0xC0 != 0x80 and (not group or begins_group(text, place, group)):
+        if text[place] & 0xC0 != 0x80 and (not group or numbers_before(text, place) % group == 0):
             return int(place)
     return -1
 
@@ -221,44 +214,32 @@ def _join(bounds: NDArray[np.int64], others: NDArray[np.int64], first: int, last
     return int(at[middle]), int(other[middle])
 
 
-class _WhiteSpace(NamedTuple):
-    """White space in the text; offsets count from the text's beginning."""
-
-    last_line_end: int
-    end: int
-    text_ends: bool
-    """The text ends with it."""
-
-
 class LookAhead:
-    """A buffer with the next part of the text, and what comes after it."""
+    """A buffer with the next part of the text, and the end of the white space after it."""
 
     def __init__(self, pieces: Iterable[bytes | memoryview]) -> None:
         self.text = b""
         self.ended = False
         """Nothing comes after the buffered text."""
-        self._consumed = 0
-        """Bytes of the text before the buffered part."""
         self._pieces = _slices(pieces)
-        self._ahead = _Spool()
-        self._white = _WhiteSpace(0, 0, text_ends=False)
+        self._ahead: deque[bytes] = deque()
+        """What has been read to find the end of white space; compressed."""
+        # Offsets count from the text's beginning.
+        self._consumed = self._last_line_end = self._white_end = 0
+        self._white_is_last = False
 
     def fill(self, size: int) -> bool:
         """Buffer at least this many bytes, or all that there are; return False if there are none."""
         more = []
         have = len(self.text)
         while have < size and not self.ended:
-            piece = self._next()
+            piece = zlib.decompress(self._ahead.popleft()) if self._ahead else next(self._pieces, b"")
             self.ended = not piece
             more.append(piece)
             have += len(piece)
         if more:
             self.text = b"".join([self.text, *more])
         return bool(self.text)
-
-    def close(self) -> None:
-        """Release what was read ahead."""
-        self._ahead.close()
 
     def take(self, size: int) -> bytes:
         """Remove the first bytes from the buffer and return them."""
@@ -267,62 +248,38 @@ class LookAhead:
         return head
 
     def white_after(self, place: int) -> tuple[bool, bool]:
-        """Return whether a line end follows in the white space from here on, and whether the text ends with it."""
-        here = self._consumed + place
-        if here >= self._white.end:
-            self._white = self._read_white(place)
-        return self._white.last_line_end > here, self._white.text_ends
+        """Return whether a line end follows in the white space from here on, and whether the text ends with it.
 
-    def _read_white(self, place: int) -> _WhiteSpace:
-        """Return the white space from here on, reading ahead to its end."""
-        line_end = 0
-        at = self._consumed + place
+        Raise UncuttableError if there is more of it than LONGEST_WHITE.
+        """
+        here = self._consumed + place
+        if here >= self._white_end:
+            self._find_white_end(place)
+        return self._last_line_end > here, self._white_is_last
+
+    def _find_white_end(self, place: int) -> None:
+        """Read ahead to the end of the white space from here on."""
+        begin = at = self._consumed + place
         block = self.text[place:]
+        self._last_line_end = 0
         # What an earlier call has read ahead ends with the block in which its white space ended: it is buffered by now.
         while True:
             white = block[: len(block) - len(block.decode().lstrip(WHITE).encode())]
             last = max(white.rfind(b"\n"), white.rfind(b"\r"))
-            line_end = at + last + 1 if last >= 0 else line_end
+            self._last_line_end = at + last + 1 if last >= 0 else self._last_line_end
             at += len(white)
             if len(white) < len(block):
-                return _WhiteSpace(line_end, at, text_ends=False)
+                break
+            if at - begin > LONGEST_WHITE:
+                raise UncuttableError(
+                    f"the text has more than {show_bytes(LONGEST_WHITE)} of white space in one run",
+                    hint="shorten such a document, or break it into several",
+                )
             block = next(self._pieces, b"")
             if not block:
-                return _WhiteSpace(line_end, at, text_ends=True)
-            self._ahead.put(block)
-
-    def _next(self) -> bytes:
-        return self._ahead.get() or next(self._pieces, b"")
-
-
-class _Spool:
-    """A queue of compressed blocks; a gigabyte of spaces takes a megabyte."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(SPOOL)  # noqa: SIM115 - closed by close()
-        self._read = self._written = 0
-
-    def close(self) -> None:
-        self._file.close()
-
-    def put(self, block: bytes) -> None:
-        packed = zlib.compress(block, 1)
-        with writing_temporary_files():
-            self._file.seek(self._written)
-            self._file.write(struct.pack("<I", len(packed)) + packed)
-            self._written = self._file.tell()
-
-    def get(self) -> bytes:
-        """Return the oldest block, or nothing."""
-        if self._read == self._written:
-            return b""
-        self._file.seek(self._read)
-        (size,) = struct.unpack("<I", self._file.read(4))
-        block = zlib.decompress(self._file.read(size))
-        self._read = self._file.tell()
-        if self._read == self._written:
-            self._read = self._written = 0
-        return block
+                break
+            self._ahead.append(zlib.compress(block, 1))
+        self._white_end, self._white_is_last = at, not block
 
 
 def _slices(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
@@ -335,36 +292,3 @@ def _slices(pieces: Iterable[bytes | memoryview]) -> Iterator[bytes]:
                 end -= 1
             yield bytes(piece[start:end])
             start = end
-
-
-# Numbers since Unicode 14: which of them Python knows, and a library counts, depends on its version.
-_LATER_NUMBERS = frozenset(
-    chr(code)
-    for first, last in ranges(
-        "10D40-10D49 116D0-116E3 11BF0-11BF9 11DE0-11DE9 11F50-11F59 16130-16139 16AC0-16AC9 16D70-16D79 16FF4-16FF6 "
-        "1CCF0-1CCF9 1D2C0-1D2D3 1E4F0-1E4F9 1E5F1-1E5FA"
-    )
-    for code in range(first, last + 1)
-)
-
-
-def _is_number(character: str) -> bool | None:
-    """Return whether \\p{N} matches a character; None if that depends on versions."""
-    return None if character in _LATER_NUMBERS else unicodedata.category(character)[0] == "N"
-
-
-def begins_group(text: bytes, place: int, group: int) -> bool:
-    """Return whether it is certain that a group of digits, or something else, begins here, if one begins the text."""
-    after = text[place : place + 4].decode(errors="ignore")[:1]
-    if not after or _is_number(after) is False:
-        return True
-    before = text[:place].rstrip(b"0123456789")
-    digits = place - len(before)
-    for character in reversed(before.decode() if before and before[-1] >= 0x80 else ""):
-        number = _is_number(character)
-        if number is None:
-            return False
-        if not number:
-            break
-        digits += 1
-    return _is_number(after) is True and digits % group == 0

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from shardmill.tokens.engines import Encoded, Engine
     from shardmill.tokens.tokenizers import Tokenizer
 
-# Bytes of text after which an engine is renewed if its caches grow: by up to 7 bytes for each byte of text. To renew it
-# takes about 0.1 s, and to encode this much text a quarter of a second or more.
-_RENEWED_AFTER = 32 << 20
 _IDLE = 4  # engines that are kept for later calls, 20 MB or more each
 _DECODED = 1 << 16  # ids that are decoded at once: as Python numbers they take 40 bytes each
 
@@ -46,8 +43,8 @@ class TextTokenizer:
     def __init__(self, name: str, pattern: str | None, specials: str) -> None:
         self._arguments = (name, pattern, specials)
         self._tokenizer: Tokenizer = load_tokenizer(name, pattern=pattern, specials=specials)
-        self._idle: list[tuple[Engine, int]] = []
-        """Engines that are not in use, and how much text each has encoded."""
+        self._idle: list[Engine] = []
+        """Engines that are not in use."""
 
     @property
     def name(self) -> str:
@@ -102,35 +99,31 @@ class TextTokenizer:
         if array.min() < 0 or array.max() > self._tokenizer.largest_id:
             outside = array[(array < 0) | (array > self._tokenizer.largest_id)][0]
             raise UsageError(f"{outside:,} is no id of `{self.name}`, which has 0 to {self._tokenizer.largest_id:,}")
+        missing = array[~self._tokenizer.exist(array)]
+        if len(missing):
+            raise UsageError(f"{missing[0]:,} is no id of `{self.name}`: its numbers have a gap there")
         # Where text may be cut, the bytes of ids are simply joined. Otherwise the library has to see all ids.
         step = _DECODED if self._tokenizer.stitching else len(array)
-        try:
-            parts = [self._tokenizer.decode(array[i : i + step]) for i in range(0, len(array), step)]
-        except (KeyError, IndexError) as error:
-            raise UsageError(f"{error} is no id of `{self.name}`: its numbers have a gap there") from None
+        parts = [self._tokenizer.decode(array[i : i + step]) for i in range(0, len(array), step)]
         return b"".join(parts).decode("utf-8", errors)
 
     def _encoded(self, texts: Iterable[str]) -> Iterator[Encoded]:
         """Encode a few megabytes of texts at a time, with an engine that no other thread uses."""
         try:
-            engine, encoded_bytes = self._idle.pop()
+            engine = self._idle.pop()
         except IndexError:
-            engine, encoded_bytes = self._tokenizer.engine(), 0
+            engine = self._tokenizer.engine()
         first = 1
         for data, offsets in _rows(texts):
-            if self._tokenizer.engine_bytes is None and encoded_bytes > _RENEWED_AFTER:
-                engine.renew()
-                encoded_bytes = 0
             encoded = engine.encode(data, offsets)
             if encoded.failed:
                 row, reason = encoded.failed[0]
                 raise EngineError(reason, place=f"text {first + row:,}")
             yield encoded
-            encoded_bytes += int(offsets[-1] - offsets[0])
             first += len(offsets) - 1
         # Not after an error: then the state of the engine is unknown.
         if len(self._idle) < _IDLE:
-            self._idle.append((engine, encoded_bytes))
+            self._idle.append(engine)
 
 
 def _rows(texts: Iterable[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64]]]:

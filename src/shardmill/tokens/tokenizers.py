@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import re
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,6 @@ from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Engine
 from shardmill.tokens.found_tokens import TokenNames
 from shardmill.tokens.stitch import Stitching
-from shardmill.tokens.unicode_mismatch import Characters, mismatch_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,14 +39,12 @@ class Tokenizer(ABC):
     library_name: str
     """The library whose tokens are right by definition."""
     engine_name: str
-    """`core`, `gigatoken`, or the library itself."""
+    """`core`, or the name of the library."""
     special_tokens: dict[str, int]
     largest_id: int
     eot: int | None
     pattern: str | None = None
     """The split pattern's name, or the pattern."""
-    mismatch: Characters | None = None
-    """Characters that its engine and its library may class differently; None: there are none."""
     cut: Cut | None = None
     """Finds the places where a text may be cut; None: no such places are known."""
     stitching: Stitching | None = None
@@ -77,6 +73,10 @@ class Tokenizer(ABC):
     def token_bytes(self, id_: int) -> bytes:
         """Return the bytes of one token in a text."""
 
+    def exist(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which of these ids, none of which is beyond the largest, stand for something."""
+        return np.ones(len(ids), np.bool_)
+
     @property
     def lengths(self) -> NDArray[np.int64] | None:
         """Bytes of text that each token stands for, by id; None: tokens do not give exactly the text back."""
@@ -92,9 +92,9 @@ class Tokenizer(ABC):
         return np.dtype(np.uint16 if self.largest_id < 1 << 16 else np.uint32)
 
     @property
-    def engine_bytes(self) -> int | None:
-        """Memory that each engine takes, whatever it encodes; None: its caches grow with the text."""
-        return backends.CORE_BYTES if self.engine_name == "core" else None
+    def engine_bytes(self) -> int:
+        """Memory that each engine takes, whatever it encodes."""
+        return backends.CORE_BYTES if self.engine_name == "core" else backends.LIBRARY_BYTES
 
     def describe(self) -> dict[str, Any]:
         """Return what can change the tokens, for the fingerprint and the manifest."""
@@ -129,24 +129,21 @@ class Tokenizer(ABC):
         return other
 
     @cached_property
-    def forbidden(self) -> re.Pattern[bytes] | None:
+    def forbidden(self) -> TokenNames | None:
         """Finds the special tokens that a text must not contain."""
-        if self.specials != "error" or not self.special_tokens:
-            return None
-        names = sorted(self.special_tokens, key=len, reverse=True)
-        return re.compile(rb"(?=(" + b"|".join(re.escape(name.encode()) for name in names) + rb"))")
+        return TokenNames(self.special_tokens) if self.specials == "error" and any(self.special_tokens) else None
 
     def engine(self) -> Engine:
-        """Return a new engine with empty caches, for one thread."""
+        """Return a new engine, for one thread."""
         return Engine(self)
 
     def backend(self, name: str) -> backends.Backend:
-        """Return the engine or library of this name, with empty caches."""
+        """Return a new encoder of the core, or the library, by its name."""
         return backends.ReferenceBackend(self.encode_batch)
 
 
 class BytePairTokenizer(Tokenizer):
-    """A tokenizer whose library may be replaced by a faster engine, if it splits text by a known scheme."""
+    """A tokenizer that the core encodes instead of its library, if it splits text by a known scheme."""
 
     scheme: Scheme | None = None
     searched_tokens: Mapping[str, int] = MappingProxyType({})
@@ -163,23 +160,21 @@ class BytePairTokenizer(Tokenizer):
     def _make_model(self) -> Model:
         """Make the core's tables, of ordinary tokens only: others are never made by merging."""
 
-    @abstractmethod
-    def _make_gigatoken(self, more: dict[str, int]) -> Any:
-        """Make a tokenizer of gigatoken's that also finds these special tokens; it may raise anything."""
-
     def decode(self, ids: NDArray[Any]) -> bytes:
         return b"".join(map(self.vocabulary.__getitem__, ids.tolist()))
 
     def token_bytes(self, id_: int) -> bytes:
         return self.vocabulary[id_]
 
+    def exist(self, ids: NDArray[Any]) -> NDArray[np.bool_]:
+        known: NDArray[np.bool_] = self._lengths[ids] > 0
+        return known
+
     def backend(self, name: str) -> backends.Backend:
         if name == "core":
             with self._building:
                 model = self._model
             return backends.CoreBackend(model, self.dtype, self._token_names, self.normalize)
-        if name == "gigatoken":
-            return backends.GigatokenBackend(self._make_gigatoken, self.largest_id + 1)
         return super().backend(name)
 
     @cached_property
@@ -195,21 +190,23 @@ class BytePairTokenizer(Tokenizer):
         """Bytes of each token, by id."""
         return np.array([len(token) for token in self.vocabulary], np.int64)
 
-    def _choose_engine(self, names: list[str], patterns: Sequence[str], published: bool, **possible: bool) -> None:
-        """Choose the core, else gigatoken, else the library: the first that is possible and gives the library's tokens.
+    def _choose_engine(self, names: list[str], *, possible: bool, published: bool = False) -> None:
+        """Choose the core if that is possible and it gives the library's tokens, else the library.
 
         Published vocabularies were compared at length, with the releases that are tested; others are compared now, on
         texts that contain the given names of tokens.
         """
-        for name, mismatch in (("core", None), ("gigatoken", mismatch_of(patterns))):
-            releases = (self.library_name,) if name == "core" else (name, self.library_name)
-            if possible[name] and (
-                (published and self_check.tested(*releases))
-                or self_check.trusted(partial(self.backend, name), self.reference(), names, mismatch, *releases)
-            ):
-                self.engine_name, self.mismatch = name, mismatch
-                return
-        self.engine_name = self.library_name
+        trusted = possible and (
+            (published and self_check.tested(self.library_name))
+            or self_check.trusted(
+                partial(self.backend, "core"),
+                self.reference(),
+                names,
+                self.library_name,
+                normalizes=self.normalize is not None,
+            )
+        )
+        self.engine_name = "core" if trusted else self.library_name
 
     def _set_cuts(self, scheme: Scheme, *, parsed: bool, normalizes: bool = False, small_steps: bool = False) -> None:
         """Set where texts may be cut. `parsed`: special tokens are found in texts."""
@@ -221,6 +218,5 @@ class BytePairTokenizer(Tokenizer):
             scheme,
             normalizes=normalizes,
             specials=parsed,
-            small_steps=small_steps,
-            large_windows=self.engine_name == "core",
+            small_steps=small_steps and self.engine_name != "core",
         )

@@ -1,0 +1,168 @@
+"""What a file in a folder is, where its name is not enough: by its first bytes, and by names beside it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from typing import Any
+
+from shardmill.errors import UsageError
+from shardmill.input_formats import INPUT_FORMATS
+from shardmill.sources.names import is_readable_name, kind_by_name, kind_of, may_be_text
+from shardmill.storage import COMPRESSION_ENDINGS, FORMAT_ENDINGS, Skipped, is_binary
+
+_HEAD = 4096  # bytes that are looked at
+_LARGEST_MISFIT = 16 << 20  # bytes; what is larger is data, and not the settings of a program
+_RECORDS = frozenset(("json", "csv", "tsv", "tab"))
+_ARROW = frozenset(INPUT_FORMATS["arrow"].endings.split())
+
+Twin = tuple[str, str, str]
+"""Of a file: its name up to the ending and a dot, its ending, and its name."""
+Twins = list[Twin]
+
+
+class FirstLook:
+    """Looks into files whose names do not tell enough; most names do, so a million text files are not opened."""
+
+    def __init__(self, input_format: str, text_field: str) -> None:
+        self.text_field = text_field
+        self.is_misfit = False
+        """Whether the last file that was looked at is JSON or CSV, but does not seem to hold records."""
+        self._auto = input_format == "auto"
+        # Whoever reads a source refuses a format that does not exist.
+        self._text = self._auto or (input_format in INPUT_FORMATS and INPUT_FORMATS[input_format].text)
+        known = (end for end, name in FORMAT_ENDINGS.items() if self._auto or INPUT_FORMATS[name].text)
+        self.sure = frozenset(known) - (_ARROW | _RECORDS if self._auto else frozenset())
+        """Endings of files that are read without a look."""
+
+    def is_readable_name(self, name: str) -> bool:
+        """Whether a file in a folder may be read, by its name."""
+        if self._auto:
+            return is_readable_name(name)
+        return not kind_by_name(name) or may_be_text(name)
+
+    def kind_if_skipped(self, path: str, size: int) -> str:
+        """Why a file is skipped, as a kind; empty: it is read. It sets `is_misfit`."""
+        self.is_misfit = False
+        ending = path[path.rfind(".") + 1 :]
+        if ending in self.sure or not self._text:
+            return ""
+        ending = ending.lower()
+        if ending in self.sure or ending in COMPRESSION_ENDINGS or not size:
+            return ""
+        head = _first_bytes(path)
+        if self._auto and ending in _ARROW:
+            is_arrow = INPUT_FORMATS["arrow"].begins(head) or head.startswith(b"FEA1") or b"\0" in head
+            return "" if is_arrow else kind_of(path)
+        if is_binary(head):
+            return "binary file"
+        if self._auto and ending in _RECORDS and size <= _LARGEST_MISFIT:
+            whole = size <= len(head)
+            self.is_misfit = not (_holds_json if ending == "json" else _holds_table)(head, whole, self.text_field)
+        return ""
+
+
+def _first_bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(_HEAD)
+    except FileNotFoundError:  # whoever reads it says that it is gone
+        return b""
+    except OSError as error:
+        raise UsageError(f"the source cannot be read: {error.strerror}", place=path) from error
+
+
+def _holds_json(head: bytes, whole: bool, text_field: str) -> bool:
+    """Whether this may be the beginning of JSON Lines: objects, of which one has the field or there are several."""
+    lines = head.removeprefix(b"\xef\xbb\xbf").strip().split(b"\n")
+    if not whole and len(lines) > 1:
+        lines.pop()
+    for number, line in enumerate(filter(None, map(bytes.strip, lines))):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            # A long first line cannot be judged.
+            return len(lines) == 1 and not whole and line.startswith(b"{")
+        if not isinstance(record, dict):
+            return False
+        if number or _has_field(record, text_field):
+            return True
+    return False
+
+
+def _has_field(record: dict[str, Any], text_field: str) -> bool:
+    if text_field in record:
+        return True
+    value: Any = record
+    for name in text_field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            return False
+        value = value[name]
+    return True
+
+
+def _holds_table(head: bytes, whole: bool, text_field: str) -> bool:
+    """Whether the first line names the column."""
+    lines = head.decode("utf-8-sig", "replace").splitlines()
+    if len(lines) < 2 and not whole:
+        return True  # a header as long as that cannot be judged
+    delimiter = "\t" if lines and "\t" in lines[0] and text_field in lines[0].split("\t") else ","
+    return text_field in next(csv.reader(lines[:1], delimiter=delimiter), [])
+
+
+class TwinCount:
+    """Counts files of the same name that differ in format or compression: usually they hold the same text."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first = ""
+
+    def check(self, before: Twins, folder: str, name: str) -> None:
+        """Compare a file with the files before it in its folder, which come sorted and are kept in `before`."""
+        # All names that begin with the same stem and a dot come in a row, so a stem that does not fit is done with.
+        while before and not name.startswith(before[-1][0]):
+            before.pop()
+        if not before:  # the usual case: it is enough to know where the first ending begins
+            before.append((name[: name.find(".") + 1] or name + ".", "", name))
+            return
+        if len(before) == 1:
+            before.append(_twin(before[0][2]))
+            while not name.startswith(before[-1][0]):
+                before.pop()
+        stem, ending, _ = twin = _twin(name)
+        for other_stem, other_ending, other in reversed(before[1:]):
+            if other_stem == stem and _are_twins(ending, other_ending):
+                self._count += 1
+                self._first = self._first or f"`{os.path.join(folder, other)}` and `{name}`"
+                break
+        before.append(twin)
+
+    def warn(self, skipped: Skipped) -> None:
+        """Keep a warning, if there are any."""
+        if self._count:
+            more = f", and {self._count - 1:,} more such files" if self._count > 1 else ""
+            skipped.warn(
+                f"the same name twice: {self._first}{more}; all are read, so if they hold the same text, "
+                "leave one out with `--exclude`"
+            )
+
+
+def _twin(name: str) -> Twin:
+    stem, dot, ending = name.rpartition(".")
+    if not dot:
+        return f"{name}.", "", name
+    ending = ending.lower()
+    if ending in COMPRESSION_ENDINGS:
+        stem, dot, inner = stem.rpartition(".")
+        stem, ending = (stem, inner.lower()) if dot else (inner, "")
+    return f"{stem}.", ending, name
+
+
+def _are_twins(one: str, other: str) -> bool:
+    """Whether the endings show the same format, compressed in another way, or two formats of data."""
+    if one == other:
+        return True
+    formats = FORMAT_ENDINGS.get(one, ""), FORMAT_ENDINGS.get(other, "")
+    data = [format != "text" or ending == "txt" for format, ending in zip(formats, (one, other), strict=True)]
+    return all(formats) and all(data) and formats[0] != formats[1]
