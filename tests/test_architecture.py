@@ -91,17 +91,25 @@ def own(names: Iterable[str]) -> set[str]:
 def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder: str) -> None:
     leaves = {
         "arguments",
+        "detection",
         "errors",
         "extras",
         "input_formats",
         "lazy",
         "options",
         "output_formats",
+        "python_sources",
+        "source_list",
         "units",
     }
     known = {folder, "storage", "core", *leaves}
     found = {named(path): own(imports(path)) - known for path in (PACKAGE / folder).rglob("*.py")}
     assert {path: others for path, others in found.items() if others} == {}
+
+
+def test_storage_knows_of_bytes_alone() -> None:
+    found = {named(path): own(imports(path)) for path in (PACKAGE / "storage").rglob("*.py")}
+    assert {path: others for path, others in found.items() if others - {"storage", "core", "errors", "extras"}} == {}
 
 
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))

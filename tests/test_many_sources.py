@@ -17,7 +17,8 @@ from shardmill.dataset import verify
 from shardmill.errors import DamageError
 from shardmill.run.manifest import SourceLines, json_line, manifest_json, parse_manifest
 from shardmill.run.plan import SourceFacts, differences, facts_json, fingerprint, read_facts
-from shardmill.storage import Source, Sources
+from shardmill.source_list import Sources
+from shardmill.storage import Source
 from shardmill.storage.source import sorted_rows
 from tests.meter import metered
 

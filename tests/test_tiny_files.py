@@ -15,11 +15,11 @@ import pytest
 import zstandard
 
 import shardmill
+from shardmill.detection import UNSUPPORTED
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import ShardmillError, SourceError
 from shardmill.run import Result
 from shardmill.sources.finding import find_sources
-from shardmill.storage.opening import UNSUPPORTED
 from tests.corpus import HARD, contents, documents, write_jsonl
 from tests.crashing import crash_everywhere
 from tests.datasets import TOGETHER

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from shardmill.dataset import convert as convert
     from shardmill.dataset import open_dataset
     from shardmill.inspection import inspect as inspect
+    from shardmill.python_sources import NamedSource
     from shardmill.reporting import card as card
     from shardmill.reporting import report as report
     from shardmill.run import Result, prepare, read
-    from shardmill.storage import NamedSource
     from shardmill.tokens import text_tokenizer as tokenizer
 
     open = open_dataset  # an import under another name would be private to type checkers
@@ -31,9 +31,9 @@ _, __getattr__ = lazily(
     {
         "dataset": "Dataset convert open_dataset:open",
         "inspection": "inspect",
+        "python_sources": "NamedSource",
         "reporting": "card report",
         "run": "Result prepare read",
-        "storage": "NamedSource",
         "tokens": "text_tokenizer:tokenizer",
     },
 )

@@ -102,7 +102,7 @@ def paths(name: str, value: Any) -> list[str]:
 
 def sources(name: str, value: Any) -> list[Any]:
     """One source, or several in order: each a path, or text from Python as a NamedSource."""
-    from shardmill.storage import NamedSource, as_sources
+    from shardmill.python_sources import NamedSource, as_sources
 
     found = as_sources(value)
     for one in found:

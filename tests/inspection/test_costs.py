@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardmill.documents import opening
 from shardmill.inspection import inspect
-from shardmill.storage import compressed, opening
+from shardmill.storage import compressed
 from tests.inspection.material import found, texts, true_tokens
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardmill.documents import Position, Reading
 from shardmill.documents.from_python import PythonReader
-from shardmill.storage.python_sources import NamedSource
+from shardmill.python_sources import NamedSource
 
 texts = st.text(st.sampled_from("ab é漢😀\ud800"), max_size=12)
 bad = st.sampled_from([None, 3, b"bytes", {"other": "a"}, {"text": None}, {"text": 1}])

@@ -17,14 +17,16 @@ from typing import Any, NamedTuple
 from shardmill import __version__, arguments
 from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import PLAN, Place, part_name, place_of
+from shardmill.detection import format_of
 from shardmill.documents import Bounds, Reading, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
 from shardmill.run import Destination, Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
 from shardmill.shards import SPLITS, Output, format_named
+from shardmill.source_list import Skipped, Sources
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import Skipped, Source, Sources, compression_of, format_of, writing_temporary_files
+from shardmill.storage import Source, compression_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
 
 PART_BYTES = 4 << 30

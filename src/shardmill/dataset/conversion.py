@@ -31,7 +31,8 @@ from shardmill.run import (
     open_destination,
 )
 from shardmill.shards import FORMATS, Output, open_output
-from shardmill.storage import Source, Sources
+from shardmill.source_list import Sources
+from shardmill.storage import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

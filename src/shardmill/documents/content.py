@@ -14,7 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from shardmill.documents.columns import Column
-    from shardmill.storage import NamedSource
+    from shardmill.python_sources import NamedSource
 
 _CHUNK = 4 << 20  # bytes of text that are hashed at once
 

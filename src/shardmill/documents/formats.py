@@ -8,25 +8,15 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from shardmill.detection import format_of, may_be_other_than_text
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
+from shardmill.documents.opening import Opened, open_source
 from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, no_tail
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage import (
-    SMALL,
-    Feed,
-    FileFeed,
-    Opened,
-    RandomAccess,
-    Source,
-    Sources,
-    check_unchanged,
-    compression_of,
-    format_of,
-    may_be_other_than_text,
-    open_source,
-)
+from shardmill.source_list import Sources
+from shardmill.storage import SMALL, Feed, FileFeed, RandomAccess, Source, check_unchanged, compression_of
 
 if TYPE_CHECKING:
     from shardmill.documents.from_python import PythonReader

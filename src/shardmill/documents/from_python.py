@@ -24,7 +24,8 @@ from shardmill.documents.iterating import Items
 from shardmill.documents.reading import Memory, Reader, Reading
 from shardmill.documents.records import field_of, kind_of
 from shardmill.errors import SourceError, UsageError
-from shardmill.storage import NamedSource, Source
+from shardmill.python_sources import NamedSource
+from shardmill.storage import Source
 
 _ROWS = 1 << 15  # rows of an Arrow batch that are measured at once; they take about 60 bytes each meanwhile
 _SHOWN = 20  # names of fields that an error lists

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardmill.documents.chunks import Position
 from shardmill.errors import SourceError
-from shardmill.storage import NamedSource, is_arrow
+from shardmill.python_sources import NamedSource, is_arrow
 
 _ASKED = 100  # rows of a batch, for a dataset that cannot be sliced
 _FIRST, _MOST = 64, 1 << 15  # rows of the first slice, and of any slice, for one that can

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from shardmill.detection import may_be_other_than_text
 from shardmill.documents.chunks import Chunk, Documents, overhead
 from shardmill.documents.reading import Reader, Reading
 from shardmill.documents.text import rows_between
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage import (
-    BOM,
-    COMPRESSION_ENDINGS,
-    FLAGS,
-    SMALL,
-    Source,
-    Sources,
-    is_unchanged,
-    may_be_other_than_text,
-)
+from shardmill.source_list import Sources
+from shardmill.storage import BOM, COMPRESSION_ENDINGS, FLAGS, SMALL, Source, is_unchanged
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -40,8 +40,9 @@ from shardmill.sampling import (
     take_sample,
 )
 from shardmill.shards import format_named
+from shardmill.source_list import Sources
 from shardmill.sources import apply_recipes, find_sources
-from shardmill.storage import ROOM, Sources, is_url
+from shardmill.storage import ROOM, is_url
 from shardmill.tokens import Tokenizer, load_tokenizer
 from shardmill.troubles import Trouble
 

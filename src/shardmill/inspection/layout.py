@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from shardmill.storage import Skipped
+from shardmill.source_list import Skipped
 from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:

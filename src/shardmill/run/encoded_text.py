@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import itertools
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardmill.documents import (
     STREAM_BYTES,
@@ -16,7 +16,7 @@ from shardmill.documents import (
     Reading,
     check_tails,
     chunks_of,
-    content_version,
+    footer_bytes,
     load_libraries,
 )
 from shardmill.options import Val
@@ -29,10 +29,9 @@ from shardmill.run.process_limit import memory_limit
 from shardmill.run.seams import Limit, ending, is_seam, settled
 from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
-from shardmill.storage import Cache, Fetcher, NamedSource, Sources
+from shardmill.storage import Cache, Fetcher
 
 if TYPE_CHECKING:
-    from shardmill.options import Options
     from shardmill.run.destination import Destination
     from shardmill.run.plan import Plan
     from shardmill.run.writer import Writer
@@ -52,13 +51,6 @@ def surely_fits(plan: Plan, destination: Destination, outputs: list[Output]) -> 
     free = shutil.disk_usage(destination.folder).free
     most = total * 4 * max(output.dtype.itemsize for output in outputs) * len(outputs)
     return most < min(free, destination.largest_file or free) or plan.options.limit is not None
-
-
-def hash_data(specs: Iterable[Any], options: Options) -> None:
-    """Find out the content of each source that is data from Python and has no version."""
-    for spec in specs:
-        if isinstance(spec, NamedSource) and spec.is_data and not spec.version:
-            spec.content = content_version(spec, options.text_field, options.memory_bytes)
 
 
 class EncodedText(Producer):
@@ -90,7 +82,7 @@ class EncodedText(Producer):
         self.budget = self._make_budget(buffer_bytes)
         del self.engines[self.budget.workers :]
         cache = Cache(options.cache) if options.cache else None
-        self._fetcher = Fetcher(plan.sources, self.budget.read_ahead, cache=cache)
+        self._fetcher = Fetcher(plan.sources, self.budget.read_ahead, cache=cache, footer_bytes=footer_bytes)
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
@@ -156,7 +148,7 @@ class EncodedText(Producer):
         # Imported here, since most runs never get here and it takes a twentieth of a second.
         from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
 
-        sized = Sources(source for source in plan.sources if source.size)
+        sized = plan.sources.without(number for number, size in enumerate(plan.sources.sizes) if size <= 0)
         engine = self.take_engine()
         # Not with the run's fetcher, which expects the sources in their order.
         with looking_fetcher() as fetcher:

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from shardmill.core import ODD_KINDS
+from shardmill.detection import format_of
 from shardmill.run.manifest import each_output
 from shardmill.run.plan import SKIPPED
 from shardmill.run.useless_val import val_warnings
 from shardmill.shards import FORMATS, Output, early_warnings
-from shardmill.storage import format_of
 from shardmill.troubles import (
     NAMES_SHOWN,
     RARE,

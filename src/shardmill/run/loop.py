@@ -21,11 +21,12 @@ from shardmill.run.record import RunRecord
 from shardmill.run.summary import Result
 from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS, Output
-from shardmill.storage import Sources, disk_wait_message, refuse_second_reading, refuse_unversioned, write_whole
+from shardmill.storage import disk_wait_message, write_whole
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch
     from shardmill.run.budget import Budget
+    from shardmill.source_list import Sources
 
 
 class Producer(ABC):
@@ -124,7 +125,8 @@ class Run:
             self.destination.record_commits()
             self.producer.check_space(self.destination, self.outputs)
         else:
-            refuse_second_reading(self.producer.sources, saved_run.state.get("source", 0) if saved_run.state else 0)
+            first = saved_run.state.get("source", 0) if saved_run.state else 0
+            self.producer.sources.refuse_second_reading(first)
         return saved_run
 
     @contextmanager
@@ -193,5 +195,5 @@ def finished_result(destination: Destination, facts: Facts, sources: Sources) ->
     manifest = destination.finished(facts)
     if manifest is None:
         return None
-    refuse_unversioned(sources)
+    sources.refuse_unversioned()
     return Result(destination.shown, manifest, already=True)

@@ -12,11 +12,11 @@ from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
 from shardmill.run.destination import Destination, open_destination
-from shardmill.run.encoded_text import EncodedText, hash_data
+from shardmill.run.encoded_text import EncodedText
 from shardmill.run.loop import Run, finished_result
 from shardmill.run.machine import most_resident
 from shardmill.run.manifest import dataset_files
-from shardmill.run.plan import Plan, as_recorded
+from shardmill.run.plan import Plan, as_recorded, hash_data
 from shardmill.run.progress import Progress, default_progress
 from shardmill.run.summary import Result
 from shardmill.shards import SPLITS, Output, open_output

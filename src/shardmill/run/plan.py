@@ -16,13 +16,15 @@ from itertools import islice, zip_longest
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from shardmill.storage import Skipped
+from shardmill.documents import content_version
+from shardmill.python_sources import NamedSource
+from shardmill.source_list import Skipped
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.options import Options
-    from shardmill.storage import Sources
+    from shardmill.source_list import Sources
     from shardmill.tokens import Tokenizer
 
 Facts = dict[str, Any]
@@ -76,6 +78,13 @@ class Plan:
         return {
             requested: name.partition("@")[2].partition("/")[0] for requested, name in self.sources.requested.items()
         }
+
+
+def hash_data(specs: Iterable[Any], options: Options) -> None:
+    """Find out the content of each source that is data from Python and has no version."""
+    for spec in specs:
+        if isinstance(spec, NamedSource) and spec.is_data and not spec.version:
+            spec.content = content_version(spec, options.text_field, options.memory_bytes)
 
 
 def shard_name(given: str | None, first_source: str) -> str:

@@ -19,6 +19,7 @@ from shardmill.documents import (
     TooLarge,
     chunks_of,
     content_version,
+    footer_bytes,
     load_libraries,
 )
 from shardmill.errors import UsageError
@@ -90,7 +91,8 @@ class DocumentBatches:
         budget = thread_budget() if options.memory is None else None
         budget = budget or Budget(options.memory_bytes, 1, engine_bytes=0, remote=sources.remote)
         read_ahead = budget.read_ahead or (MIN_READ_AHEAD if sources.remote else 0)
-        with Fetcher(sources, read_ahead, cache=Cache(options.cache) if options.cache else None) as fetcher:
+        cache = Cache(options.cache) if options.cache else None
+        with Fetcher(sources, read_ahead, cache=cache, footer_bytes=footer_bytes) as fetcher:
             reading = Reading(
                 text_field=options.text_field,
                 separator=options.separator_bytes,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.run.manifest import each_output
-from shardmill.storage import Skipped
+from shardmill.source_list import Skipped
 from shardmill.units import plural, show_bytes, show_seconds
 
 

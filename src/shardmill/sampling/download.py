@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
+from shardmill.documents import footer_bytes
 from shardmill.storage import CONNECTIONS, Fetcher, RetryPolicy
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ T = TypeVar("T")
 def looking_fetcher() -> Fetcher:
     """Return a fetcher that gives up within seconds, not minutes."""
     given = RetryPolicy.from_environment()
-    return Fetcher((), _WINDOW, RetryPolicy(min(3, given.tries), 20.0, given.pause, 5.0, min(10.0, given.timeout)))
+    policy = RetryPolicy(min(3, given.tries), 20.0, given.pause, 5.0, min(10.0, given.timeout))
+    return Fetcher((), _WINDOW, policy, footer_bytes=footer_bytes)
 
 
 def at_once(call: Callable[[S], T], items: Iterable[S], several: bool) -> Iterator[T]:

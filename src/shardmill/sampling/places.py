@@ -22,10 +22,11 @@ from shardmill.documents import (
     Section,
     TooLarge,
     format_reader,
+    open_source,
 )
 from shardmill.errors import SourceError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage import Beginning, Feed, RandomAccess, Source, StreamFeed, open_source
+from shardmill.storage import Beginning, Feed, RandomAccess, Source, StreamFeed
 
 clock = time.thread_time
 """Work is measured in CPU time of the thread, so other programs and slow servers do not count."""

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill.core import ODD_KINDS, odd_counts
+from shardmill.detection import format_of
 from shardmill.documents import Part, Reading, join
 from shardmill.errors import SourceError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.sampling import places as reading_places
 from shardmill.sampling.download import at_once
 from shardmill.sampling.places import SampledPlace, SampledSource, bucketed, expansion
-from shardmill.storage import Source, compression_of, format_of
+from shardmill.storage import Source, compression_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

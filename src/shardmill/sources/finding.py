@@ -14,22 +14,14 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from shardmill.arguments import NO_PATH
+from shardmill.detection import format_of
 from shardmill.errors import SourceError, UsageError
+from shardmill.python_sources import NamedSource
+from shardmill.source_list import Skipped, Sources
 from shardmill.sources.first_look import FirstLook, Twin, TwinCount, Twins
 from shardmill.sources.layouts import MARKERS, SHARD, UNCOUNTED, Copy, Layout, copy_in, layout_of
 from shardmill.sources.names import Choice, is_housekeeping, kind_of
-from shardmill.storage import (
-    PARTIAL,
-    STDIN,
-    NamedSource,
-    Skipped,
-    Source,
-    Sources,
-    endings,
-    format_of,
-    scheme_of,
-    sorted_rows,
-)
+from shardmill.storage import PARTIAL, STDIN, Source, endings, scheme_of, sorted_rows
 from shardmill.units import plural
 
 # In place of a size: a folder, a stream, or why something is skipped.
@@ -92,7 +84,7 @@ def find_sources(
             from shardmill.sources.remote import find_remote
 
             found.extend(
-                find_remote(spec, input_format, pinned or {}, cache, str(out or ""), owned, choice, found.skipped)
+                find_remote(spec, input_format, pinned or {}, cache, str(out or ""), owned, choice=choice, found=found)
             )
         else:
             before = len(found)

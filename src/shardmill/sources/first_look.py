@@ -7,10 +7,12 @@ import json
 import os
 from typing import Any
 
+from shardmill.detection import FORMAT_ENDINGS, is_binary
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
+from shardmill.source_list import Skipped
 from shardmill.sources.names import is_readable_name, kind_by_name, kind_of, may_be_text
-from shardmill.storage import COMPRESSION_ENDINGS, FORMAT_ENDINGS, Skipped, is_binary
+from shardmill.storage import COMPRESSION_ENDINGS
 
 _HEAD = 4096  # bytes that are looked at
 _LARGEST_MISFIT = 16 << 20  # bytes; what is larger is data, and not the settings of a program

@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
+from shardmill.source_list import Skipped
 from shardmill.sources.names import METADATA, DatasetFiles, is_readable_name, only_train
-from shardmill.storage import Skipped, endings
+from shardmill.storage import endings
 
 MARKERS = METADATA | {"snapshots", "blobs", "refs", "hub", "token", "README.md", ".gitattributes"}
 """Names of files and folders by which a layout is recognised."""

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-from shardmill.storage import COMPRESSION_ENDINGS, FORMAT_ENDINGS, Skipped, endings
+from shardmill.detection import FORMAT_ENDINGS
+from shardmill.source_list import Skipped
+from shardmill.storage import COMPRESSION_ENDINGS, endings
 
 _KINDS = {
     "archive": "zip tar tgz tbz tbz2 txz tzst 7z rar jar whl deb rpm iso dmg cab lz4 lz lzma br z zipx apk egg",

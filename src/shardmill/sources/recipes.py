@@ -21,7 +21,8 @@ from typing import Any
 from shardmill.arguments import did_you_mean, names
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS, Options
-from shardmill.storage import STDIN, NamedSource
+from shardmill.python_sources import NamedSource
+from shardmill.storage import STDIN
 from shardmill.units import parse_bytes, parse_count, show_bytes, show_count
 
 _ENDING = ".toml"

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from shardmill.errors import SourceError, UsageError
+from shardmill.source_list import Sources
 from shardmill.sources.finding import Owned, nothing_readable
 from shardmill.sources.first_look import FirstLook
 from shardmill.sources.layouts import kinds_by_names
@@ -29,7 +30,6 @@ from shardmill.storage import (
     ListedObject,
     PackedRows,
     Retries,
-    Skipped,
     Source,
     Transient,
     Unreachable,
@@ -56,21 +56,22 @@ def find_remote(
     cache: str | None = None,
     out: str = "",
     owned: Owned = lambda folder: (),
-    choice: Choice | None = None,
-    skipped: Skipped | None = None,
+    *,
+    choice: Choice,
+    found: Sources,
 ) -> Iterator[Source]:
     """Yield the sources that a URL names; raise UsageError when there is none, SourceError when a server refuses it.
 
     If the hub cannot be reached, an earlier listing is taken from the `cache`, if there is one. `out`: the URL of the
     output, which is skipped if it is below a folder or matches a pattern. Files in a bucket that are `owned` by a
-    dataset are skipped too. What is not read is counted in `skipped`.
+    dataset are skipped too. `found`: is told what is not read, and which revision at the hub was asked for.
     """
     scheme = scheme_of(spec)
     if scheme not in ("hf", *WEB, *BUCKETS):
         known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
         hint = f"there are {known}, and files of this machine"
         raise UsageError(f"there is no kind of source `{scheme}://`", hint=hint)
-    wanted = _Wanted(spec, input_format, choice or Choice(), skipped or Skipped())
+    wanted = _Wanted(spec, input_format, choice, found)
     with Fetcher(retries=_LoggedRetries()) as fetcher:
         if scheme == "hf":
             yield from _at_hub(spec, wanted, pinned, cache, fetcher)
@@ -94,7 +95,7 @@ class _Wanted(NamedTuple):
     spec: str
     input_format: str
     choice: Choice
-    skipped: Skipped
+    found: Sources
 
 
 def _at_hub(
@@ -124,7 +125,8 @@ def _at_hub(
     named = [one.path for one in found] == [address.path]
     for one in found if named else _chosen(found, address.path, wanted, hub=True):
         name = f"hf://datasets/{address.repo}@{commit}/{one.path}"
-        yield Source(name, name, one.size, one.version, wanted.input_format, address.requested)
+        wanted.found.requested.setdefault(address.requested, name)
+        yield Source(name, name, one.size, one.version, wanted.input_format)
 
 
 def _read_listing(path: Path | None) -> tuple[str, list[ListedObject]]:
@@ -289,7 +291,7 @@ class _Names(Collection[str]):
 
 def _chosen(found: Iterable[ListedObject], path: str, wanted: _Wanted, *, hub: bool = False) -> Iterator[ListedObject]:
     """Yield the files that a pattern or folder names, by the rules for local files, and in the same order."""
-    spec, choice, skipped = public_url(wanted.spec), wanted.choice, wanted.skipped
+    spec, choice, skipped = public_url(wanted.spec), wanted.choice, wanted.found.skipped
     if _WILDCARD.search(path):
         fixed = len(_split_pattern(path)[0].split("/")) if _split_pattern(path)[0] else 0
         matching = chosen = 0

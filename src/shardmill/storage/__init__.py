@@ -1,7 +1,7 @@
 """Bytes anywhere: local files, compression, the web and object stores; read by ranges, written whole."""
 
 from shardmill.storage.cache import Cache
-from shardmill.storage.compressed import decompressor
+from shardmill.storage.compressed import COMPRESSION_MARKS, compression_from, decompressed, decompressor
 from shardmill.storage.feeds import (
     CONTEXT,
     FLAGS,
@@ -16,7 +16,7 @@ from shardmill.storage.feeds import (
     is_unchanged,
     read_range,
 )
-from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher
+from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher, open_feed
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
@@ -34,12 +34,10 @@ from shardmill.storage.files import (
 from shardmill.storage.names import (
     BUCKETS,
     COMPRESSION_ENDINGS,
-    FORMAT_ENDINGS,
     WEB,
     HubAddress,
     compression_of,
     endings,
-    format_of,
     host_of,
     path_in,
     public_url,
@@ -47,15 +45,14 @@ from shardmill.storage.names import (
 )
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
-from shardmill.storage.opening import Opened, is_binary, may_be_other_than_text, open_source
-from shardmill.storage.python_sources import (
-    NamedSource,
-    as_sources,
-    is_arrow,
-    refuse_second_reading,
-    refuse_unversioned,
-)
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, Unreachable
-from shardmill.storage.skipped import Skipped
-from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, PackedRows, Source, Sources, sorted_rows
-from shardmill.storage.unicode import BOM, REPLACEMENT, is_valid, replace_invalid
+from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, PackedRows, Source, sorted_rows
+from shardmill.storage.unicode import (
+    BOM,
+    REPLACEMENT,
+    is_valid,
+    replace_invalid,
+    transcoded,
+    utf16_without_mark,
+    wide_encoding,
+)

@@ -21,7 +21,7 @@ _HEADER = 64  # bytes that are enough to know a member and its window, if there 
 
 # The first bytes of each.
 _FIRST = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "bzip2": b"BZh", "xz": b"\xfd7zXZ\0"}
-MARKS = tuple(_FIRST.values())
+COMPRESSION_MARKS = tuple(_FIRST.values())
 
 
 def compression_from(head: bytes, expected: str = "") -> str:

@@ -10,9 +10,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from shardmill.errors import SourceError
-from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage.feeds import CONTEXT, RandomAccess
-from shardmill.storage.names import BUCKETS, format_of, host_of, scheme_of
+from shardmill.storage.feeds import CONTEXT, Feed, FileFeed, RandomAccess, StreamFeed, pipe_blocks
+from shardmill.storage.names import BUCKETS, host_of, scheme_of
 from shardmill.storage.objects import Objects
 from shardmill.storage.pool import Fetch, RequestPool
 from shardmill.storage.retrying import Retries, RetryPolicy, retry
@@ -44,8 +43,12 @@ class Fetcher:
         policy: RetryPolicy | None = None,
         cache: Cache | None = None,
         retries: Retries | None = None,
+        footer_bytes: Callable[[Source], int] = lambda source: 0,
     ) -> None:
-        """`sources`: in the order in which they will be opened. `window`: bytes that may be held or requested ahead."""
+        """`sources`: in the order in which they will be opened. `window`: bytes that may be held or requested ahead.
+
+        `footer_bytes`: how many bytes at the end of a source are read first.
+        """
         self.cache = cache
         self.policy = policy or RetryPolicy.from_environment()
         self.retries = retries or Retries()
@@ -55,7 +58,7 @@ class Fetcher:
         self._for_heads = window // 4
         """Bytes of the window for the first bytes of sources."""
         self.window = Window(window - self._for_heads)
-        self._sources = sources
+        self._sources, self._footer_bytes = sources, footer_bytes
         self._opened: dict[str, RemoteFile] = {}  # ahead of their turn
         self._web: WebStore | None = None
         self._buckets: dict[str, Objects] = {}
@@ -114,33 +117,40 @@ class Fetcher:
     def open(self, source: Source, index: int | None = None) -> RemoteFile:
         """Return a source as a file, and open those after `index` ahead while there is room for their first bytes."""
         file = self._opened.pop(source.path, None) or RemoteFile(self, source)
-        room = self._for_heads - _edges(source)
+        room = self._for_heads - self._edges(source)
         for later in self.sources_after(index, _OPEN_AHEAD) if self.cache is None else ():
-            room -= _edges(later)
+            room -= self._edges(later)
             if room <= 0:
                 break
             if later.remote and later.size is not None and later.path not in self._opened:
                 self._opened[later.path] = RemoteFile(self, later)
         return file
 
+    def edge_spans(self, source: Source) -> list[tuple[int, int]]:
+        """Return what is read first of a source: its beginning, and its footer if it has one."""
+        size = source.size or 0
+        if size <= WHOLE:
+            return [(0, size)]
+        footer = self._footer_bytes(source)
+        return [(0, SMALL), (size - footer, size)] if footer else [(0, SMALL)]
+
+    def _edges(self, source: Source) -> int:
+        """Bytes that are fetched when a source is opened."""
+        return sum(end - start for start, end in self.edge_spans(source))
+
     def sources_after(self, index: int | None, count: int) -> Sequence[Source]:
         """Return the sources that will be opened after one."""
         return () if index is None else self._sources[index + 1 : index + 1 + count]
 
 
-def _edges(source: Source) -> int:
-    """Bytes that are fetched when a source is opened."""
-    return sum(end - start for start, end in _edge_spans(source))
-
-
-def _edge_spans(source: Source) -> list[tuple[int, int]]:
-    """What is read first of a source: its beginning, and its end if its format wants that."""
-    size = source.size or 0
-    if size <= WHOLE:
-        return [(0, size)]
-    format = INPUT_FORMATS.get(format_of(source.path) or source.input_format)
-    footer = format.footer if format else 0
-    return [(0, SMALL), (size - footer, size)] if footer else [(0, SMALL)]
+def open_feed(source: Source, fetcher: Fetcher | None = None, index: int | None = None) -> Feed:
+    """Return the bytes of a source as they are stored; a remote one needs a fetcher, and `index` as in its `open`."""
+    if source.size is None:
+        return StreamFeed(source.name, pipe_blocks(source, fetcher.stopped if fetcher else None))
+    if source.remote:
+        assert fetcher is not None
+        return fetcher.open(source, index)
+    return FileFeed(source, fetcher.stopped if fetcher else None)
 
 
 class Window:
@@ -187,7 +197,7 @@ class RemoteFile(RandomAccess):
     def __init__(self, fetcher: Fetcher, source: Source) -> None:
         self._fetcher, self._window, self._source = fetcher, fetcher.window, source
         self.size = source.size or 0
-        self._edges = [_Piece(*span, fetcher.submit_range(source, *span)) for span in _edge_spans(source)]
+        self._edges = [_Piece(*span, fetcher.submit_range(source, *span)) for span in fetcher.edge_spans(source)]
         self._pieces: deque[_Piece] = deque()
         """What is held or requested of the expected spans."""
         self._coming: Iterator[tuple[int, int]] = iter(())

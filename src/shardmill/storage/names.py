@@ -1,20 +1,18 @@
-"""The parts of a URL, and what may be shown of it; the format and the compression that a file's name shows."""
+"""The parts of a URL, and what may be shown of it; the endings of a file's name."""
 
 from __future__ import annotations
 
 import os
 import re
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from shardmill.errors import UsageError
-from shardmill.input_formats import INPUT_FORMATS
 
 WEB = ("http", "https")
 # Scheme → the kind of object store, which is also the extra that brings its library.
 BUCKETS = {"s3": "s3", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
-FORMAT_ENDINGS = {ending: name for name, format in INPUT_FORMATS.items() for ending in format.endings.split()}
 COMPRESSION_ENDINGS = {"gz": "gzip", "gzip": "gzip", "zst": "zstd", "zstd": "zstd", "bz2": "bzip2", "xz": "xz"}
 
 
@@ -94,23 +92,6 @@ def endings(path: str) -> tuple[str, str]:
     return (ending if stem else ""), compression
 
 
-def format_of(path: str) -> str:
-    """Return the format that the name shows, or an empty text."""
-    return FORMAT_ENDINGS.get(endings(path)[0], "")
-
-
 def compression_of(path: str) -> str:
     """Return the compression that the name shows, or an empty text."""
     return COMPRESSION_ENDINGS.get(endings(path)[1], "")
-
-
-def is_arrow_free(path: str) -> bool:
-    """Whether the name shows a format that is read without Arrow."""
-    return path[path.rfind(".") + 1 :] in _arrow_free_endings() or endings(path)[0] in _arrow_free_endings()
-
-
-@cache
-def _arrow_free_endings() -> frozenset[str]:
-    """The endings of such formats."""
-    kinds = {name for name, about in INPUT_FORMATS.items() if about.arrow_free}
-    return frozenset(ending for ending, name in FORMAT_ENDINGS.items() if name in kinds)

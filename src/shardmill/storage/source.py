@@ -1,4 +1,4 @@
-"""One file or stream to be read, and the list of all of them in a few bytes each."""
+"""One file or stream to be read, and long lists in a few bytes a row."""
 
 from __future__ import annotations
 
@@ -6,19 +6,12 @@ import heapq
 import marshal
 import zlib
 from abc import abstractmethod
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from itertools import chain, islice
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from shardmill.errors import SourceError
-from shardmill.storage.names import is_arrow_free, scheme_of
-from shardmill.storage.skipped import Skipped
-
-if TYPE_CHECKING:
-    from shardmill.storage.python_sources import NamedSource
+from shardmill.storage.names import scheme_of
 
 T = TypeVar("T")
 
@@ -43,8 +36,6 @@ class Source(NamedTuple):
     version: str
     """Nanoseconds of the last change, as text, or a server's ETag or hash; empty for a stream."""
     input_format: str = "auto"
-    requested: str = ""
-    """At the hub: the repository and the revision that the user gave; `name` has the commit instead."""
 
     @property
     def remote(self) -> bool:
@@ -129,82 +120,3 @@ class BlockSequence(Sequence[T]):
             raise IndexError(f"there are {len(self):,} sources")
         number, row = divmod(index % len(self), BLOCK_ROWS)
         return self.block(number)[row]
-
-
-class Sources(BlockSequence[Source]):
-    """The sources of a run in order. `Source` objects are made when they are used, so a million sources take 20 MB."""
-
-    def __init__(self, sources: Iterable[Source] = ()) -> None:
-        self._rows = PackedRows()
-        self.sizes = array("q")
-        """Bytes of each; -1: a stream."""
-        self.remote = False
-        """Whether any of them is remote."""
-        self.arrow_free = True
-        """Whether all can be read without Arrow, judging by their names."""
-        self.requested: dict[str, str] = {}
-        """By repository and revision at the hub, as the user gave them: the name of one source from there."""
-        self.from_python: dict[str, NamedSource] = {}
-        """Text that the calling program passed, by the path of its source."""
-        self.skipped = Skipped()
-        """What was found beside them and is not read."""
-        # The feeder, the writer and the fetcher are each at another block.
-        self._unpacked = lru_cache(4)(lambda number: list(map(Source._make, self._rows.block(number))))
-        self.extend(sources)
-
-    def append(self, source: Source) -> None:
-        self.extend([source])
-
-    def extend(self, sources: Iterable[Source]) -> None:
-        sources = iter(sources)
-        while some := list(islice(sources, BLOCK_ROWS)):
-            self.sizes.extend([-1 if source[2] is None else source[2] for source in some])
-            for source in [source for source in some if "://" in source[1] and source.remote]:
-                self.remote = True
-                if source.requested:
-                    self.requested.setdefault(source.requested, source.name)
-            self.arrow_free = self.arrow_free and all(is_arrow_free(source[1]) for source in some)
-            self._rows.extend(some)
-
-    def renamed(self, names: Iterable[str]) -> Sources:
-        """Return the same sources under other names."""
-        made = Sources(source._replace(name=name) for source, name in zip(self, names, strict=True))
-        made.requested, made.from_python, made.skipped = self.requested, self.from_python, self.skipped
-        return made
-
-    def without(self, numbers: Iterable[int]) -> Sources:
-        """Return the sources without those of these numbers, which ascend."""
-        left = iter(numbers)
-
-        def kept() -> Iterator[Source]:
-            next_left = next(left, None)
-            for number, source in enumerate(self):
-                if number == next_left:
-                    next_left = next(left, None)
-                else:
-                    yield source
-
-        made = Sources(kept())
-        made.requested, made.from_python, made.skipped = self.requested, self.from_python, self.skipped
-        return made
-
-    def facts(self) -> Iterator[tuple[str, int | None, str]]:
-        """Yield name, size and version of each."""
-        return map(itemgetter(0, 2, 3), self._rows)
-
-    @property
-    def total_bytes(self) -> int | None:
-        """Bytes of all; None when one is a stream of unknown size."""
-        return None if -1 in self.sizes else sum(self.sizes)
-
-    def bytes_before(self, index: int) -> int:
-        """Bytes of all before this one, as far as they are known."""
-        return sum(max(0, size) for size in islice(self.sizes, index))
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def block(self, number: int) -> list[Source]:
-        if number < len(self) // BLOCK_ROWS:
-            return self._unpacked(number)
-        return self._rows.block(number)  # type: ignore[return-value]  # not packed yet: as they were added

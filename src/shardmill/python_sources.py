@@ -5,13 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from shardmill.errors import MismatchError, UsageError
-from shardmill.storage.source import Source
-
-if TYPE_CHECKING:
-    from shardmill.storage.source import Sources
+from shardmill.errors import UsageError
+from shardmill.storage import Source
 
 FORMAT = "python"
 """In place of an input format."""
@@ -83,6 +80,11 @@ class NamedSource:
         return Source(self.name, f"{FORMAT}:{number}", None, self.version or self.content, FORMAT)
 
 
+def number_of(path: str) -> int:
+    """Return the number of a source from Python among the sources, from its path."""
+    return int(path.removeprefix(f"{FORMAT}:"))
+
+
 def as_sources(sources: Any) -> list[Any]:
     """Return the `sources` argument of a call as a list. Each is a path, which is not checked here, or a NamedSource.
 
@@ -97,31 +99,6 @@ def as_sources(sources: Any) -> list[Any]:
     for number, source in enumerate(unnamed[1:], 2):
         source.name = f"{_NAME}-{number}"
     return named
-
-
-def refuse_second_reading(sources: Sources, first: int) -> None:
-    """Raise MismatchError where a run that goes on at source `first` would have to read a one-shot iterator again.
-
-    Those after it are refused too, since the feeder may have been ahead.
-    """
-    for path, source in sources.from_python.items():
-        if int(path.removeprefix(f"{FORMAT}:")) >= first and source.one_shot:
-            raise MismatchError(
-                "the folder holds an unfinished run, and an iterator cannot be read a second time",
-                place=source.name,
-                hint="give a callable that makes the iterator, or start anew with `overwrite=True`",
-            )
-
-
-def refuse_unversioned(sources: Sources) -> None:
-    """Raise MismatchError for a finished dataset if nothing tells whether a source still gives its documents."""
-    for source in sources.from_python.values():
-        if source.unversioned:
-            raise MismatchError(
-                "there is a dataset already, and nothing tells whether this source gives the same documents",
-                place=source.name,
-                hint="name them with `shardmill.NamedSource(source, version=…)`, or start anew with `overwrite=True`",
-            )
 
 
 def is_arrow(value: Any) -> bool:
