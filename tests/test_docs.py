@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,12 @@ def test_every_output_format_is_documented() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_extra_that_a_page_names_can_be_installed() -> None:
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    named = {(page.name, extra) for page in PAGES for extra in re.findall(r"'\S*\[(\w+)\]'", page.read_text("utf-8"))}
+    assert named and {(page, extra) for page, extra in named if extra not in known} == set()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

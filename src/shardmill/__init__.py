@@ -1,4 +1,4 @@
-"""shardmill turns any pile of text into the token files that a language-model trainer reads, in bounded memory.
+"""shardmill tokenizes text of any size for LLM training, within a memory limit you set.
 
 import shardmill
 shardmill.prepare("corpus/*.parquet", "data/web", tokenizer="gpt2", memory="1GB")

@@ -49,8 +49,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, "-V", "--version", prog_name="shardmill")
 def shardmill() -> None:
-    """Turn any pile of text into the token files that a language-model trainer reads, in an amount of memory that you
-    set beforehand.
+    """Tokenizes text of any size for LLM training, within a memory limit you set.
 
     \b
       shardmill prepare corpus.txt -o data
