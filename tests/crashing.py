@@ -293,56 +293,39 @@ def allow(size: int, patch: Any = setattr) -> None:
 
 
 def _in_parts(source: str, out: str, parts: int, rolling: bool, **options: Any) -> None:
-    from shardmill.cluster import make_part, merge, merged_parts, missing_parts, plan_parts
-    from shardmill.cluster.merging import merge_by
+    from shardmill.cluster import make_part, merge, missing_parts, plan_parts
+    from shardmill.cluster.merging import merge_parts
+    from shardmill.run import Progress
 
-    merged_parts.PIECE_BYTES = 1  # a piece for each file
     if not (Path(out) / "manifest.json").exists() or (Path(out) / ".parts" / "plan.json").exists():
         plan = plan_parts(source, out, parts=parts, **options)
         if rolling:
-            merge_by(maker_in_this_process(plan), plan, memory="600MB")
+            merge_parts(parts_of_this_process(plan), plan, Progress(), memory="600MB")
             return
         for number in missing_parts(plan):
             make_part(out, number, memory="600MB")
     merge(out, memory="600MB")
 
 
-def maker_in_this_process(plan: Any, memory: str = "600MB") -> Any:
-    """Makes parts when they are asked for, and pieces later, in this process: the n-th step is always the same."""
+def parts_of_this_process(plan: Any, memory: str = "600MB") -> Any:
+    """Makes parts when they are asked for, in this process: the n-th step is always the same."""
     from shardmill.cluster import make_part
-    from shardmill.cluster.merged_parts import Maker
-    from shardmill.cluster.merging import checked_part
-    from shardmill.cluster.pieces import make_piece
-    from shardmill.run import Progress
+    from shardmill.cluster.parts import PlannedParts
 
-    class InThisProcess(Maker):
+    class OfThisProcess(PlannedParts):
+        complete = False
+
         def __init__(self) -> None:
-            self.waiting: list[int] = []
-            self.parts: list[int] = []
+            super().__init__(plan)
+            self.made: list[int] = []
 
-        def progress_of_run(self, outputs: Any, *, in_pieces: bool) -> Progress:
-            return Progress()
-
-        def part(self, number: int) -> dict[str, Any] | None:
-            found = checked_part(plan, number, None)
-            if found is None:
+        def manifest(self, number: int) -> dict[str, Any]:
+            if self.find(number) is None:
                 make_part(plan.out, number, memory=memory)
-                self.parts.append(number)
-            return found
+                self.made.append(number)
+            return super().manifest(number)
 
-        def make_piece(self, number: int, size: int) -> None:
-            self.waiting.append(number)
-
-        def made_pieces(self, *, wait: bool = False) -> list[int]:
-            made, self.waiting = self.waiting[:1], self.waiting[1:]
-            for number in made:
-                make_piece(plan.out, number)
-            return made
-
-        def close(self) -> None:
-            pass
-
-    return InThisProcess()
+    return OfThisProcess()
 
 
 def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool) -> None:

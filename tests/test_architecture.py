@@ -36,7 +36,6 @@ HEAVY = ("numpy", "pyarrow", "rich", "tiktoken", "tokenizers", "psutil", "zstand
 
 STARTS_THREADS = {
     "cluster/ray_executor.py",
-    "cluster/merging.py",
     "run/pipeline.py",
     "run/checkpoints.py",
     "run/process_limit.py",

@@ -16,15 +16,15 @@ import pytest
 
 import shardmill
 from shardmill.cluster import make_part, merge, merged_parts, missing_parts, plan_parts, read_part_plan
-from shardmill.cluster.merging import merge_by
+from shardmill.cluster.merging import merge_parts
 from shardmill.cluster.part import LoadedTokenizer
 from shardmill.dataset import verify
 from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run import Result
+from shardmill.run import Progress, Result
 from shardmill.tokens import Tokenizer
 from tests.corpus import contents, documents, write_jsonl
-from tests.crashing import maker_in_this_process
+from tests.crashing import parts_of_this_process
 from tests.tokens.vocabularies import rank_file
 
 TEXTS = documents(700, seed=6)
@@ -243,40 +243,40 @@ def test_a_merged_dataset_says_so_when_it_is_merged_again(parts: Path) -> None:
 
 
 def rolling(source: Path, out: Path, parts: int, **options: Any) -> Any:
-    """Merge parts that are made as the merge comes to them; gives their maker."""
+    """Merge parts that are made as the merge comes to them; return them."""
     plan = plan_parts(source, out, parts=parts, **options)
-    maker = maker_in_this_process(plan, MEMORY)
-    maker.left = []
-    made = maker.part
+    made = parts_of_this_process(plan, MEMORY)
+    made.left = []
+    manifest = made.manifest
 
-    def part(number: int) -> Any:
-        maker.left.append([path.parent.name for path in sorted((out / ".parts").glob("0*/train-*.bin"))])
-        return made(number)
+    def asked(number: int) -> Any:
+        made.left.append([path.parent.name for path in sorted((out / ".parts").glob("0*/train-*.bin"))])
+        return manifest(number)
 
-    maker.part = part
-    merge_by(maker, plan, memory=MEMORY)
-    return maker
+    made.manifest = asked
+    merge_parts(made, plan, Progress(), memory=MEMORY)
+    return made
 
 
 def test_parts_are_used_and_removed_while_others_are_still_to_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(merged_parts, "PIECE_BYTES", 1)
+    monkeypatch.setattr(merged_parts, "_USED", 1)
     source = write_jsonl(tmp_path / "a.jsonl", documents(400, seed=5))
     options: dict[str, Any] = {"format": "shards", "shard_tokens": 4_000, "val": 0.02}
     shardmill.prepare(source, tmp_path / "alone", **options)
-    maker = rolling(source, tmp_path / "out", 8, **options)
+    parts = rolling(source, tmp_path / "out", 8, **options)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
-    assert maker.parts == list(range(8)) and len(maker.left[-1]) < 6 and "00000" not in maker.left[-1]
+    assert parts.made == list(range(8)) and parts.left[-1] == []
 
 
 @pytest.mark.parametrize("limit", ["30", "2000 tokens"])
 def test_parts_behind_the_limit_are_not_made(tmp_path: Path, limit: str) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(400, seed=5))
     shardmill.prepare(source, tmp_path / "alone", limit=limit)
-    maker = rolling(source, tmp_path / "out", 8, limit=limit)
+    parts = rolling(source, tmp_path / "out", 8, limit=limit)
     assert contents(tmp_path / "out") == contents(tmp_path / "alone")
-    assert maker.parts[0] == 0 and len(maker.parts) < 8
+    assert parts.made[0] == 0 and len(parts.made) < 8
 
 
 LONG = "words of a document that is longer than a chunk " * 6_000

@@ -16,15 +16,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardmill.cluster.executors import Executor, PartReport, Task, make_executor
-from shardmill.cluster.layout import piece_name
-from shardmill.cluster.merged_parts import Maker, hidden_progress
-from shardmill.cluster.merging import checked_part, merge_by
+from shardmill.cluster.merging import merge_parts
+from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import part_name, place_of
 from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
 from shardmill.run import Done, Progress, Result, open_destination, settle_allocator
-from shardmill.shards import Output
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
 
@@ -44,7 +42,7 @@ _TICK = 1.0
 
 @dataclass
 class _Copy:
-    """A part or piece that is being made."""
+    """A part that is being made."""
 
     task: Task
     started: float | None = None
@@ -114,50 +112,52 @@ def prepare_in_parts(
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
     driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: _published(plan), runs, progress)
     with driver.running():
-        result = merge_by(_ByExecutor(plan, driver, progress), plan, memory=memory)
+        made = PartsBeingMade(plan, driver)
+        result = merge_parts(made, plan, _hidden_progress(progress), memory=memory)
     most = max(driver.peak_memory, result.peak_memory)
     return replace(result, seconds=time.monotonic() - started, peak_memory=most)
 
 
 def _published(plan: PartPlan) -> Callable[[Task], bool]:
-    """Return a function that tells whether a part or piece is published by now."""
-    names, name_of = plan.place.published(), {"part": part_name, "piece": piece_name}
-    return lambda task: name_of[task.kind](task.number) in names
+    """Return a function that tells whether a part is published by now."""
+    names = plan.place.published()
+    return lambda task: part_name(task.number) in names
 
 
-class _ByExecutor(Maker):
-    """Has parts and pieces made by an executor."""
+class PartsBeingMade(PlannedParts):
+    """Has parts made by an executor, and waits for each that the merge asks for."""
 
-    def __init__(self, whole: PartPlan, driver: Driver, progress: Progress) -> None:
-        self._whole, self._driver, self._progress = whole, driver, progress
-        self._first: dict[str, Any] | None = None
+    complete = False
 
-    def progress_of_run(self, outputs: list[Output], *, in_pieces: bool) -> Progress:
-        return hidden_progress(self._progress)
+    def __init__(self, whole: PartPlan, driver: Driver) -> None:
+        super().__init__(whole)
+        self._driver = driver
 
-    def part(self, number: int) -> dict[str, Any] | None:
-        if self._driver.has_part(number):
-            manifest = checked_part(self._whole, number, self._first)
+    def manifest(self, number: int) -> dict[str, Any]:
+        while True:
+            while not self._driver.has_part(number):
+                self._driver.step(_TICK)
+            manifest = self.find(number)
             if manifest is not None:
-                self._first = self._first or manifest
                 return manifest
             self._driver.make_part_again(number)
-        self._driver.step(_TICK)
-        return None
 
-    def make_piece(self, number: int, size: int) -> None:
-        self._driver.make_piece(number, size)
-
-    def made_pieces(self, *, wait: bool = False) -> list[int]:
-        self._driver.step(_TICK if wait else 0.0)
-        return self._driver.new_pieces()
+    def go_on(self) -> None:
+        self._driver.step(0.0)
 
     def close(self) -> None:
         self._driver.close()
 
 
+def _hidden_progress(shown: Progress) -> Progress:
+    """Return a progress display that shows nothing, except that `shown` takes over its status."""
+    hidden = Progress()
+    shown.status = lambda: hidden.status()
+    return hidden
+
+
 class Driver:
-    """Has parts and pieces made by an executor, as `step` is called."""
+    """Has parts made by an executor, as `step` is called."""
 
     def __init__(
         self,
@@ -173,18 +173,11 @@ class Driver:
         there = published()
         self._finished = {task for task in self._sizes if there(task)}
         self._waiting = collections.deque(task for task in self._sizes if task not in self._finished)
-        self._waiting_pieces: collections.deque[Task] = collections.deque()
-        """They come before parts that wait, because they free disk space."""
-        self._known = collections.Counter(task.kind for task in self._sizes)
-        self._done_count = collections.Counter(task.kind for task in self._finished)
         self._copies: dict[int, _Copy] = {}
         self._names = itertools.count()
         self._starts: collections.Counter[Task] = collections.Counter()
         self._failures: collections.Counter[tuple[Task, str]] = collections.Counter()
-        self._pace: dict[str, collections.deque[float]] = collections.defaultdict(
-            lambda: collections.deque(maxlen=_REMEMBERED)
-        )
-        self._new_pieces: list[int] = []
+        self._pace: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
         self._restarts = 0
         self._sum = self._shown = Done(bytes=sum(self._sizes[task] for task in self._finished))
         self._last_report: float | None = None
@@ -213,27 +206,14 @@ class Driver:
         self._progress.end()
         self._executor.close()
 
-    def make_piece(self, number: int, size: int) -> None:
-        """Have a piece made with so many bytes of tokens."""
-        task = Task("piece", number)
-        self._sizes[task] = size
-        self._known["piece"] += 1
-        self._waiting_pieces.append(task)
-
     def make_part_again(self, number: int) -> None:
         """Have a part made that was there, and that somebody has removed."""
         task = Task("part", number)
         self._finished.remove(task)
-        self._done_count["part"] -= 1
         self._waiting.appendleft(task)
 
     def has_part(self, number: int) -> bool:
         return Task("part", number) in self._finished
-
-    def new_pieces(self) -> list[int]:
-        """Return the pieces that were finished since the last call."""
-        new, self._new_pieces = self._new_pieces, []
-        return new
 
     def run(self) -> None:
         """Make everything that is missing."""
@@ -243,7 +223,7 @@ class Driver:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._waiting or self._waiting_pieces or self._copies)
+        return bool(self._waiting or self._copies)
 
     def step(self, seconds: float) -> None:
         """Start copies, and process reports, for which it waits up to `seconds`.
@@ -273,8 +253,7 @@ class Driver:
     def _start_copies(self) -> None:
         """Start as many copies as there is room for: first of parts that nobody makes, then of late ones."""
         for _ in range(self._executor.room()):
-            queue = self._waiting_pieces or self._waiting
-            task = queue.popleft() if queue else self._most_overdue(self._clock())
+            task = self._waiting.popleft() if self._waiting else self._most_overdue(self._clock())
             if task is None:
                 return
             name = next(self._names)
@@ -285,14 +264,13 @@ class Driver:
     def _most_overdue(self, now: float) -> Task | None:
         """Return the most overdue task that has only one copy, or None."""
         alone = collections.Counter(copy.task for copy in self._copies.values())
-        pace = {kind: statistics.median(paces) for kind, paces in self._pace.items() if len(paces) >= _MEASURED}
+        if len(self._pace) < _MEASURED:
+            return None
+        pace = statistics.median(self._pace)
         overdue = {
-            copy.task: now - copy.started - (_LATE * pace[copy.task.kind] * self._sizes[copy.task] + _GRACE)
+            copy.task: now - copy.started - (_LATE * pace * self._sizes[copy.task] + _GRACE)
             for copy in self._copies.values()
-            if copy.started is not None
-            and copy.task.kind in pace
-            and alone[copy.task] == 1
-            and self._starts[copy.task] < _STARTS
+            if copy.started is not None and alone[copy.task] == 1 and self._starts[copy.task] < _STARTS
         }
         latest = max(overdue, key=overdue.__getitem__, default=None)
         if latest is None or overdue[latest] <= 0:
@@ -312,7 +290,7 @@ class Driver:
             return
         del self._copies[name]
         if report.kind == "done":
-            self._pace[copy.task.kind].append((now - copy.started) / max(1, self._sizes[copy.task]))
+            self._pace.append((now - copy.started) / max(1, self._sizes[copy.task]))
             self._finish(copy)
         elif report.error is not None:
             self._count_failure(copy.task, report, report.error)
@@ -323,13 +301,9 @@ class Driver:
     def _finish(self, copy: _Copy) -> None:
         """Count what is published, and stop other copies of it."""
         self._finished.add(copy.task)
-        self._done_count[copy.task.kind] += 1
         for name in [name for name, other in self._copies.items() if other.task == copy.task]:
             del self._copies[name]
             self._executor.stop(name)
-        if copy.task.kind == "piece":
-            self._new_pieces.append(copy.task.number)
-            return
         done = copy.report.done
         self._sum = Done(
             self._sum.bytes + self._sizes[copy.task],
@@ -357,7 +331,7 @@ class Driver:
                 place=f"on {copy.report.node}: {why}" if copy.report.node else why,
             )
         self._restarts += 1
-        (self._waiting_pieces if copy.task.kind == "piece" else self._waiting).appendleft(copy.task)
+        self._waiting.appendleft(copy.task)
 
     def _drop_silent(self, now: float) -> None:
         """Give up copies that have been silent for too long, unless they have published their part."""
@@ -382,7 +356,7 @@ class Driver:
         furthest: dict[Task, Done] = {}
         for copy in self._copies.values():
             done = copy.report.done
-            if copy.task.kind == "part" and done.bytes >= furthest.get(copy.task, done).bytes:
+            if done.bytes >= furthest.get(copy.task, done).bytes:
                 furthest[copy.task] = done
         running = furthest.values()
         return Done(
@@ -394,15 +368,14 @@ class Driver:
             parts=self._parts_shown(),
         )
 
-    def _counts(self, kind: str) -> str:
-        """Return how many parts or pieces are done, as a phrase."""
-        return f"{self._done_count[kind]:,} of {self._known[kind]:,} {kind}s"
+    def _counts(self) -> str:
+        """Return how many parts are done, as a phrase."""
+        return f"{len(self._finished):,} of {len(self._sizes):,} parts"
 
     def _parts_shown(self) -> str:
         running = sum(copy.started is not None for copy in self._copies.values())
         restarts = f", {self._restarts} started again" if self._restarts else ""
-        kind = "part" if self._done_count["part"] < self._known["part"] else "piece"
-        return f"{self._counts(kind)}, {running:,} running{restarts}"
+        return f"{self._counts()}, {running:,} running{restarts}"
 
     def _kept(self) -> str:
-        return f"{self._counts('part')} are done; the same command resumes the run"
+        return f"{self._counts()} are done; the same command resumes the run"

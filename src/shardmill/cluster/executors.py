@@ -23,7 +23,7 @@ class Task(NamedTuple):
     """What an executor makes."""
 
     kind: str
-    """A `part`, or a `piece` of the final files."""
+    """Always `part`."""
     number: int
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Executor(ABC):
 
     @abstractmethod
     def start(self, copy: int, task: Task) -> None:
-        """Start to make a part or a piece. `copy` identifies this attempt and is used once."""
+        """Start to make a part. `copy` identifies this attempt and is used once."""
 
     @abstractmethod
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:

@@ -3,9 +3,8 @@
 train-after.bin   the tokens of a split, with EOT where an output wants it; one file for each such choice
 rows.bin          for each row its tokens without EOT, the bytes of its text, and flags: val, opens, closes
 
-With these a merge chooses shards and counts as a run on one machine does, and a final file is a sequence of stretches
-of them, which are copied. A merge enters a file anywhere, so each ends with the CRC-32 of its blocks, and every block
-is checked before it is used.
+With these a merge chooses shards and counts as a run on one machine does. A merge enters a file anywhere, so each ends
+with the CRC-32 of its blocks, and every block is checked before it is used.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from isal.isal_zlib import crc32
@@ -24,7 +23,7 @@ from isal.isal_zlib import crc32
 from shardmill.cluster.place import Place, damaged_part, files_of, part_name
 from shardmill.run import REJECTS, Batch, Rows, Stream, eot_places
 from shardmill.shards import SPLITS, Output
-from shardmill.storage import PartialFile, StoredBytes, Written
+from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,7 +35,7 @@ _ROWS = "rows.bin"
 _VAL, _OPENS, _CLOSES = 1, 2, 4
 _BLOCK, _SUM = 1 << 18, np.dtype("<u4")  # bytes of a block, and its checksum
 # Rows of a batch, and bytes of their tokens: after each batch a merge can be interrupted, and reports its progress.
-_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 16, 16 << 20
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 1 << 16, 8 << 20
 _REJECTS_BLOCK = 1 << 20
 
 
@@ -152,34 +151,21 @@ class _CheckedFile:
         self._file.close()
 
 
-@dataclass(frozen=True)
-class RowSettings:
-    """What a merge must know of the plan to turn rows into final files."""
-
-    dtype: str
-    eot_id: int
-    first: int
-    """Tokens that val takes before train gets any."""
-
-
 class StoredPart:
     """Reads the files of one part. Raises OutputError where they are damaged."""
 
-    def __init__(self, place: Place, number: int, manifest: dict[str, Any], settings: RowSettings) -> None:
-        self._place, self._number, self._settings = place, number, settings
+    def __init__(self, place: Place, number: int, manifest: dict[str, Any], dtype: np.dtype[Any]) -> None:
+        """`dtype`: of its tokens."""
+        self._place, self._number = place, number
         self._folder = "/".join(filter(None, [part_name(number), manifest.get("made")]))
         self._sizes = {file["name"]: file["bytes"] for file in files_of(manifest)}
         self._sums: dict[str, NDArray[np.uint32]] = {}
         self._rejects = manifest.get("rejects")
-        self._dtype = np.dtype(settings.dtype).newbyteorder("<")
+        self._dtype = dtype.newbyteorder("<")
 
-    def batches(self, position: dict[str, int], eots: tuple[str, ...], split: str | None = None) -> Iterator[Batch]:
-        """Yield batches from a position of the merge in this part.
-
-        Tokens are read when they are written. `split`: only the tokens of that split.
-        """
-        splits = SPLITS if split is None or self._settings.first else (split,)
-        names = [(eot, split, _tokens_name(split, eot)) for eot in eots for split in splits]
+    def batches(self, position: dict[str, int], eots: tuple[str, ...]) -> Iterator[Batch]:
+        """Yield batches from a position of the merge in this part."""
+        names = [(eot, split, _tokens_name(split, eot)) for eot in eots for split in SPLITS]
         at = {name: position.get(name, 0) for name in ("rows", *(name for _, _, name in names))}
         for rows in self._rows(at["rows"]):
             marked = {eot: replace(rows, length=rows.length + eot_places(rows, eot)) for eot in eots}
@@ -188,15 +174,14 @@ class StoredPart:
                 mine = rows.val if split == "val" else ~rows.val
                 start, at[name] = at[name], at[name] + int(marked[eot].length[mine].sum())
                 if start < at[name]:
-                    tokens = _PartTokens(self, name, self._dtype, self._dtype, start, at[name])
-                    streams[eot].tokens[split] = cast("NDArray[Any]", tokens)
+                    size = self._dtype.itemsize
+                    streams[eot].tokens[split] = self._checked(name, start * size, at[name] * size).view(self._dtype)
             at["rows"] += len(rows)
             yield Batch([], [], streams, after=partial(_note, dict(at)))
 
-    def delete(self, split: str | None = None) -> None:
-        """Delete the files with the tokens of a split, or all files. The manifest stays, so the part is not missing."""
-        names = [name for name in self._sizes if split is None or name.startswith(f"{split}-")]
-        self._place.delete([f"{self._folder}/{name}" for name in names])
+    def delete(self) -> None:
+        """Delete its files. The manifest stays, so the part is not missing."""
+        self._place.delete([f"{self._folder}/{name}" for name in self._sizes])
 
     def rejects(self) -> Iterator[list[bytes]]:
         """Yield the lines of its rejects, some at a time. Raise OutputError at the end if they are damaged."""
@@ -216,9 +201,7 @@ class StoredPart:
         count = self._size(_ROWS) // ROW.itemsize
         for first in range(row, count, _ROWS_AT_ONCE):
             last = min(first + _ROWS_AT_ONCE, count)
-            table = _unpacked(
-                np.concatenate([*self.blocks(_ROWS, first * ROW.itemsize, last * ROW.itemsize)]).view(ROW)
-            )
+            table = _unpacked(self._checked(_ROWS, first * ROW.itemsize, last * ROW.itemsize).view(ROW))
             stops = np.cumsum((table.length + 1) * self._dtype.itemsize)
             begin = 0
             while begin < len(table):
@@ -227,19 +210,16 @@ class StoredPart:
                 yield table[begin:end]
                 begin = end
 
-    def blocks(self, name: str, start: int, end: int) -> Iterator[NDArray[np.uint8]]:
-        """Yield the bytes of a file from `start` to `end`, checked, block by block."""
+    def _checked(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
+        """Return the bytes of a file from `start` to `end`, after checking the blocks that hold them."""
         if end > self._size(name):
             raise damaged_part(self._number, f"`{name}` is shorter than it was", self._place.out)
-        while start < end:
-            stop = min(end, (start // self._place.block + 1) * self._place.block)
-            first, last = start // _BLOCK, -(-stop // _BLOCK)
-            data = self._read(name, first * _BLOCK, min(last * _BLOCK, self._size(name)))
-            for i, stored_sum in enumerate(self._sums_of(name)[first:last].tolist()):
-                if crc32(data[i * _BLOCK : (i + 1) * _BLOCK]) != stored_sum:
-                    raise self._damaged(name)
-            yield data[start - first * _BLOCK : stop - first * _BLOCK]
-            start = stop
+        first, last = start // _BLOCK, -(-end // _BLOCK)
+        data = self._read(name, first * _BLOCK, min(last * _BLOCK, self._size(name)))
+        for i, stored_sum in enumerate(self._sums_of(name)[first:last].tolist()):
+            if crc32(data[i * _BLOCK : (i + 1) * _BLOCK]) != stored_sum:
+                raise self._damaged(name)
+        return data[start - first * _BLOCK : end - first * _BLOCK]
 
     def _size(self, name: str) -> int:
         """Bytes of a file without its checksums."""
@@ -262,41 +242,6 @@ class StoredPart:
 
     def _damaged(self, name: str) -> Exception:
         return damaged_part(self._number, f"`{name}` is not what was written", self._place.out)
-
-
-@dataclass(frozen=True)
-class _PartTokens(StoredBytes):
-    """Tokens of a part that are read when they are written: block by block, each while it is in the CPU's cache.
-
-    An output treats them as an array into which it never looks.
-    """
-
-    part: StoredPart
-    name: str
-    stored: np.dtype[Any]
-    """The type of the tokens in the part; `dtype`: the one to which they are converted."""
-    dtype: np.dtype[Any]
-    start: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.start
-
-    def __getitem__(self, wanted: slice) -> _PartTokens:
-        first, last, _ = wanted.indices(len(self))
-        return replace(self, start=self.start + first, end=self.start + max(first, last))
-
-    def astype(self, dtype: np.dtype[Any]) -> _PartTokens:
-        return replace(self, dtype=dtype)
-
-    @property
-    def nbytes(self) -> int:
-        return len(self) * self.dtype.itemsize
-
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        size = self.stored.itemsize
-        for block in self.part.blocks(self.name, self.start * size, self.end * size):
-            yield block if self.dtype == self.stored else block.view(self.stored).astype(self.dtype)
 
 
 def _unpacked(table: NDArray[Any]) -> Rows:

@@ -49,7 +49,7 @@ class PartProcess:
         )
 
     def make(self, task: Task) -> None:
-        """Start to make a part or a piece; the process must be idle. If it has died, `read` reports that."""
+        """Start to make a part; the process must be idle. If it has died, `read` reports that."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{task}\n".encode())
@@ -141,7 +141,7 @@ def _listen(tasks: queue.SimpleQueue[Task]) -> None:
 
 
 def main() -> None:
-    """Make the parts and pieces that standard input names."""
+    """Make the parts that standard input names."""
     out, memory, workers, node = sys.argv[1:]
     # Standard output is for reports only, whatever a library prints.
     stream = os.fdopen(os.dup(1), "wb")
@@ -153,7 +153,6 @@ def main() -> None:
     own_process()
     gc.disable()  # imports make many objects and no garbage
     from shardmill.cluster.part import LoadedTokenizer, make_part
-    from shardmill.cluster.pieces import make_piece
 
     gc.freeze()
     gc.enable()
@@ -161,13 +160,10 @@ def main() -> None:
     loaded = LoadedTokenizer()
     try:
         while True:
-            kind, number = tasks.get()
+            _, number = tasks.get()
             reports.send("running")
-            if kind == "part":
-                limits = {"memory": int(memory) or None, "workers": int(workers) or None}
-                make_part(out, number, progress=reports, loaded=loaded, **limits)  # type: ignore[arg-type]
-            else:
-                make_piece(out, number, progress=reports)
+            limits = {"memory": int(memory) or None, "workers": int(workers) or None}
+            make_part(out, number, progress=reports, loaded=loaded, **limits)  # type: ignore[arg-type]
             reports.send("done")
     except ShardmillError as error:
         reports.send("failed", error)

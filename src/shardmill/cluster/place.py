@@ -2,10 +2,8 @@
 
 OUT/.parts/plan.json             what is to be done, and where each part begins
 OUT/.parts/sources-HASH.jsonl    every source, a line each; named by its content, so that no plan finds another's list
-OUT/.parts/pieces/00003.json     which of the final files are written together, and from where (layout.py)
 OUT/.parts/00007/manifest.json   of a part that is whole; it comes into being in one step, if there is none yet
 OUT/.parts/00007/…               what it holds; in a store below a name of whoever made it
-OUT/.parts/piece-00003/…         the same of final files; in a store only their manifest
 OUT/.parts/unfinished/…          what is being made in a folder, and on which machine
 """
 
@@ -38,12 +36,10 @@ _BLOCK = 1 << 20
 
 
 class Place(ABC):
-    """The storage of parts, for any machine at any time. Published things have the name of a part or of a piece."""
+    """The storage of parts, for any machine at any time."""
 
     out: str
     """The folder or the URL of the dataset."""
-    block: int
-    """Bytes to read at once from large files."""
 
     @abstractmethod
     def read(self, name: str) -> bytes | None:
@@ -85,7 +81,7 @@ class Place(ABC):
 
     @abstractmethod
     def published(self) -> set[str]:
-        """Return the names of everything that is published."""
+        """Return the names of all parts that are published."""
 
     @abstractmethod
     def delete(self, names: list[str]) -> None:
@@ -93,11 +89,11 @@ class Place(ABC):
 
     @abstractmethod
     def clear(self) -> None:
-        """Delete everything: the plan, parts and pieces."""
+        """Delete everything: the plan and the parts."""
 
     @abstractmethod
     def remove_leftovers(self) -> None:
-        """Delete parts and pieces. Without a plan, they are what a killed `clear` has left of another one."""
+        """Delete the parts. Without a plan, they are what a killed `clear` has left of another one."""
 
     def manifest(self, name: str) -> dict[str, Any] | None:
         """Return the manifest of what was published, or None. Raise DamageError if it cannot be read."""
@@ -135,8 +131,6 @@ def damaged_part(number: int, what: str, out: str) -> OutputError:
 
 class FolderPlace(Place):
     """Parts in a folder that all machines see."""
-
-    block = 1 << 20  # stays in the CPU's cache while it is checked, hashed and written
 
     def __init__(self, out: Path) -> None:
         self.out = str(out)
@@ -231,8 +225,6 @@ class FolderPlace(Place):
 
 class StorePlace(Place):
     """Parts in an object store. They are made on the machine's own disk, uploaded, and read by ranges."""
-
-    block = 1 << 23
 
     def __init__(self, url: str) -> None:
         self._store = ObjectStore(url)

@@ -23,7 +23,7 @@ from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
 from shardmill.run import Destination, Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
-from shardmill.shards import SPLITS, Output, format_named
+from shardmill.shards import Output, format_named
 from shardmill.source_list import Skipped, Sources
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, compression_of, writing_temporary_files
@@ -105,7 +105,7 @@ class PartPlan:
         if not self.keep:
             return [RowsOutput(folder, plan.tokenizer.dtype, eot) for eot in dict.fromkeys(one.eot for one in outputs)]
         for output in outputs:  # the merge writes what belongs to a whole split
-            output.only = {split: range(_MOST_FILES) for split in SPLITS}
+            output.shared = True
         return outputs
 
 

@@ -95,7 +95,7 @@ class DocumentOutput(FileOutput):
         self.end_document()
         for split in SPLITS:
             if split in wanted and not self._closed[split]:
-                if split not in self._open and not self._index[split] and self.only is None:
+                if split not in self._open and not self._index[split] and not self.shared:
                     self._begin(split)
                 if split in self._open:
                     self._end(split)
@@ -156,11 +156,7 @@ class RepackedOutput(DocumentOutput):
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
         super().restore(position, complete)
-        self._files = []
-        self.adopt(complete)
-
-    def adopt(self, files: Collection[Written]) -> None:
-        self._files += [written for written in files if written.role != "index"]
+        self._files = [written for written in complete if written.role != "index"]
 
     def complete(self, shard: Shard) -> list[Written]:
         written = []

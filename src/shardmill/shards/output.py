@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardmill.output_formats import SPLITS
-from shardmill.storage import PARTIAL, PartialFile, UnwrittenFile, Written, writing_to
+from shardmill.storage import PARTIAL, PartialFile, Written, writing_to
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,9 +38,9 @@ class Output(ABC):
     file_tokens: int = 0
     """Tokens after which a file ends; 0: there is one file per split."""
 
-    only: dict[str, range] | None = None
-    """The files of each split to write, by their index; others are counted and not written. None: all are written, and
-    also what belongs to a whole split: an index, or an empty file if the split has no tokens."""
+    shared: bool = False
+    """Other processes write files of the same splits, so files with its names are not foreign, and what belongs to a
+    whole split is not written: an index, or an empty file if the split has no tokens."""
 
     @abstractmethod
     def append(self, split: str, tokens: NDArray[Any], ends: NDArray[np.int64]) -> None:
@@ -76,9 +76,6 @@ class Output(ABC):
     def position(self) -> dict[str, list[int]]:
         """Return the position in each split, as numbers for `restore`. The first is the index of the open file."""
         return {}
-
-    def adopt(self, files: Collection[Written]) -> None:
-        """Take over complete files of this output that another process has written."""
 
     def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
         """Return a function that syncs what was written so far, and returns the completed files with their splits."""
@@ -160,16 +157,14 @@ class FileOutput(Output):
         if path.parent != self.folder:
             with writing_to(self.folder):
                 path.parent.mkdir(exist_ok=True)
-        return PartialFile(path, keep, name=name, hash_now=self.only is not None)
+        return PartialFile(path, keep, name=name)
 
     def open_shard(self, split: str, index: int, *keep: int) -> Shard:
-        """Create the files of a shard, or reopen each with its first bytes. A shard not in `only` is counted."""
+        """Create the files of a shard, or reopen each with its first bytes."""
         number = index + self._settings.first + (self._kind.train_from if split == "train" else 0)
         stem = self._stem.format(name=self._settings.name, split=split, index=number)
-        files: list[PartialFile] = []
-        for name, size in zip((stem + ending for ending in self._kind.endings), keep, strict=False):
-            written = self.only is None or index in self.only.get(split, ())
-            files.append(self.create(name, size) if written else UnwrittenFile(self.folder / name, size, name=name))
+        names = (stem + ending for ending in self._kind.endings)
+        files = [self.create(name, size) for name, size in zip(names, keep, strict=False)]
         return Shard(split, stem, files)
 
     @property
@@ -177,7 +172,7 @@ class FileOutput(Output):
         return len(self._full)
 
     def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
-        if self.only is not None:  # files with its names were written by other processes
+        if self.shared:
             return []
         owned = self._kind.file_names(self._settings.name)
         names = names_in_folder(self.folder) if names is None else names
@@ -192,9 +187,8 @@ class FileOutput(Output):
         lengths = [(file, file.length) for shard in self._growing_at_sync for file in shard.files]
 
         def sync() -> list[tuple[str, Written]]:
-            mine = [shard for shard in full if shard.tokens.written]
-            done = [(shard.split, written) for shard in mine for written in self.complete(shard)]
-            if self.only is None:
+            done = [(shard.split, written) for shard in full for written in self.complete(shard)]
+            if not self.shared:
                 done += [(split, written) for split in ended for written in self.complete_split(split)]
             for file, length in lengths:
                 file.sync(length)
@@ -217,7 +211,7 @@ class FileOutput(Output):
             self._obsolete.pop().remove()
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
-        return [] if self.only is not None else self._kind.warnings(splits, self.dtype, self.eot)
+        return [] if self.shared else self._kind.warnings(splits, self.dtype, self.eot)
 
     def close(self) -> None:
         for shard in (*self._growing(), *self._full, *self._syncing, *self._unneeded):

@@ -78,13 +78,13 @@ class StreamOutput(FileOutput):
     def finish(self, wanted: tuple[str, ...]) -> None:
         for split in SPLITS:
             first = not self._index[split]
-            if split in wanted and split not in self._open and first and self.only is None:
+            if split in wanted and split not in self._open and first and not self.shared:
                 self._begin(split)
             shard = self._open.get(split)
             if shard and not first and self._tail == "drop":
                 self._dropped[split] += shard.token_count
                 self._unneeded.append(self._open.pop(split))
-            elif shard and not first and self._tail == "merge" and shard.tokens.written:
+            elif shard and not first and self._tail == "merge":
                 self._merge(shard, self._waiting[split])
                 self._unneeded.append(self._open.pop(split))
             elif shard:

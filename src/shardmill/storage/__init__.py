@@ -20,8 +20,6 @@ from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher, open_feed
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
-    StoredBytes,
-    UnwrittenFile,
     Written,
     as_file,
     create_whole,

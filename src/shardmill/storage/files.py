@@ -8,7 +8,6 @@ import os
 import secrets
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -43,17 +42,6 @@ class Written:
         return {key: value for key, value in asdict(self).items() if key not in ("role", "documents") or value}
 
 
-class StoredBytes(ABC):
-    """Bytes that are stored elsewhere, and read block by block when they are copied into a file."""
-
-    @property
-    @abstractmethod
-    def nbytes(self) -> int: ...
-
-    @abstractmethod
-    def blocks(self) -> Iterator[NDArray[Any]]: ...
-
-
 class PartialFile:
     """A file that grows as `NAME.partial`.
 
@@ -61,18 +49,13 @@ class PartialFile:
     hashing costs the writer nothing and a resumed run hashes what was there before in the same way.
     """
 
-    written = True
-
-    def __init__(
-        self, path: Path, keep: int = 0, *, name: str | None = None, hashed: bool = True, hash_now: bool = False
-    ) -> None:
+    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None, hashed: bool = True) -> None:
         """Create the file, or keep its first `keep` bytes. Raise OutputError when there are fewer.
 
         `name`: what the manifest calls it, if not the last part of the path. `hashed`: False for a file with checksums
-        of its own. `hash_now`: hash what is appended while it is in the CPU's cache, which costs the writer time and
-        saves reading the file again.
+        of its own.
         """
-        self.path, self.name, self._is_hashed, self._hash_now = path, name or path.name, hashed, hash_now
+        self.path, self.name, self._is_hashed = path, name or path.name, hashed
         self._partial = path.with_name(path.name + PARTIAL)
         self._hash = hashlib.sha256()
         self._hashed = 0
@@ -95,18 +78,14 @@ class PartialFile:
         self._file = open(self._partial, mode, buffering=0)  # noqa: SIM115 - closed in close()
         self._reader = open(self._partial, "rb", buffering=0)  # noqa: SIM115 - closed in close()
 
-    def append(self, data: NDArray[Any] | bytes | StoredBytes) -> None:
-        for block in data.blocks() if isinstance(data, StoredBytes) else (data,):
-            self._append(memoryview(block).cast("B"))  # type: ignore[arg-type,unused-ignore]
+    def append(self, data: NDArray[Any] | bytes) -> None:
+        self._append(memoryview(data).cast("B"))  # type: ignore[arg-type,unused-ignore]
 
     def _append(self, block: memoryview) -> None:
         with writing_to(self._partial):
             done = 0
             while done < len(block):
                 done += self._file.write(block[done:]) or 0
-        if self._hash_now and self._hashed == self.length:
-            self._hash.update(block)
-            self._hashed += len(block)
         self.length += len(block)
 
     def read(self, start: int, size: int) -> bytes:
@@ -161,27 +140,6 @@ class PartialFile:
                 )
             self._hash.update(memoryview(block)[:got])
             self._hashed += got
-
-
-class UnwrittenFile(PartialFile):
-    """Only counts what is appended, and writes nothing."""
-
-    written = False
-
-    def __init__(self, path: Path, keep: int = 0, *, name: str | None = None) -> None:
-        self.path, self.name, self.length = path, name or path.name, keep
-
-    def append(self, data: NDArray[Any] | bytes | StoredBytes) -> None:
-        self.length += len(data) if isinstance(data, bytes) else data.nbytes
-
-    def sync(self, length: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def remove(self) -> None:
-        pass
 
 
 class writing_to:
