@@ -226,7 +226,7 @@ class _Asked:
         self.held = self.peak = 0
 
     @contextmanager
-    def hold(self, amount: int, what: str, place: str) -> Any:
+    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> Any:
         self.held += amount
         self.peak = max(self.peak, self.held)
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -53,8 +53,18 @@ def whole_column(batch: pa.RecordBatch, path: Sequence[str]) -> Column:
     return column
 
 
-def columns_of(batch: pa.RecordBatch, path: Sequence[str], size: int, *, copied: bool) -> Iterator[Column]:
-    """The same in columns of about `size`; `copied`: these do not keep the batch in memory."""
+def columns_of(
+    batch: pa.RecordBatch,
+    path: Sequence[str],
+    size: int,
+    *,
+    copied: bool,
+    need: Callable[[int], None] = lambda size: None,
+) -> Iterator[Column]:
+    """The same in columns of about `size`; `copied`: these do not keep the batch in memory.
+
+    `need` is called with the bytes of each column before it is made.
+    """
     array = _array_at(batch, path)
     valid, coded = valid_rows(array), pt.is_dictionary(array.type)
     data, offsets = layout(array.dictionary if coded else array)
@@ -66,6 +76,7 @@ def columns_of(batch: pa.RecordBatch, path: Sequence[str], size: int, *, copied:
         numbers = np.where(valid, numbers, 0).astype(np.int64)
         starts, lengths = (np.where(valid, some[numbers], 0) if len(some) else numbers for some in (starts, lengths))
     for first, last in runs(lengths, valid, size):
+        need(int(lengths[first:last].sum()))
         if coded:
             text = gathered(data, starts[first:last], lengths[first:last])
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_columns import columns_of, find_column, whole_column
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, overhead
-from shardmill.documents.columns import BAD_ROW_TEXT, ROW_TEXT, Column, RowsReader, first_line, skip_rows
+from shardmill.documents.columns import BAD_ROW_TEXT, LONG_TEXT, ROW_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.parquet_pages import (
     DELTA_BYTE_ARRAY,
     DICTIONARY,
@@ -29,8 +29,8 @@ from shardmill.documents.parquet_pages import (
     pages,
     row_groups,
 )
-from shardmill.documents.reading import Reading
-from shardmill.errors import SourceError
+from shardmill.documents.reading import Memory, Reading
+from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import PARQUET_MARK
 from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged, read_range
 
@@ -41,8 +41,13 @@ FOOTER_MEMORY = 16
 # Bytes that Arrow reads at once of a column, before it knows how long a page is.
 READ_BYTES = 1 << 16
 # Rows of indices into a dictionary that are decoded at once, and bytes of memory for each of them.
-FEW_ENTRIES = 16
 CODED_ROWS, CODED_MEMORY = 1 << 17, 64
+# How often a page is in memory while it is decoded. Plain: decompressed, as an array, and once more while that grows;
+# its rows together are no larger than the array. A dictionary: decompressed, in the decoder, in a hash table that
+# grows, and as an array. Texts that share prefixes: twice more in the decoder, and one array while the next is made.
+PLAIN_COPIES, DICTIONARY_COPIES, PREFIXED_COPIES = 3, 5, 6
+# Rows of a dictionary or with prefixes may each be as large as all of it: one is written while the next is made.
+ROW_COPIES = 2
 
 
 class Pages(NamedTuple):
@@ -159,7 +164,7 @@ class ParquetReader(RowsReader):
         self._metadata: pq.FileMetaData
         self._path: tuple[str, ...] = ()
         self._groups: list[RowGroup] = []
-        self._idle: defaultdict[tuple[bool, bool], list[tuple[PagesFile, pq.ParquetFile]]] = defaultdict(list)
+        self._idle: defaultdict[tuple[bool, int], list[tuple[PagesFile, pq.ParquetFile]]] = defaultdict(list)
         """Files that no thread uses, by the two ways in which they differ."""
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
@@ -201,7 +206,8 @@ class ParquetReader(RowsReader):
         each: Pages
         for each in chunk.payload:
             with self._errors(each.first):
-                batches = self._batches(each, each.rows, self._stored_bytes(each))
+                # A whole column at once (0) saves a copy.
+                batches = self._batches(each, each.rows, self._stored_bytes(each), 0 if each.whole else READ_BYTES)
                 columns = (whole_column(batch, self._path) for batch in batches)
                 found += skip_rows(columns, each.skip)
         return Column.joined(found).documents(self._field)
@@ -270,26 +276,40 @@ class ParquetReader(RowsReader):
         if pages.dictionary is not None:
             longest, what = pages.dictionary.size, f"a dictionary of {pages.dictionary.size:,} bytes"
             at_once = min(pages.rows, CODED_ROWS)
-            # Of few entries one may be nearly all of it, and is then copied twice more as a row.
-            copies = 5 if pages.dictionary.values <= FEW_ENTRIES else 3
-            memory = copies * longest + CODED_MEMORY * (at_once + pages.dictionary.values)
+            memory = DICTIONARY_COPIES * longest + CODED_MEMORY * (at_once + pages.dictionary.values)
         else:
             longest, what = pages.size, f"a page of {pages.size:,} bytes"
             if pages.rows == 1 and longest - 4 > self._largest:
                 yield Column.too_large(longest - 4)  # known without decoding it, for which there is no memory
                 return
             at_once = max(1, size * (1 if pages.prefixed else pages.rows) // longest)
-            memory = 3 * longest + 16 * pages.rows
-        hold = self._reading.hold(pages.stored + memory, what, self._place(pages.first), longest)
-        with hold, self._errors(pages.first):
-            for batch in self._batches(pages, at_once, self._file.read, dictionaries=pages.coded > 0):
-                yield from columns_of(batch, self._path, size, copied=True)
+            memory = (PREFIXED_COPIES if pages.prefixed else PLAIN_COPIES) * longest + 16 * pages.rows
+        row_copies = ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
+        with closing(Memory(self._reading, self._place(pages.first))) as held, self._errors(pages.first):
+            try:
+                held.need(what, memory, longest)
+            except BudgetError:  # the amount that it names has to suffice for the rows too
+                held.need(what, memory + row_copies * longest, longest)
+                raise
+
+            def need(size: int) -> None:
+                held.need("a row", row_copies * size if size > LONG_TEXT else 0, size)
+
+            for batch in self._batches(pages, at_once, self._file.read, READ_BYTES, dictionaries=pages.coded > 0):
+                yield from columns_of(batch, self._path, size, copied=True, need=need)
+                del batch  # before the next one is made
 
     def _batches(
-        self, pages: Pages, at_once: int, read: Callable[[int, int], Bytes], *, dictionaries: bool = False
+        self,
+        pages: Pages,
+        at_once: int,
+        read: Callable[[int, int], Bytes],
+        buffer_size: int,
+        *,
+        dictionaries: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """All rows of some pages, so many at once. `dictionaries`: with indices as they are stored."""
-        idle = self._idle[dictionaries, pages.whole]
+        idle = self._idle[dictionaries, buffer_size]
         try:
             window, file = idle.pop()
         except IndexError:
@@ -298,7 +318,7 @@ class ParquetReader(RowsReader):
                 pa.PythonFile(window, "r"),
                 metadata=self._metadata,
                 read_dictionary=[".".join(self._path)] if dictionaries else None,
-                buffer_size=0 if pages.whole else READ_BYTES,  # 0: all of the column at once, which saves a copy
+                buffer_size=buffer_size,
                 pre_buffer=False,
                 page_checksum_verification=True,
             )
@@ -308,6 +328,7 @@ class ParquetReader(RowsReader):
         for batch in file.iter_batches(at_once, groups, columns, use_threads=False):
             left -= len(batch)
             yield batch
+            del batch
             if left <= 0:
                 break
         if left:

@@ -68,13 +68,13 @@ class Memory:
         self._parts: dict[str, int] = {}
         self._held = ExitStack()
 
-    def need(self, what: str, amount: int) -> None:
-        """From now on so many bytes are needed for this."""
+    def need(self, what: str, amount: int, longest: int = 0) -> None:
+        """From now on so many bytes are needed for this; `longest`: see `Reading.hold`."""
         if amount == self._parts.get(what, 0):
             return
         self._parts[what] = amount
         self._held.close()
-        self._held.enter_context(self._reading.hold(sum(self._parts.values()), what, self._name))
+        self._held.enter_context(self._reading.hold(sum(self._parts.values()), what, self._name, longest))
 
     def close(self) -> None:
         self._held.close()
