@@ -279,8 +279,11 @@ def _die_at_a_step(
         shardmill.prepare(source, out, **{"memory": "600MB", **options})
 
 
-def allow(size: int, patch: Any = setattr) -> None:
-    """Let every budget have room for records of so many bytes only, so that no test needs a gigabyte."""
+def allow(size: int, patch: Any = setattr, *, in_pieces: bool = True) -> None:
+    """Let every budget encode at once records of so many bytes only, so that no test needs a gigabyte.
+
+    `in_pieces`: larger ones may be encoded in pieces.
+    """
     from shardmill.run.budget import Budget
 
     made = Budget.__init__
@@ -288,6 +291,7 @@ def allow(size: int, patch: Any = setattr) -> None:
     def smaller(self: Any, *args: Any, **more: Any) -> None:
         made(self, *args, **more)
         self.largest = size
+        self.largest_row = self.largest_row if in_pieces else 0
 
     patch(Budget, "__init__", smaller)
 

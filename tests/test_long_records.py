@@ -1,4 +1,4 @@
-"""A record for which there is no room in memory gives the bytes that it gives where there is room."""
+"""A record that is too large to be encoded at once gives the bytes that it gives where there is room."""
 
 from __future__ import annotations
 
@@ -18,13 +18,10 @@ from pyarrow import feather
 
 import shardmill
 from shardmill.cluster import make_part, merge, missing_parts, plan_parts
-from shardmill.documents import long_lines
 from tests.corpus import HARD, contents, random_words
 from tests.crashing import allow, crash_everywhere
-from tests.meter import metered
 from tests.reference import check, twin
 
-MB = 1_000_000
 LARGEST = 100_000
 
 
@@ -97,12 +94,9 @@ def _both(
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("name", WRITERS)
-@pytest.mark.parametrize("window", [long_lines.LINE_WINDOW, 1009])
-def test_a_line_for_which_there_is_no_room_gives_the_same_bytes(
-    name: str, window: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_line_for_which_there_is_no_room_at_once_gives_the_same_bytes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_lines, "LINE_WINDOW", window)
-    monkeypatch.setattr(long_lines, "LEAST", min(long_lines.LEAST, window // 4))
     source = tmp_path / name
     source.write_bytes(WRITERS[name](b"\n".join(_lines())))
     roomy, narrow = _both(source, tmp_path, monkeypatch, val=0.4, max_bad="any")
@@ -194,22 +188,3 @@ def test_parts_of_a_cluster_make_no_difference_either(tmp_path: Path, monkeypatc
         make_part(out, number)
     merge(out)
     assert contents(out) == contents(tmp_path / "roomy")
-
-
-def test_the_memory_does_not_grow_with_a_line(tmp_path: Path) -> None:
-    source = tmp_path / "a.jsonl"
-    text = random_words(1 * MB)
-    with open(source, "wb") as file:
-        file.write(b'{"id": 1, "text": "')
-        file.writelines(text.replace(b"\n", b"\\n") for _ in range(60))
-        file.write(b'"}\n{"text": "last"}\n')
-    done = metered("prepare", source, "-o", tmp_path / "out", "--memory", "200MB", "--val", "0", "-q")
-    assert done.code == 0, done.err
-    assert done.peak < 200 * MB
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
-    assert manifest["documents"] == 2
-    whole = tmp_path / "a.txt"
-    whole.write_bytes(text * 60 + b"\x1elast")
-    shardmill.prepare(whole, tmp_path / "text", separator="\x1e", val=0)
-    made, expected = ((tmp_path / name / "train.bin").read_bytes() for name in ("out", "text"))
-    assert made == expected

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 
 import shardmill
 from shardmill.errors import BudgetError
 from tests.corpus import contents, random_words
 from tests.crashing import allow
-from tests.meter import metered
+from tests.meter import Metered, metered
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
 MB = 1_000_000
 LARGE = 26_000_000
+BASE = 400 * MB  # what a run with two workers may take for all but the line
 
 
 def _numbers(count: int) -> str:
-    """A line of more bytes than a few times as many: there is room for any text, but not for so many values."""
+    """A line of about nine times as many bytes."""
     return json.dumps({"text": "beside", "numbers": list(range(count))}) + "\n"
 
 
@@ -40,10 +44,78 @@ def _named(said: str) -> str:
     return re.search(r"`--memory (\S+)`", said)[1]
 
 
+def _text(size: int) -> str:
+    return random_words(size).decode()
+
+
+# Lines of one size in different ways: those that the core takes, and those that are left to Python's parser.
+LONG_LINES: dict[str, Callable[[int], bytes]] = {
+    "one string": lambda size: json.dumps({"text": _text(size - 20)}).encode(),
+    "characters of all widths": lambda size: json.dumps(
+        {"text": _text(size - 40) + "é日😀"}, ensure_ascii=False
+    ).encode(),
+    "escapes": lambda size: b'{"text": "%s"}' % (b'\\u00e9\\" a few words\\n' * (size // 22)),
+    "text beside others": lambda size: json.dumps({"id": 7, "text": "short", "other": _text(size - 60)}).encode(),
+    "many fields": lambda size: json.dumps(
+        {"text": _text(size // 2), "numbers": {str(i): i for i in range(size // 40)}}
+    ).encode(),
+    "a name twice": lambda size: b'{"text": 1, "text": "%s"}' % json.dumps(_text(size - 40)).encode()[1:-1],
+    "a name twice, wide": lambda size: '{"text": 1, "text": "😀'.encode() + b"a few words " * (size // 12) + b'"}',
+    "not JSON": lambda size: json.dumps({"text": _text(size - 20)}).encode() + b"}",
+}
+LEFT_TO_PYTHON = ("a name twice", "a name twice, wide", "not JSON")
+PACKED: dict[str, Callable[[bytes], bytes]] = {
+    "a.jsonl": lambda data: data,
+    "a.jsonl.gz": lambda data: gzip.compress(data, 1),
+    "a.jsonl.zst": lambda data: zstandard.compress(data, 1),
+    "-": lambda data: data,
+}
+MATRIX = [(kind, "a.jsonl") for kind in LONG_LINES] + [
+    (kind, name) for kind in ("one string", "a name twice") for name in PACKED if name != "a.jsonl"
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), MATRIX)
+def test_a_long_line_is_read_within_the_limit_or_with_the_memory_that_the_error_names(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    line = LONG_LINES[kind](30 * MB)
+    source = tmp_path / name.replace("-", "piped.jsonl")
+    source.write_bytes(PACKED[name](b'{"text": "first"}\n' + line + b'\n{"text": "last"}\n'))
+
+    def prepare(out: str, memory: str) -> Metered:
+        options = ["-o", tmp_path / out, "--memory", memory, "--val", "0", "--max-bad", "any", "-q"]
+        with open(source, "rb") as stdin:
+            given = ["-", "--input-format", "jsonl"] if name == "-" else [source]
+            done = metered("prepare", *given, *options, stdin=stdin)
+        assert done.peak < float(memory.removesuffix("MB")) * MB, done.err
+        return done
+
+    done = prepare("out", "190MB")
+    assert done.code == 1
+    # Whether a line is left to Python's parser, which takes more, is known only when there is room for the line.
+    for _ in range(2 if kind in LEFT_TO_PYTHON else 1):
+        if done.code == 0:
+            break
+        assert f"a line of {len(line):,} bytes is larger than the memory allows" in done.err
+        assert ", line 2\n" in done.err
+        memory = _named(done.err)
+        if kind not in LEFT_TO_PYTHON:
+            assert float(memory.removesuffix("MB")) * MB < BASE + 6 * len(line)
+        done = prepare("out", memory)
+    assert done.code == 0, done.err
+    texts = ["first", json.loads(line)["text"], "last"] if kind != "not JSON" else ["first", "last"]
+    plain = tmp_path / "a.txt"
+    plain.write_text("\x1e".join(texts), encoding="utf-8", newline="")
+    shardmill.prepare(plain, tmp_path / "text", separator="\x1e", val=0)
+    made, expected = ((tmp_path / folder / "train.bin").read_bytes() for folder in ("out", "text"))
+    assert made == expected
+
+
 def test_the_run_says_where_it_is_and_goes_on_with_the_memory_that_it_names(tmp_path: Path) -> None:
     source = _lines(tmp_path / "a.jsonl")
     prepare = ["prepare", source, "--max-bad", "any", "-q", "-o"]
-    stopped = metered(*prepare, tmp_path / "out", "--memory", "400MB")
+    stopped = metered(*prepare, tmp_path / "out", "--memory", "190MB")
     assert stopped.code == 1
     length = len(source.read_bytes().splitlines()[30_001])
     assert f"a line of {length:,} bytes is larger than the memory allows" in stopped.err
@@ -115,7 +187,7 @@ def test_lines_are_counted_in_the_source_that_it_stands_in(
         file.write(_numbers(50_000))
     with open(tmp_path / "05.jsonl", "a") as file:
         file.write(json.dumps({"text": "x" * 70_000}) + "\n")
-    allow(100_000, monkeypatch.setattr)
+    allow(100_000, monkeypatch.setattr, in_pieces=False)
     with pytest.raises(BudgetError, match="a line of 338,9") as caught:
         shardmill.prepare(tmp_path, tmp_path / "out", memory="4GB")
     assert caught.value.place == f"{tmp_path / '07.jsonl'}, line 4"
@@ -127,7 +199,7 @@ def test_what_stands_after_the_last_wanted_document_does_not_matter(
     source = tmp_path / "a.jsonl"
     lines = [json.dumps({"text": f"text {i}"}) + "\n" for i in range(11)]
     source.write_text("".join([*lines[:10], _numbers(50_000), lines[10]]))
-    allow(100_000, monkeypatch.setattr)
+    allow(100_000, monkeypatch.setattr, in_pieces=False)
     result = shardmill.prepare(source, tmp_path / "out", memory="4GB", limit="10", val=0)
     assert result.manifest["documents"] == 10
     with pytest.raises(BudgetError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -131,11 +132,13 @@ class TooLarge(Reject):
     """
 
     size: int
-    """Bytes that would have to be held at once."""
+    """Its bytes."""
     hint: str = ""
     """What to do where more memory does not help."""
     row: bool = False
-    """It is a row, which may be encoded in pieces."""
+    """It is a line or a row, which may be encoded in pieces."""
+    beside: int = 0
+    """Bytes of memory that reading it takes in addition to what any record of its size takes."""
 
 
 @dataclass
@@ -210,6 +213,17 @@ def excerpt(raw: bytes) -> str:
     return raw[:320].decode("utf-8", "replace")[:80]
 
 
+def text_pieces(text: NDArray[np.uint8], size: int) -> Iterator[bytes]:
+    """A text of UTF-8 in pieces of whole characters and at most `size` bytes."""
+    begin, end = 0, len(text)
+    while begin < end:
+        stop = min(begin + size, end)
+        while stop < end and text[stop] & 0xC0 == 0x80:
+            stop -= 1
+        yield text[begin:stop].tobytes()
+        begin = stop
+
+
 class Oversize(NamedTuple):
     """The payload of a chunk that is one record which is too large.
 
@@ -221,10 +235,12 @@ class Oversize(NamedTuple):
     size: int
     hint: str = ""
     """Set where its end was not looked for: it is larger than `size`, and more memory does not help."""
+    beside: int = 0
+    """Bytes of memory that reading it takes in addition to what any record of its size takes."""
 
     def documents(self, record: int = 0, lines: int = 1) -> Documents:
         """No document, and the record that ends the run."""
         more = "more than " if self.hint else ""
         reason = f"a {self.what} of {more}{self.size:,} bytes is larger than the memory allows"
-        found = TooLarge(record, 0, reason, "", self.size, self.hint, self.what == "row")
+        found = TooLarge(record, 0, reason, "", self.size, self.hint, self.what in ("line", "row"), self.beside)
         return Documents(np.empty(0, np.uint8), np.zeros(1, np.int64), lines=lines, rejects=[found])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from shardmill.storage import CONTEXT, STREAM_BLOCK
+from shardmill.storage import CONTEXT, STREAM_BLOCK, Feed, RandomAccess
 
 Cut = Callable[[bytes, int], int]
 Read = Callable[[int, int], bytes]
@@ -25,50 +26,88 @@ class Stop(NamedTuple):
     ends: bool
 
 
-def next_stop(
-    read: Read,
-    *,
-    start: int,
-    at: int,
-    floor: int,
-    separator: bytes | None,
-    cut: Cut | None,
-    most: int = NO_LIMIT,
-    forget: Callable[[int], None] | None = None,
-) -> Stop | None:
-    """The first safe place at or after `at`, or the end of the document that begins at `start` if that comes first.
+@dataclass(frozen=True)
+class Search:
+    """Looks for the next place where a text may be cut."""
 
-    Nothing before `floor` is read. None: more than `most` bytes from `start` hold neither. `forget` is called with
-    offsets whose bytes are not needed any more.
-    """
-    width = len(separator) if separator else 1
-    # A place this close to the end of the window may touch a separator, or be before a character that is cut off.
-    reach = max(width, 5)
-    search = max(start, at - width + 1)
-    step = FIRST_WINDOW
-    while True:
-        low = min(search, max(floor, at - CONTEXT))
-        n = at - low + step
-        window = read(low, low + n)
-        final = len(window) < n
-        found = window.find(separator, search - low) if separator else -1
-        closed = final or found >= 0
-        lead = continuations(window) if low > floor else 0
-        text = window[lead : found if found >= 0 else len(window)]
-        place = first_safe(cut, text, at - low - lead, 0 if closed else reach)
-        if place > 0:
-            return Stop(low + lead + place, ends=False)
-        if found >= 0:
-            return Stop(low + found + width, ends=True)
-        edge = low + len(window)
-        if final:
-            return Stop(edge, ends=True)
-        if edge - start > most:
-            return None
-        at = search = max(at, edge - reach)
-        step = min(STREAM_BLOCK, step * 4)
-        if forget:
-            forget(at - CONTEXT)
+    read: Read
+    separator: bytes | None
+    cut: Cut | None = None
+    floor: int = 0
+    """Nothing before it is read."""
+    most: int = NO_LIMIT
+    """Bytes that are searched before it is given up."""
+    forget: Callable[[int], None] | None = None
+    """Called with offsets whose bytes are not needed any more."""
+
+    def stop(self, start: int, at: int) -> Stop | None:
+        """The first safe place at or after `at`, or the end of the document that begins at `start` if that comes first.
+
+        None: more than `most` bytes from `start` hold neither.
+        """
+        width = len(self.separator) if self.separator else 1
+        # A place this close to the end of the window may touch a separator, or be before a character that is cut off.
+        reach = max(width, 5)
+        search = max(start, at - width + 1)
+        step = FIRST_WINDOW
+        while True:
+            low = min(search, max(self.floor, at - CONTEXT))
+            n = at - low + step
+            window = self.read(low, low + n)
+            final = len(window) < n
+            found = window.find(self.separator, search - low) if self.separator else -1
+            closed = final or found >= 0
+            lead = continuations(window) if low > self.floor else 0
+            text = window[lead : found if found >= 0 else len(window)]
+            place = first_safe(self.cut, text, at - low - lead, 0 if closed else reach)
+            if place > 0:
+                return Stop(low + lead + place, ends=False)
+            if found >= 0:
+                return Stop(low + found + width, ends=True)
+            edge = low + len(window)
+            if final:
+                return Stop(edge, ends=True)
+            if edge - start > self.most:
+                return None
+            at = search = max(at, edge - reach)
+            step = min(STREAM_BLOCK, step * 4)
+            if self.forget:
+                self.forget(at - CONTEXT)
+
+
+class Splitter:
+    """Divides a feed into chunks of whole documents, each of which ends with a separator."""
+
+    def __init__(self, feed: Feed, separator: bytes, floor: int, rows: int = NO_LIMIT) -> None:
+        """`floor`: where the text begins. `rows`: upper limit of the documents in a chunk, about."""
+        self._feed, self._separator, self._floor, self._rows = feed, separator, floor, rows
+
+    def begin(self, byte: int) -> int:
+        """Where the first document begins that begins at or after a byte."""
+        feed, separator = self._feed, self._separator
+        assert isinstance(feed, RandomAccess)
+        if byte <= self._floor:
+            return 0
+        if byte >= feed.size:
+            return feed.size
+        begin = last_separator(feed.read, self._floor, byte, separator, near=True)
+        if begin == byte:
+            return byte
+        begin = max(self._floor, byte - len(separator) + 1) if begin < 0 else begin
+        stop = Search(feed.read, separator, floor=begin).stop(begin, begin)
+        assert stop is not None
+        return stop.offset
+
+    def room(self, position: int, size: int) -> int:
+        """A chunk's size, made smaller where documents are so tiny that they take more memory than their text."""
+        return size_for_rows(self._feed.read, position, size, self._separator, self._rows)
+
+    def end(self, position: int, limit: int) -> int | None:
+        """Where the last document ends that ends by `limit`; None: none does."""
+        end = self._feed.end_by(limit)
+        if end is None:
+            end = last_separator(self._feed.read, max(position, self._floor), limit, self._separator)
+        return None if end < 0 else end
 
 
 def first_safe(cut: Cut | None, window: bytes, at: int, reach: int) -> int:

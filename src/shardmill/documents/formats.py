@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from shardmill.detection import format_of, may_be_other_than_text
-from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Position, Section
+from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Oversize, Position, Section
 from shardmill.documents.opening import Opened, open_source
 from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, no_tail
 from shardmill.documents.tiny_files import TinyFiles
@@ -128,16 +127,16 @@ class SourceReader(Reader):
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, self._index, fetcher)
         with ExitStack() as held:
-            hold = partial(self._reading.hold, what="the compressed stream", place=self._source.name)
-            largest = window = 0
+            window = 0
 
             def need(amount: int) -> None:
-                nonlocal largest, window
-                if amount > largest:
-                    # A long stretch is read a second time while the feeder continues. In text they are to be expected.
+                nonlocal window
+                if amount > window:
+                    # A long stretch of text is read a second time while the feeder continues.
                     times = 2 if self._promised == "text" else 1
-                    held.enter_context(hold(times * (amount - largest)))
-                    largest, window = amount, 0 if self._promised == "text" else amount
+                    more = times * (amount - window)
+                    held.enter_context(self._reading.hold(more, "the compressed stream", self._source.name))
+                    window = amount
 
             opened = open_source(self._source, fetcher, need, self._index)
             held.callback(opened.feed.close)
@@ -153,9 +152,9 @@ class SourceReader(Reader):
                     return
                 section = WHOLE
             for chunk in self._reader.chunks(opened.feed, start, size, section):
-                if chunk.long and window:
-                    with hold(window):  # BudgetError where there is never so much
-                        chunk = chunk._replace(overhead=chunk.overhead + window)
+                if isinstance(chunk.payload, Oversize) and window:
+                    beside = chunk.payload.beside + window
+                    chunk = chunk._replace(payload=chunk.payload._replace(beside=beside))
                 yield chunk
 
     def _reopen(self) -> Feed:

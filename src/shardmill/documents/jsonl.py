@@ -7,40 +7,49 @@ import shlex
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.core import LEFT, TAKEN, JsonLines, json_lines
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Reject, Section, excerpt
-from shardmill.documents.cutting import Stop
-from shardmill.documents.long_lines import LINE_WINDOW, LONGEST_LINE, ShortLine, Stretch, stretch_pieces
-from shardmill.documents.reading import Memory, Reading
+from shardmill.documents.chunks import (
+    WHOLE,
+    Chunk,
+    Documents,
+    Oversize,
+    Position,
+    Reject,
+    Section,
+    excerpt,
+    overhead,
+    text_pieces,
+)
+from shardmill.documents.cutting import Search, Splitter
+from shardmill.documents.reading import FormatReader, Memory, Reading
 from shardmill.documents.records import Verdict, fields_hint, judge
-from shardmill.documents.text import TextReader
-from shardmill.errors import SourceError
-from shardmill.storage import SMALL, Feed, Source, read_range
+from shardmill.errors import BudgetError, SourceError
+from shardmill.storage import SMALL, Beginning, Feed, RandomAccess, Source, read_range
 
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
 # About the most lines in a chunk. A bad line costs 5 µs with the interpreter's lock held, and a run that has too many
 # of them stops only after whole chunks.
 LINES = 1 << 16
-_WHITE = b" \t\r\n"
+# The end of a line for which there is no memory is looked for within so many bytes. Few machines have more memory.
+LONGEST_LINE = 4 << 30
+# The memory for a long line in times its size: in blocks of a stream and joined, or joined and its text; and a reserve.
+COPIES = 3
+# Bytes of memory for each value of a line that Python parses. Measured: 145 for a field whose name is new.
+VALUE_MEMORY = 160
+_NEWLINE, _WHITE = b"\n", b" \t\r\n"
 
 
-class JsonLinesReader(TextReader):
-    """Text that is cut at line ends. Each line is judged on its own, whatever lines are around it."""
-
-    most_rows = LINES
+class JsonLinesReader(FormatReader):
+    """Chunks of whole lines. Each line is judged on its own, whatever lines are around it."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        lines = replace(reading, separator=b"\n", cut=None, spans=False, tail=None)
-        super().__init__(index, source, lines, reopen, head)
-        # A line that is encoded in pieces is read twice.
-        self._any_size = reading.largest_row > 0 and source.size is not None
+        super().__init__(index, source, reading, reopen, head)
         self._path = tuple(self._field.split("."))
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
@@ -48,10 +57,45 @@ class JsonLinesReader(TextReader):
             head = feed.read(0, SMALL)
             self._refuse_one_value(head)
             self._look_for_field(head)
-        for chunk in super().chunks(feed, start, size, section):
-            yield chunk
-            if isinstance(chunk.payload, Oversize) and chunk.payload.hint:  # it ends the run
+        lines, position = self._lines(feed), start.offset
+        if not position and section.begin:
+            position = lines.begin(section.begin)
+        if section.end is not None:
+            end = lines.begin(section.end)
+            if position >= end:
                 return
+            assert isinstance(feed, RandomAccess)
+            feed = Beginning(feed, end)
+            lines = self._lines(feed)
+        feed.drop(position)
+        if position and feed.end_by(position) is not None:
+            return
+        while True:
+            chunk = self._chunk(feed, lines, position, max(1, size))
+            yield chunk
+            position = chunk.end
+            endless = isinstance(chunk.payload, Oversize) and chunk.payload.hint  # it ends the run
+            if endless or feed.end_by(position) is not None:
+                return
+
+    def _lines(self, feed: Feed) -> Splitter:
+        return Splitter(feed, _NEWLINE, self._text_start, LINES)
+
+    def _chunk(self, feed: Feed, lines: Splitter, position: int, size: int) -> Chunk:
+        """All lines that end within `size` bytes, or one line."""
+        room, largest = lines.room(position, size), self._reading.largest
+        limit = max(position + room, self._text_start + 1)
+        end = lines.end(position, limit)
+        if end is None:
+            stop = Search(feed.read, _NEWLINE, floor=position, most=largest).stop(position, limit)
+            if stop is None or stop.offset - position > max(room, largest) + 1:
+                return self._long_line(feed, position, size)
+            end = stop.offset
+        payload = None if feed.shared else feed.read(position, end)
+        feed.drop(end)
+        # Many tiny documents take more than their text.
+        cost = (end - position) * size // room
+        return Chunk(self._index, position, end, cost, through=feed.stored(end), payload=payload)
 
     def _refuse_one_value(self, head: bytes) -> None:
         """Raise when the file is one JSON array, or has objects that go over several lines."""
@@ -91,69 +135,75 @@ class JsonLinesReader(TextReader):
             hint = fields_hint(list(seen), "fields")
             raise SourceError(f"no record has the field `{self._field}`", place=self._source.name, hint=hint)
 
-    def _stop(self, feed: Feed, position: int, size: int, inside: bool) -> Stop | None:
-        stop = super()._stop(feed, position, size, inside)
-        return stop if stop is None or stop.offset - position <= max(size, self._reading.largest) + 1 else None
-
-    def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
-        """A line that is too large for the memory: judged and read in pieces, or the run ends."""
+    def _long_line(self, feed: Feed, position: int, size: int) -> Chunk:
+        """A line that is not encoded at once: it is held and encoded in pieces, or the run ends."""
+        searched, longest = self._reading.largest, min(self._reading.largest_row, LONGEST_LINE)
         begin = max(position, self._text_start)
         head = feed.read(begin, begin + SMALL)
-        hole, blank = not head.strip(b"\0"), len(head) - len(head.lstrip(_WHITE))
-        line = ShortLine(begin + blank)
-        judged = None if hole or blank == len(head) or not self._any_size else self._judge(line, feed, position)
-        at, most = max(position + size, line.at), self._reading.largest if hole else LONGEST_LINE
-        stop = self._next(feed.read, start=position, at=at, floor=position, forget=feed.drop, most=most)
-        if stop is None:
-            end = position + size
-            payload: Any = Oversize("line", most, _NUL if hole else _NO_LINES)
-        else:
-            end = stop.offset
-            payload = (
-                judged if judged is not None else Oversize("line", end - position - (feed.read(end - 1, end) == b"\n"))
-            )
-            feed.drop(end)
-        long = isinstance(payload, list)
-        cost = sum(part.end - part.begin for part in payload if isinstance(part, Stretch)) if long else size
-        return Chunk(self._index, position, end, cost, long=long, through=feed.stored(end), payload=payload)
-
-    def _judge(self, line: ShortLine, feed: Feed, position: int) -> list[str | Stretch] | Documents | None:
-        """The parts of the text of a long line, or what else the line gives; None: it cannot be made short enough."""
-        head, byte = feed.read(line.at, line.at + SMALL), line.at - position
+        hole = not head.strip(b"\0")
+        search, stop = Search(feed.read, _NEWLINE, floor=position), None
         with closing(Memory(self._reading, self._source.name)) as memory:
-            most = max(4 * LINE_WINDOW, self._reading.largest // 16)  # so that there is always memory to judge it
-            if not line.read(feed, most, partial(memory.need, "a long line")):
-                return None
-            verdict = line.judge(self._path)
-            parts = [] if verdict.text is None else line.texts(self._path)
-        if any(isinstance(part, Stretch) for part in parts):
-            return parts
-        if verdict.text is None:
-            return Documents(
-                np.empty(0, np.uint8), np.zeros(1, np.int64), lines=1, rejects=[self._reject(0, byte, verdict, head)]
+            while stop is None and searched < longest and not hole:
+                reach = min(2 * searched, longest)
+                if not _held(memory, COPIES * reach):
+                    break
+                stop = replace(search, most=reach).stop(position, position + searched)
+                searched = reach
+            if stop is not None and stop.offset - begin <= longest + 1:
+                return self._held_line(feed, position, stop.offset, size, memory)
+        most = searched if hole else LONGEST_LINE
+        stop = replace(search, most=most, forget=feed.drop).stop(position, position + searched)
+        if stop is None:
+            line = Oversize("line", most, _NUL if hole else _NO_LINES)
+            return self._oversize(feed, position, position + size, size, line)
+        end = stop.offset
+        newline = feed.read(end - 1, end) == _NEWLINE
+        feed.drop(end)
+        return self._oversize(feed, position, end, size, Oversize("line", end - position - newline))
+
+    def _oversize(self, feed: Feed, position: int, end: int, size: int, line: Oversize) -> Chunk:
+        return Chunk(self._index, position, end, size, through=feed.stored(end), payload=line)
+
+    def _held_line(self, feed: Feed, position: int, end: int, size: int, memory: Memory) -> Chunk:
+        """The line as a text that is encoded in pieces, or as what else it gives."""
+        begin = max(position, self._text_start)
+        raw = feed.read(begin, end)
+        feed.drop(end)
+        lines = json_lines(raw, self._path)
+        if lines.verdicts[0] == LEFT and not _held(memory, judging := _memory_to_judge(raw)):
+            beside = max(0, judging - COPIES * len(raw))
+            line = Oversize("line", len(raw) - raw.endswith(_NEWLINE), beside=beside)
+            return self._oversize(feed, position, end, size, line)
+        found = self._documents(raw, lines, begin - position)
+        text, through = len(found.data), feed.stored(end)
+        if text > self._reading.largest:
+            # The text is in a buffer of the line's size.
+            return Chunk(
+                self._index, position, end, text, long=True, through=through, overhead=len(raw), payload=found.data
             )
-        text = np.frombuffer(verdict.text.encode(), np.uint8)
-        return Documents(text, np.array([0, len(text)], np.int64), lines=1)
+        found.data = found.data.copy()
+        rest = overhead(1, len(found.rejects))
+        return Chunk(self._index, position, end, text, through=through, overhead=rest, payload=found)
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Documents):
             return chunk.payload
         if isinstance(chunk.payload, Oversize):
             return chunk.payload.documents()
+        first = max(chunk.start, self._text_start) - chunk.start
         raw = read_range(self._source, chunk.start, chunk.end) if chunk.payload is None else chunk.payload
-        if chunk.start == 0 and self._text_start:
-            # In place of the byte order mark: spaces keep every offset, and mean nothing before a record.
-            raw = b" " * self._text_start + raw[self._text_start :]
-        return self._documents(raw, json_lines(raw, self._path))
+        raw = raw[first:] if first else raw
+        return self._documents(raw, json_lines(raw, self._path), first)
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        with closing(self._reopen()) as feed:
-            for part in chunk.payload:
-                yield from [part.encode()] if isinstance(part, str) else stretch_pieces(feed, part, self._source.name)
+        yield from text_pieces(chunk.payload, size)
         return 0
 
-    def _documents(self, raw: bytes, lines: JsonLines) -> Documents:
-        """The texts that the fast parser took, and Python's verdict on every line that it left."""
+    def _documents(self, raw: bytes, lines: JsonLines, first: int) -> Documents:
+        """The texts that the fast parser took, and Python's verdict on every line that it left.
+
+        `first`: bytes of the chunk before `raw`.
+        """
         rejects: list[Reject] = []
         rows: list[int] = []
         texts: list[bytes] = []
@@ -166,7 +216,7 @@ class JsonLinesReader(TextReader):
                 continue
             verdict = judge(stripped, self._path)
             if verdict.text is None:
-                rejects.append(self._reject(row, start + len(line) - len(stripped), verdict, stripped))
+                rejects.append(self._reject(row, first + start + len(line) - len(stripped), verdict, stripped))
             else:
                 rows.append(row)
                 texts.append(verdict.text.encode())
@@ -182,6 +232,26 @@ class JsonLinesReader(TextReader):
 
     def _reject(self, row: int, byte: int, verdict: Verdict, line: bytes) -> Reject:
         return Reject(row, byte, verdict.reason.replace("{field}", f"field `{self._field}`"), excerpt(line))
+
+
+def _held(memory: Memory, amount: int) -> bool:
+    """Hold so much memory for a long line; False: there will never be so much."""
+    try:
+        memory.need("a long line", amount)
+    except BudgetError:
+        return False
+    return True
+
+
+def _memory_to_judge(line: bytes) -> int:
+    """Upper bound of the memory that Python's parser takes for a line.
+
+    The line twice; the line, its text, and the text while it is encoded as `str`, which takes up to four bytes for each
+    character; and an object for each value.
+    """
+    wide = 1 if line.isascii() and b"\\u" not in line else 4
+    values = sum(map(line.count, (b"{", b"[", b",")))
+    return (2 + 3 * wide) * len(line) + VALUE_MEMORY * values
 
 
 def _with(lines: JsonLines, rows: list[int], texts: list[bytes]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 _VALUES = frozenset('{["-0123456789tfnNI')  # what a value begins with: true, false, null, NaN and Infinity too
@@ -63,11 +63,8 @@ def _number(_: str) -> int:
 _DECODER = json.JSONDecoder(parse_int=_number, parse_float=float)
 
 
-def judge(line: bytes, path: Sequence[str], column: Callable[[int], int] = lambda column: column) -> Verdict:
-    """The verdict on one line; of duplicate keys the last counts. MemoryError where there is no room for it.
-
-    `column`: where a character of the line is in the line that a reason speaks of.
-    """
+def judge(line: bytes, path: Sequence[str]) -> Verdict:
+    """The verdict on one line; of duplicate keys the last counts. MemoryError where there is no room for it."""
     try:
         text = line.decode("utf-8").strip(" \t\r\n")
     except UnicodeDecodeError as error:
@@ -84,7 +81,7 @@ def judge(line: bytes, path: Sequence[str], column: Callable[[int], int] = lambd
         except json.JSONDecodeError as error:
             if parsed is text:
                 message = error.msg[:1].lower() + error.msg[1:]
-                return Verdict(reason=f"not valid JSON: {message} (column {column(error.pos) + 1})")
+                return Verdict(reason=f"not valid JSON: {message} (column {error.pos + 1})")
             raise
     except ValueError:
         return Verdict(reason="not valid JSON, and nested too deeply to say where")
@@ -96,14 +93,6 @@ def judge(line: bytes, path: Sequence[str], column: Callable[[int], int] = lambd
     except UnicodeEncodeError:
         return Verdict(reason="lone surrogate in {field}")
     return verdict
-
-
-def text_in(line: str, path: Sequence[str]) -> str:
-    """The text of a line on which the verdict was good, also with half surrogate pairs in it."""
-    value, _ = _DECODER.raw_decode(_shallow(line, max(_DEEP, len(path))))
-    text = field_of(value, path).text
-    assert text is not None
-    return text
 
 
 def _shallow(text: str, levels: int) -> str:

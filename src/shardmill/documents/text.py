@@ -6,16 +6,14 @@ import codecs
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.core import find
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
-from shardmill.documents.cutting import NO_LIMIT, Read, Stop, last_separator, next_stop, size_for_rows
+from shardmill.documents.cutting import NO_LIMIT, Read, Search, Splitter, Stop
 from shardmill.documents.reading import SPAN, STREAMS, FormatReader, Reading, no_tail
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
@@ -34,9 +32,6 @@ from shardmill.storage import (
 
 class TextReader(FormatReader):
     """Text as documents, or as pieces of one document that is larger than a chunk."""
-
-    most_rows = NO_LIMIT
-    """Upper limit of the rows in a chunk, about."""
 
     def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
         super().__init__(index, source, reading, reopen, head)
@@ -70,7 +65,7 @@ class TextReader(FormatReader):
         while True:
             room = size = max(1, size)
             if self._reading.separator is not None:
-                room = size_for_rows(feed.read, position, size, self._reading.separator, self.most_rows)
+                room = self._splitter(feed, self._reading.separator).room(position, size)
             stop = self._stop(feed, position, room, inside)
             if stop is None:
                 chunk = self._giant(feed, position, inside, size)
@@ -99,31 +94,24 @@ class TextReader(FormatReader):
         feed.drop(end)
         return data
 
+    def _splitter(self, feed: Feed, separator: bytes) -> Splitter:
+        return Splitter(feed, separator, self._text_start)
+
     def _enter(self, feed: Feed, byte: int) -> Position:
         """The first position at or after a byte where a section may begin: a document's start, or a safe place."""
         separator, size, floor = self._reading.separator, self._source.size or 0, self._text_start
+        if separator is not None:
+            return Position(self._splitter(feed, separator).begin(byte))
         if byte <= floor:
             return Position()
         at = self._span_at(byte)
-        if at >= size or (separator is None and self._reading.cut is None):
+        if at >= size or self._reading.cut is None:
             return Position(size)
-        assert isinstance(feed, RandomAccess)
-        read = feed.read
-        if separator is None:
-            stop, border = (
-                self._next(read, start=floor, at=place, floor=floor)
-                for place in (at, max(self._tail_at or 0, floor + 1))
-            )
-            assert stop is not None
-            # At the border between train and val a document ends.
-            return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
-        begin = last_separator(read, floor, at, separator, near=True)
-        if begin == at:
-            return Position(at)
-        begin = max(floor, at - len(separator) + 1) if begin < 0 else begin
-        stop = next_stop(read, start=begin, at=begin, floor=begin, separator=separator, cut=None)
+        search = self._search(feed.read, floor)
+        stop, border = (search.stop(floor, place) for place in (at, max(self._tail_at or 0, floor + 1)))
         assert stop is not None
-        return Position(stop.offset)
+        # At the border between train and val a document ends.
+        return Position(stop.offset, inside=not stop.ends and (self._tail_at is None or stop != border))
 
     def _span_at(self, byte: int) -> int:
         """The first multiple of SPAN at or after a byte; the byte itself if there are no spans."""
@@ -136,27 +124,25 @@ class TextReader(FormatReader):
         if self._reading.separator is not None:
             return self._stop_at_separator(feed, position, limit, inside, self._reading.separator)
         limit, floor = self._span_at(limit), self._text_start if self._spans else floor
-        search = partial(self._next, feed.read, start=position, floor=floor, most=self._reading.largest)
+        search = self._search(feed.read, floor, self._reading.largest)
         end = feed.end_by(limit)
-        stop = Stop(end, ends=True) if end is not None else search(at=limit)
+        stop = Stop(end, ends=True) if end is not None else search.stop(position, limit)
         tail = self._tail_at
         if tail is not None and position < tail and (stop is None or tail < stop.offset):
-            stop = search(at=max(tail, floor + 1))
+            stop = search.stop(position, max(tail, floor + 1))
         if stop is not None and self._ends_head(position, stop.offset):
             stop = Stop(stop.offset, ends=True)
         return self._span_before(feed, position, limit) if stop is None and self._spans else stop
 
     def _stop_at_separator(self, feed: Feed, position: int, limit: int, inside: bool, separator: bytes) -> Stop | None:
         """The end of the document that continues here, or of the last one that ends by `limit`."""
-        floor = max(position, self._text_start)
         if inside and (found := feed.read(position, limit).find(separator)) >= 0:
             return Stop(position + found + len(separator), ends=True)
-        end = feed.end_by(limit)
-        if end is None and not inside and (found := last_separator(feed.read, floor, limit, separator)) >= 0:
-            end = found
+        end = feed.end_by(limit) if inside else self._splitter(feed, separator).end(position, limit)
         if end is not None:
             return Stop(end, ends=True)
-        return self._next(feed.read, start=position, at=limit, floor=floor, most=self._reading.largest)
+        floor = max(position, self._text_start)
+        return self._search(feed.read, floor, self._reading.largest).stop(position, limit)
 
     def _ends_head(self, start: int, end: int) -> bool:
         """Whether the text of this chunk that goes to train is the last of its file: there a document ends.
@@ -167,14 +153,17 @@ class TextReader(FormatReader):
 
     def _span_before(self, feed: Feed, position: int, limit: int) -> Stop | None:
         """The start of the last span before a stretch without cuts, so that the long chunk holds one span only."""
+        search = self._search(feed.read, self._text_start, limit - position)
         for at in range(limit - SPAN, position, -SPAN):
-            stop = self._next(feed.read, start=position, at=at, floor=self._text_start, most=limit - position)
+            stop = search.stop(position, at)
             if stop is not None and stop.offset < limit:
                 return stop
         return None
 
-    def _next(self, read: Read, **where: Any) -> Stop | None:
-        return next_stop(read, separator=self._reading.separator, cut=self._reading.cut, **where)
+    def _search(
+        self, read: Read, floor: int, most: int = NO_LIMIT, forget: Callable[[int], None] | None = None
+    ) -> Search:
+        return Search(read, self._reading.separator, self._reading.cut, floor, most, forget)
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
         """A stretch that is too large for the memory: read in pieces, or the run ends if the tokenizer has no cuts."""
@@ -186,7 +175,7 @@ class TextReader(FormatReader):
                 hint="raise `--memory`, or store the text in a file: a stream cannot be read twice",
             )
         at = self._span_at(position + max(largest, size))
-        stop = self._next(feed.read, start=position, at=at, floor=position, forget=feed.drop)
+        stop = self._search(feed.read, position, forget=feed.drop).stop(position, at)
         assert stop is not None
         text_end = stop.offset
         if separator and stop.ends and feed.read(text_end - len(separator), text_end) == separator:
@@ -237,10 +226,10 @@ class TextReader(FormatReader):
         def read(start: int, end: int) -> bytes:
             return raw[start - begin : end - begin]
 
-        search = partial(self._next, read, start=chunk.start, floor=max(self._text_start, begin))
+        search = self._search(read, max(self._text_start, begin))
         places: list[int] = []
         at = (chunk.start // SPAN + 1) * SPAN
-        while at < chunk.end and (stop := search(at=at)) is not None and stop.offset < chunk.end:
+        while at < chunk.end and (stop := search.stop(chunk.start, at)) is not None and stop.offset < chunk.end:
             places.append(stop.offset)
             at = (stop.offset // SPAN + 1) * SPAN
         return places

@@ -76,13 +76,12 @@ def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble
     if isinstance(budget, BudgetError):
         yield Trouble("memory", budget.message, None, budget.hint, stops=True)
         return
-    found = [(one.too_large, one.format != "jsonl") for kind in kinds for one in kind.looked]
-    (size, place, hint), row = max(found, default=((0, "", ""), False))
+    size, place, hint = max((one.too_large for kind in kinds for one in kind.looked), default=(0, "", ""))
     said = f"a record of {'more than ' if hint else ''}{size:,} bytes is larger than the memory allows"
     if hint:
         yield Trouble("source", said, place, hint, stops=True)
-    elif size > max(budget.largest, budget.largest_row) if row else size > budget.largest and not budget.largest_row:
-        error = budget.too_small(said, size, place, row=row)
+    elif size > max(budget.largest, budget.largest_row):
+        error = budget.too_small(said, size, place, row=True)
         yield Trouble("memory", error.message, error.place, error.hint, stops=True)
 
 

@@ -31,8 +31,8 @@ _STEP_FREE = 8 * MB
 MIN_READ_AHEAD, _MAX_READ_AHEAD = 8 * MB, 64 * MB
 # The HTTP clients of sixteen connections.
 _CLIENT = 12 * MB
-# The memory for a long row in times its size, while the feeder makes it and until it is written: in a page as it is
-# stored, decompressed, by itself, and counted once more for the chunk that carries it.
+# The memory for a long line or row in times its size, while the feeder makes it and until it is written: in a page as
+# it is stored, decompressed, by itself, and counted once more for the chunk that carries it.
 _ROW_COPIES = 4
 # The fixed cost of a task: small arrays of a few calls.
 _TASK = 4 * MB
@@ -111,7 +111,7 @@ class Budget:
         """The largest record that is encoded at once."""
         for_row = self.largest_step - self.lease_for(self.chunk_bytes) - self.engine_bytes
         self.largest_row = max(self.largest, for_row // _ROW_COPIES) if self._cuts else 0
-        """The largest row of a table that is encoded in pieces; 0: nothing is."""
+        """The largest JSON line or row of a table that is encoded in pieces; 0: nothing is."""
 
     def _check_minimum(self, fixed: int, workers: int | None) -> None:
         """Raise BudgetError when fixed costs leave too little for these workers, or for one."""
@@ -140,17 +140,19 @@ class Budget:
         # Two leases: one that is worked on, and one that is written or read ahead.
         return self.engine_bytes + 2 * self.lease_for(chunk_bytes)
 
-    def too_small(self, message: str, record: int, place: str, hint: str = "", *, row: bool = False) -> BudgetError:
-        """The error for a record of more than `largest` bytes, or a row of more than `largest_row`.
+    def too_small(
+        self, message: str, record: int, place: str, hint: str = "", *, row: bool = False, beside: int = 0
+    ) -> BudgetError:
+        """The error for a record of more than `largest` bytes, or a line or row of more than `largest_row`.
 
-        Its hint names the memory that suffices.
+        Its hint names the memory that suffices. `beside`: what reading it takes in addition.
 
         That may be more than the least that works: all workers, the largest chunks and the largest read-ahead are
         counted, so that every larger `--memory` works too. `hint`: what to do where more memory does not help.
         """
         if hint:
             return BudgetError(message, place=place, hint=hint)
-        return self._needs(message, self._room_for(record, row=row), place)
+        return self._needs(message, self._room_for(record, row=row) + beside, place)
 
     def _room_for(self, record: int, *, row: bool) -> int:
         """The capacity for leases with which there is room for a record."""

@@ -119,7 +119,7 @@ class DocumentBatches:
     def _refuse_too_large(self, documents: Documents, reader: Reader, first: int, before: int, budget: Budget) -> None:
         if documents.rejects and isinstance(found := documents.rejects[0], TooLarge):
             place = f"{self._sources[first].name}, {_unit(reader)} {before + max(0, found.record) + 1:,}"
-            raise budget.too_small(found.reason, found.size, place, found.hint)
+            raise budget.too_small(found.reason, found.size, place, found.hint, beside=found.beside)
 
     def _batch(self, documents: Documents, reader: Reader, first: int, chunk: Chunk, before: int) -> pa.RecordBatch:
         count = len(documents)

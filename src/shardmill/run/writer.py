@@ -294,7 +294,8 @@ class Writer:
             if isinstance(found, TooLarge):
                 where = entry.reader.place(records + found.record, chunk.start)
                 place = f"{self._producer.sources[source].name}, {where}"
-                raise self._producer.budget.too_small(found.reason, found.size, place, found.hint, row=found.row)
+                budget = self._producer.budget
+                raise budget.too_small(found.reason, found.size, place, found.hint, row=found.row, beside=found.beside)
             records += counted.lines
 
     def _count_whole(self, entry: Entry, chunk: Chunk, counted: Counted) -> None:
