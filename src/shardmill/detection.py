@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from functools import cache
 
 from shardmill.errors import SourceError
@@ -60,9 +61,11 @@ def format_of(path: str) -> str:
     return FORMAT_ENDINGS.get(endings(path)[0], "")
 
 
-def is_arrow_free(path: str) -> bool:
-    """Whether the name shows a format that is read without Arrow."""
-    return path[path.rfind(".") + 1 :] in _arrow_free_endings() or endings(path)[0] in _arrow_free_endings()
+def are_arrow_free(paths: Sequence[str]) -> bool:
+    """Whether all names show formats that are read without Arrow."""
+    free = _arrow_free_endings()
+    # The first test is enough for most files, in a fraction of the time.
+    return {path[path.rfind(".") + 1 :] for path in paths} <= free or all(endings(path)[0] in free for path in paths)
 
 
 @cache

@@ -10,7 +10,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from shardmill.detection import is_arrow_free
+from shardmill.detection import are_arrow_free
 from shardmill.errors import MismatchError
 from shardmill.python_sources import NamedSource, number_of
 from shardmill.storage import BLOCK_ROWS, BlockSequence, PackedRows, Source
@@ -122,8 +122,8 @@ class Sources(BlockSequence[Source]):
         sources = iter(sources)
         while some := list(islice(sources, BLOCK_ROWS)):
             self.sizes.extend([-1 if source[2] is None else source[2] for source in some])
-            self.remote = self.remote or any("://" in source[1] and source.remote for source in some)
-            self.arrow_free = self.arrow_free and all(is_arrow_free(source[1]) for source in some)
+            self.remote = self.remote or any(source.remote for source in some if "://" in source[1])
+            self.arrow_free = self.arrow_free and are_arrow_free([source[1] for source in some])
             self._rows.extend(some)
 
     def renamed(self, names: Iterable[str]) -> Sources:

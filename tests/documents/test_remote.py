@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -276,3 +277,28 @@ def test_where_the_disk_may_be_too_small_remote_sources_are_sampled(
     for name in ("g.parquet", "a.jsonl"):
         with pytest.raises(OutputError, match="the output would take about"):
             prepared(f"hf://datasets/{REPO}/{name}", tmp_path / name)
+
+
+def test_sizes_of_web_files_are_asked_for_at_the_same_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"{i:02}.txt" for i in range(40)]
+    for name in names:
+        hub.web[name] = name.encode() * 3
+    monkeypatch.setenv("SHARDMILL_TIMEOUT", "120")
+    # Each request is answered when eight are there, so one after the other would never be answered.
+    together = threading.Barrier(8, timeout=60)
+
+    def wait() -> None:
+        together.wait()
+
+    hub.faults.append(Fault("/web/", times=len(names), then=wait))
+    found = find_sources([f"{hub.url}/web/{name}" for name in names])
+    assert [source.name.rpartition("/")[2] for source in found] == names
+    assert [source.size for source in found] == [len(name) * 3 for name in names]
+    assert len(hub.answered("/web/")) == len(names) and not together.broken
+
+
+def test_a_web_address_that_is_wrong_is_found_before_any_request(hub: Hub) -> None:
+    hub.web["a.txt"] = b"text"
+    with pytest.raises(UsageError, match="does not list"):
+        find_sources([f"{hub.url}/web/a.txt", f"{hub.url}/web/folder/"])
+    assert hub.answered("/web/") == []

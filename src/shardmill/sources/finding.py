@@ -10,18 +10,19 @@ import stat
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from itertools import groupby
 
 from shardmill.arguments import NO_PATH
 from shardmill.detection import format_of
 from shardmill.errors import SourceError, UsageError
 from shardmill.python_sources import NamedSource
 from shardmill.source_list import Skipped, Sources
-from shardmill.sources.first_look import FirstLook, Twin, TwinCount, Twins
-from shardmill.sources.layouts import MARKERS, SHARD, UNCOUNTED, Copy, Layout, copy_in, layout_of
+from shardmill.sources.first_look import NO_GROUP, FirstLook, Twin, TwinCount, Twins
+from shardmill.sources.layouts import MARKERS, SHARD, UNCOUNTED, Copy, Layout, check_splits, copy_in, layout_of
 from shardmill.sources.names import Choice, is_housekeeping, kind_of
-from shardmill.storage import PARTIAL, STDIN, Source, endings, scheme_of, sorted_rows
+from shardmill.storage import PARTIAL, STDIN, WEB, Source, endings, scheme_of, sorted_rows
 from shardmill.units import plural
 
 # In place of a size: a folder, a stream, or why something is skipped.
@@ -69,10 +70,14 @@ def find_sources(
     found = Sources()
     choice = Choice(include, exclude)
     local = _LocalFiles(input_format, out, owned, choice, text_field, found.skipped)
-    named = streams = 0
-    for spec in specs:
-        named += 1
-        if isinstance(spec, NamedSource):
+    specs = list(specs)
+    streams = 0
+    for web, spec in _by_kind(specs):
+        if web:
+            from shardmill.sources.remote import find_on_web
+
+            found.extend(find_on_web(web, input_format))
+        elif isinstance(spec, NamedSource):
             found.append(spec.as_source(len(found)))
             found.from_python[found[-1].path] = spec
         elif spec == STDIN:
@@ -90,7 +95,7 @@ def find_sources(
             before = len(found)
             found.extend(local.find(spec))
             found = local.without_misfits(found, before)
-    if not named:
+    if not specs:
         raise UsageError("no source was given", hint=_HINT)
     if streams > 1:
         raise UsageError("standard input can be read only once", hint="give `-` once")
@@ -98,16 +103,28 @@ def find_sources(
     return found
 
 
-class _Frame(NamedTuple):
+def _by_kind(specs: Iterable[str | NamedSource]) -> Iterator[tuple[list[str], str | NamedSource]]:
+    """Yield web addresses that follow each other together, and all else one by one."""
+    for is_web, some in groupby(specs, lambda spec: isinstance(spec, str) and scheme_of(spec) in WEB):
+        if is_web:
+            yield [str(spec) for spec in some], ""
+        else:
+            yield from (([], spec) for spec in some)
+
+
+@dataclass
+class _Frame:
     """A folder that is being walked through."""
 
     prefix: str
     entries: Iterator[Entry]
     layout: Layout | None
     copy: Copy | None
-    twins: Twins
     is_plain: bool
     """It has no layout in which files are chosen."""
+    twins: Twins = field(default_factory=list)
+    group: tuple[str, str] = NO_GROUP
+    """How the names of the last group of files begin, and the first of them."""
 
 
 class _LocalFiles:
@@ -201,32 +218,42 @@ class _LocalFiles:
         frames = [self._frame(root, "", None)]
         while frames:
             frame = frames[-1]
-            entry = next(frame.entries, None)
-            if entry is None:
-                frames.pop()
-                continue
-            name, size, changed = entry
-            path = frame.prefix + name
-            if size == _FOLDER:
-                kind = frame.layout.folder(name) if frame.layout and not self._is_overridden(frame.layout) else ""
-                if kind or path == out:
-                    self._count(kind if path != out else UNCOUNTED, path)
-                else:
-                    frames.append(self._frame(path, path[length:] + "/", frame.copy))
-            # Most names are enough, and then nothing more is asked.
-            elif not (size >= 0 and frame.is_plain and name[name.rfind(".") + 1 :] in sure) and (
-                kind := self._kind_if_skipped(frame, path, size)
-            ):
-                self._count(kind, path)
-            else:
-                if self._look.is_misfit:
-                    self._misfits.append(found)
-                    self._look.is_misfit = False
-                self._twins.check(frame.twins, frame.prefix, name)
+            prefix, is_plain, (group, first) = frame.prefix, frame.is_plain, frame.group
+            for name, size, changed in frame.entries:  # continues where it was left
+                path = prefix + name
+                # Most names are enough, and then nothing more is asked.
+                if size < 0 or not is_plain or name[name.rfind(".") + 1 :] not in sure:
+                    if size == _FOLDER:
+                        if inner := self._entered(frame, path, path[length:] + "/", out):
+                            frames.append(inner)
+                            frame.group = group, first
+                            break
+                        continue
+                    if kind := self._kind_if_skipped(frame, path, size):
+                        self._count(kind, path)
+                        continue
+                    if self._look.is_misfit:
+                        self._misfits.append(found)
+                        self._look.is_misfit = False
+                if name.startswith(group):
+                    self._twins.check(frame.twins, prefix, first, name)
+                else:  # most names have no twin, so no more is found out yet
+                    group, first = name[: name.find(".") + 1] or name + ".", name
                 found += 1
                 yield path, size, changed
+            else:
+                frames.pop()
         if not found:
             raise nothing_readable(root, self._skipped, self._skipped.files - before, self._choice)
+
+    def _entered(self, frame: _Frame, path: str, below: str, out: str | None) -> _Frame | None:
+        """A folder in a folder; None: it is not entered. `out`: the output."""
+        overridden = frame.layout is None or self._is_overridden(frame.layout)
+        kind = "" if frame.layout is None or overridden else frame.layout.folder(path[len(frame.prefix) :])
+        if kind or path == out:
+            self._count(kind if path != out else UNCOUNTED, path)
+            return None
+        return self._frame(path, below, frame.copy)
 
     def _frame(self, folder: str, below: str, copy: Copy | None) -> _Frame:
         """List a folder. `below`: its path below the source, with a slash at its end. `copy`: the one that it is in."""
@@ -235,7 +262,9 @@ class _LocalFiles:
         layout = layout_of(folder, markers, self._skipped)
         if layout is None and copy is None and self._input_format == "auto" and not self._choice.include:
             copy = copy_in(folder, markers, self._skipped)
-        return _Frame(os.path.join(folder, ""), entries, layout, copy, [], layout is None and copy is None)
+        if layout is None and copy is None and markers & {"train", SHARD}:
+            check_splits(folder, below, self._choice, self._skipped)
+        return _Frame(os.path.join(folder, ""), entries, layout, copy, layout is None and copy is None)
 
     def _is_overridden(self, layout: Layout) -> bool:
         return layout.by_split and bool(self._choice.include)
@@ -260,7 +289,8 @@ class _LocalFiles:
 
         Names by which a layout is recognised are added to `markers`.
         """
-        sure, owned, choice = self._look.sure, self._owned_in(folder), self._choice
+        sure, owned, choice, user = self._look.sure, self._owned_in(folder), self._choice, self._user
+        choice_given = choice.given
         prefix = os.path.join(folder, "")
         try:
             with os.scandir(folder) as entries:
@@ -275,7 +305,7 @@ class _LocalFiles:
                         yield name, self._folder_mark(name, below), 0
                     elif name[0] in "._":
                         yield name, _OTHER, 0
-                    elif choice.given and not choice.wants(below + name):
+                    elif choice_given and not choice.wants(below + name):
                         yield name, _EXCLUDED, 0
                     # The first test gives the same answer for most names, in a tenth of the time.
                     elif name[name.rfind(".") + 1 :] not in sure and not (
@@ -283,11 +313,11 @@ class _LocalFiles:
                     ):
                         yield name, _LINK if link and os.path.isdir(prefix + name) else _OTHER, 0
                     elif not (owned and _is_owned(prefix + name, owned)):
-                        if name.startswith(SHARD):
-                            markers.add(SHARD)
+                        if "train" in name:
+                            markers.add(SHARD if name.startswith(SHARD) else "train")
                         status = _status(prefix + name, entry)
                         # No access list changes what the owner may do, so `os.access` is not needed.
-                        mine = status.st_uid == self._user and status.st_mode & stat.S_IRUSR and not link
+                        mine = status.st_uid == user and status.st_mode & stat.S_IRUSR and not link
                         if (mine and stat.S_ISREG(status.st_mode)) or self._is_source(prefix + name, status, link):
                             yield name, status.st_size, status.st_mtime_ns
                         elif stat.S_ISDIR(status.st_mode):
@@ -322,7 +352,7 @@ class _LocalFiles:
 
     def _matching(self, pattern: str) -> Iterator[Entry]:
         # glob itself skips hidden names unless the pattern spells the dot, as a shell does.
-        last, found, twins = "", 0, list[Twin]()
+        last, found, twins, last_folder, (group, first) = "", 0, list[Twin](), "", NO_GROUP
         for path, size, changed in sorted_rows(self._matches(pattern)):
             if path == last:  # `**` may give one twice
                 continue
@@ -332,7 +362,10 @@ class _LocalFiles:
                 continue
             found += 1
             folder, name = os.path.split(path)
-            self._twins.check(twins, folder, name)
+            if folder == last_folder and name.startswith(group):
+                self._twins.check(twins, folder, first, name)
+            else:
+                last_folder, group, first = folder, name[: name.find(".") + 1] or name + ".", name
             yield path, size, changed
         if not found:
             hint = "`--include` and `--exclude` leave nothing" if last and self._choice.given else None

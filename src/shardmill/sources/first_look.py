@@ -22,6 +22,8 @@ _ARROW = frozenset(INPUT_FORMATS["arrow"].endings.split())
 Twin = tuple[str, str, str]
 """Of a file: its name up to the ending and a dot, its ending, and its name."""
 Twins = list[Twin]
+NO_GROUP = "/", ""
+"""In place of the beginning of a group of names, and its first name; no name begins so."""
 
 
 class FirstLook:
@@ -120,18 +122,16 @@ class TwinCount:
         self._count = 0
         self._first = ""
 
-    def check(self, before: Twins, folder: str, name: str) -> None:
-        """Compare a file with the files before it in its folder, which come sorted and are kept in `before`."""
+    def check(self, before: Twins, folder: str, first: str, name: str) -> None:
+        """Compare a file with those before it that begin alike up to the first dot; they come sorted.
+
+        `first`: the first of them. `before`: the others, which are kept here.
+        """
+        if not before or before[0][2] != first:
+            before[:] = [("", "", first), _twin(first)]
         # All names that begin with the same stem and a dot come in a row, so a stem that does not fit is done with.
-        while before and not name.startswith(before[-1][0]):
+        while not name.startswith(before[-1][0]):
             before.pop()
-        if not before:  # the usual case: it is enough to know where the first ending begins
-            before.append((name[: name.find(".") + 1] or name + ".", "", name))
-            return
-        if len(before) == 1:
-            before.append(_twin(before[0][2]))
-            while not name.startswith(before[-1][0]):
-                before.pop()
         stem, ending, _ = twin = _twin(name)
         for other_stem, other_ending, other in reversed(before[1:]):
             if other_stem == stem and _are_twins(ending, other_ending):

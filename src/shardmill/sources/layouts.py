@@ -15,22 +15,26 @@ from collections.abc import Callable, Collection, Iterator
 from typing import NamedTuple
 
 from shardmill.source_list import Skipped
-from shardmill.sources.names import METADATA, DatasetFiles, is_readable_name, only_train
+from shardmill.sources.cards import CARD, CARD_BYTES, is_card
+from shardmill.sources.dataset_files import (
+    METADATA,
+    DatasetFiles,
+    is_data_name,
+    only_train,
+    splits_beside_train,
+    warn_of_splits,
+)
+from shardmill.sources.names import Choice, is_readable_name
 from shardmill.storage import endings
 
-MARKERS = METADATA | {"snapshots", "blobs", "refs", "hub", "token", "README.md", ".gitattributes"}
+MARKERS = METADATA | {"snapshots", "blobs", "refs", "hub", "token", CARD, ".gitattributes", "train"}
 """Names of files and folders by which a layout is recognised."""
 SHARD = "train-"
-"""In place of names that begin so, which are a marker too."""
+"""In place of names that begin so, which are a marker too. `train` stands for other names in which that word is."""
 UNCOUNTED = "uncounted"
 """The kind of what is not counted: another copy of what is read."""
-_CARD_KEYS = re.compile(
-    r"(?m)^(license|language|task_categories|task_ids|size_categories|dataset_info|configs|pretty_name"
-    r"|annotations_creators|source_datasets)\s*:"
-)
 _VERSION = re.compile(r"\d+\.\d+\.\d+")
 _PREPARED = re.compile(r".*?-([A-Za-z_]\w*?)(?:-\d{5}-of-\d{5})?\.arrow")
-_CARD_BYTES = 1 << 16  # of a card that are looked at
 
 
 class Layout(NamedTuple):
@@ -78,21 +82,40 @@ def copy_in(folder: str, found: Collection[str], skipped: Skipped) -> Copy | Non
 
     It is told by its card, by the attributes that the hub writes, or by the names that `datasets` gives to shards.
     """
+    card = _beginning(os.path.join(folder, CARD)) if CARD in found else ""
     is_copy = (
-        ("README.md" in found and _is_card(os.path.join(folder, "README.md")))
+        is_card(card)
         or (".gitattributes" in found and "*.parquet filter=lfs" in _beginning(os.path.join(folder, ".gitattributes")))
         or "dataset_infos.json" in found
     )
     if not is_copy and SHARD not in found:
         return None
-    files = DatasetFiles(_readable_below(folder))
+    files = DatasetFiles(_readable_below(folder), card)
     if not is_copy and not (files.is_sharded and files.other_splits):
         return None
     files.say(skipped, f"`{folder}`")
     return Copy(os.path.join(folder, ""), files)
 
 
-def kinds_by_names(paths: Collection[str], where: str, skipped: Skipped, *, hub: bool) -> Callable[[str], str]:
+def check_splits(folder: str, below: str, choice: Choice, skipped: Skipped) -> None:
+    """Warn where an ordinary folder holds other splits beside `train`, as files or as folders. `below`: its path."""
+
+    def wanted() -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                path = below + entry.name
+                if entry.is_dir():
+                    if not choice.excludes(path):
+                        yield entry.name
+                elif is_data_name(entry.name) and choice.wants(path):
+                    yield entry.name
+
+    warn_of_splits(f"`{folder}`", splits_beside_train(wanted()), skipped)
+
+
+def kinds_by_names(
+    paths: Collection[str], where: str, choice: Choice, skipped: Skipped, *, hub: bool, card: str = ""
+) -> Callable[[str], str]:
     """Say why a file in a list is skipped, as a kind, by names alone. The paths are relative to the folder named.
 
     `hub`: it is a repository of the hub; otherwise one is recognised by its card beside the hub's attributes.
@@ -107,11 +130,14 @@ def kinds_by_names(paths: Collection[str], where: str, skipped: Skipped, *, hub:
         others = sorted(one for one in splits if one not in ("train", "dataset_dict.json"))
         if others:
             skipped.note(only_train(where, others))
-    is_copy = hub or all(name in paths for name in ("README.md", ".gitattributes"))
-    files = DatasetFiles(path for path in paths if is_taken_by_name(path))
+    is_copy = hub or all(name in paths for name in (CARD, ".gitattributes"))
+    files = DatasetFiles((path for path in paths if is_taken_by_name(path)), card)
     is_copy = not saved and not dicts and (is_copy or (files.is_sharded and bool(files.other_splits)))
     if is_copy:
         files.say(skipped, where)
+    elif files.has_train and files.other_splits and not saved and not dicts:
+        wanted = (path for path in paths if is_taken_by_name(path) and is_data_name(path) and choice.wants(path))
+        warn_of_splits(where, splits_beside_train(wanted), skipped)
 
     def kind(path: str) -> str:
         folder, _, name = path.rpartition("/")
@@ -189,17 +215,11 @@ def _versions(folder: str) -> Layout | None:
     return Layout(folder=lambda name: "" if name == newest else "older version folder")
 
 
-def _is_card(path: str) -> bool:
-    """Whether a README.md begins with the data that cards of the hub begin with."""
-    begun = re.match(r"\ufeff?---\r?\n(.*?)\n---", _beginning(path), re.DOTALL)
-    return begun is not None and _CARD_KEYS.search(begun[1]) is not None
-
-
 def _beginning(path: str) -> str:
     """The first bytes of a small text file; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
-            return file.read(_CARD_BYTES).decode("utf-8", "replace")
+            return file.read(CARD_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 from shardmill.detection import FORMAT_ENDINGS
-from shardmill.source_list import Skipped
 from shardmill.storage import COMPRESSION_ENDINGS, endings
 
 _KINDS = {
@@ -27,22 +26,13 @@ _KINDS = {
 _KIND_OF = {ending: kind for kind, listed in _KINDS.items() for ending in listed.split()}
 # Data of our own or of others that may be plain text under `--input-format text`: their content decides.
 _DOUBTFUL = frozenset("dat db bin a o key model pages numbers lock idx asc sig mat z eps ps lib obj".split())
+WILDCARD = re.compile(r"[*?[]")
 _CHECKSUMS = re.compile(r"(?i)(md5|sha\d+|b2|ck)sums?(\.txt)?|checksums?(\.\w+)?")
 _UNCOUNTED = frozenset(
     """.git .gitattributes .gitignore .gitmodules .gitkeep .github .svn .hg .hgignore .DS_Store .cache .locks .no_exist
     .shardmill .parts .ipynb_checkpoints .venv .tox .nox .mypy_cache .ruff_cache .pytest_cache .idea .vscode
     .editorconfig .npmignore .dockerignore .huggingface __pycache__ __MACOSX _SUCCESS Thumbs.db desktop.ini""".split()
 )
-_PLAIN_SEPARATORS = re.compile(r"[-._ 0-9]+")
-_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\b")
-_SPLITS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
-    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
-}
-_DATA = frozenset(ending for ending, format in FORMAT_ENDINGS.items() if format != "text") | {"txt", "text"}
-METADATA = frozenset(("dataset_infos.json", "dataset_info.json", "state.json", "dataset_dict.json"))
-"""Files in which `datasets` describes data."""
 
 
 def is_readable_name(path: str) -> bool:
@@ -84,8 +74,8 @@ class Choice:
     """`--include` and `--exclude`: globs for names, or for paths below the source if there is a slash in them."""
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        self.include = [_segments(pattern) for pattern in include]
-        self._exclude = [_segments(pattern) for pattern in exclude]
+        self.include = [pattern_segments(pattern) for pattern in include]
+        self._exclude = [pattern_segments(pattern) for pattern in exclude]
         self.given = bool(include or exclude)
 
     def wants(self, path: str) -> bool:
@@ -94,20 +84,20 @@ class Choice:
 
     def includes(self, path: str) -> bool:
         """Whether a pattern of `--include` names the file or a folder above it."""
-        return _named_by(self.include, path.split("/"))
+        return named_by(self.include, path.split("/"))
 
     def excludes(self, path: str) -> bool:
         """Whether a pattern of `--exclude` names the file or a folder above it."""
-        return _named_by(self._exclude, path.split("/"))
+        return named_by(self._exclude, path.split("/"))
 
 
-def _segments(pattern: str) -> list[str]:
+def pattern_segments(pattern: str) -> list[str]:
     inner = pattern.strip("/").removeprefix("./")
     # A slash, also a leading one, ties the pattern to the source; without one it holds at any depth.
     return inner.split("/") if "/" in pattern.rstrip("/") else ["**", inner]
 
 
-def _named_by(patterns: Iterable[Sequence[str]], path: Sequence[str]) -> bool:
+def named_by(patterns: Iterable[Sequence[str]], path: Sequence[str]) -> bool:
     return any(
         path_matches(path[:length], pattern, hidden=True) for pattern in patterns for length in range(len(path), 0, -1)
     )
@@ -133,79 +123,10 @@ def path_matches(path: Sequence[str], pattern: Sequence[str], *, hidden: bool = 
     )
 
 
-def split_of(path: str) -> str:
-    """The split that a name or a folder above shows, as Hugging Face's `datasets` reads them; empty if none."""
-    for segment in reversed(path.split("/")):
-        for word in _PLAIN_SEPARATORS.split(segment.lower()):
-            if word in _SPLITS:
-                return _SPLITS[word]
-    return ""
-
-
-class DatasetFiles:
-    """Chooses the files of a dataset of the hub: those of the split `train`, without cards and scripts.
-
-    It is told the paths of all readable files, relative to the dataset's root; then it says why one is skipped.
-    """
-
-    def __init__(self, paths: Iterable[str] = ()) -> None:
-        self._splits, self._shards = set[str](), set[str]()
-        self._data = self._others = 0
-        for path in paths:
-            if not _is_metadata(path):
-                self._add(path)
-        # `datasets` prefers files that it has written itself, such as `data/train-00000-of-00002.parquet`.
-        self.is_sharded = "train" in self._shards
-
-    def _add(self, path: str) -> None:
-        if endings(path)[0] not in _DATA:
-            self._others += 1
-            return
-        self._data += 1
-        self._splits.add(split_of(path))
-        if shard := _SHARD.match(path.rpartition("/")[2]):
-            self._shards.add(shard[1])
-
-    @property
-    def other_splits(self) -> list[str]:
-        """The splits beside `train`."""
-        named = self._splits | {name for name in self._shards if self.is_sharded and not split_of(name)}
-        return sorted(named - {"", "train"})
-
-    @property
-    def has_train(self) -> bool:
-        return "train" in self._splits
-
-    def kind_if_skipped(self, path: str) -> str:
-        """Why a file is skipped, as a kind; empty: it is read."""
-        if _is_metadata(path):
-            return "dataset card" if path == "README.md" else "metadata file"
-        if endings(path)[0] not in _DATA:
-            return "accompanying file" if self._data >= self._others else ""
-        if not self.has_train:
-            return ""
-        split, shard = split_of(path), _SHARD.match(path.rpartition("/")[2])
-        if self.is_sharded:
-            if shard is not None and shard[1] == "train":
-                return ""
-            return f"{shard[1]}-split file" if shard is not None else "accompanying file"
-        return "" if split == "train" else f"{split}-split file" if split else "no-split file"
-
-    def say(self, skipped: Skipped, where: str) -> None:
-        """Say which split is read, if there are several."""
-        listed = ", ".join(f"`{one}`" for one in self.other_splits)
-        if self.has_train and listed:
-            skipped.note(only_train(where, self.other_splits))
-        elif listed:
-            skipped.warn(f"{where} has no split `train`; all its files are read, of: {listed}")
-
-
-def only_train(where: str, others: Iterable[str]) -> str:
-    """The sentence that says which split is read."""
-    listed = ", ".join(f"`{one}`" for one in others)
-    return f"of {where} only the split `train` is read, not: {listed} (name a file or folder to read it)"
-
-
-def _is_metadata(path: str) -> bool:
-    """Whether a file describes a dataset of the hub: its card at the root, and files of `datasets`."""
-    return path == "README.md" or path.rpartition("/")[2] in METADATA
+def split_pattern(path: str) -> tuple[str, str]:
+    """The folder above the first segment with a wildcard, and the pattern below it; no pattern: the path itself."""
+    segments = path.split("/")
+    for i, segment in enumerate(segments):
+        if WILDCARD.search(segment):
+            return "/".join(segments[:i]), "/".join(segments[i:])
+    return path.rstrip("/"), ""

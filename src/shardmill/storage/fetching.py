@@ -98,7 +98,11 @@ class Fetcher:
 
     def request(self, call: Callable[[], T], place: str, requests: float = 1) -> T:
         """Return what a call returns, retried, within the time for its requests."""
-        return self.pool.wait(self.pool.submit(lambda: self.retry(call, place), urgent=True, requests=requests), place)
+        return self.pool.wait(self.submit(call, place, urgent=True, requests=requests), place)
+
+    def submit(self, call: Callable[[], T], place: str, urgent: bool = False, requests: float = 1) -> Fetch[T]:
+        """Begin a call, which is retried."""
+        return self.pool.submit(lambda: self.retry(call, place), urgent, requests)
 
     def read(self, source: Source, start: int, end: int) -> Bytes:
         """Return the bytes of a range; the request is made before those that wait."""
@@ -111,8 +115,7 @@ class Fetcher:
             store = self.bucket(source.path) if scheme_of(source.path) in BUCKETS else self.web
             return store.fetch(source, start, end)
 
-        place = f"{source.name}, byte {start:,}"
-        return self.pool.submit(lambda: self.retry(fetch, place) if start < end else b"", urgent, requests=1)
+        return self.submit(fetch if start < end else bytes, f"{source.name}, byte {start:,}", urgent)
 
     def open(self, source: Source, index: int | None = None) -> RemoteFile:
         """Return a source as a file, and open those after `index` ahead while there is room for their first bytes."""

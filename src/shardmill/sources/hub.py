@@ -1,0 +1,156 @@
+"""The list of a dataset's files at the Hugging Face hub, at one commit; with `--cache` it is kept for later runs.
+
+The hub is asked directly and not by its library's `HfApi`, which takes an empty page without a link for the end of the
+list, although the page before it promised more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from shardmill.errors import SourceError
+from shardmill.sources.cards import CARD, CARD_BYTES
+from shardmill.sources.names import WILDCARD, split_pattern
+from shardmill.storage import (
+    Fetcher,
+    HubAddress,
+    ListedObject,
+    Source,
+    Transient,
+    Unreachable,
+    public_url,
+    write_whole,
+    writing_to,
+)
+
+_log = logging.getLogger("shardmill")
+
+
+class HubListing(NamedTuple):
+    """Files of a dataset at one commit."""
+
+    commit: str
+    files: list[ListedObject]
+    card: str
+    """The beginning of its card; empty if not the whole dataset was asked for."""
+
+    def name(self, address: HubAddress, path: str) -> str:
+        """The name of a file as a source."""
+        return f"hf://datasets/{address.repo}@{self.commit}/{path}"
+
+
+def list_hub(spec: str, address: HubAddress, commit: str | None, cache: str | None, fetcher: Fetcher) -> HubListing:
+    """Return the files that an address may name. `commit`: the one to list, if it is known.
+
+    If the hub cannot be reached, an earlier listing is taken from the cache, if there is one.
+    """
+    key = hashlib.sha256(f"{address.requested}\n{address.path}".encode()).hexdigest()[:24]
+    path = Path(cache) / "listings" / f"{key}.json" if cache else None
+    before = _kept(path)
+    if before is not None and before.commit == commit:
+        return before
+    if before is not None:  # so there is no need to wait long
+        fetcher.policy = replace(fetcher.policy, tries=min(fetcher.policy.tries, 3))
+    try:
+        found = fetcher.retry(lambda: _checked(spec, address, commit, fetcher), public_url(spec))
+    except Unreachable as error:
+        if commit is not None or before is None:
+            raise
+        message = "%s: %s; the commit %s is taken, as it was listed before"
+        _log.warning(message, address.requested, error.message, before.commit)
+        return before
+    if path is not None:
+        with writing_to(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, json.dumps(found._asdict()).encode())
+    return found
+
+
+def _kept(path: Path | None) -> HubListing | None:
+    """A listing in the cache."""
+    try:
+        if path is not None:
+            record = json.loads(path.read_bytes())
+            files = [ListedObject(*one) for one in record["files"]]
+            return HubListing(record["commit"], files, record.get("card", ""))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        # It is ignored, and written again when the hub answers.
+        _log.warning("a list in the cache cannot be read: %s", path)
+    return None
+
+
+def _checked(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:
+    try:
+        return _ask(spec, address, commit, fetcher)
+    except (KeyError, TypeError, ValueError):
+        message = "the hub's response does not have the expected form"
+        hint = "check HF_ENDPOINT if it is set, and whether there is a proxy"
+        raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint)) from None
+
+
+def _ask(spec: str, address: HubAddress, commit: str | None, fetcher: Fetcher) -> HubListing:
+    """Ask the hub for the commit and the files; KeyError, TypeError or ValueError if its response has another form."""
+    repo = f"datasets/{quote(address.repo)}"
+
+    def ask(path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
+        return fetcher.request(lambda: fetcher.web.ask_hub_api(spec, path, form), public_url(spec))
+
+    if commit is None:
+        commit = _as_text(ask(f"{repo}/revision/{quote(address.revision or 'main', safe='')}")[0]["sha"])
+    found = HubListing(commit, [], "")
+    if address.path and not WILDCARD.search(address.path):
+        named = _files(ask(f"{repo}/paths-info/{commit}", {"paths": [address.path], "expand": False})[0])
+        if named:
+            return found._replace(files=named)
+    root, pattern = split_pattern(address.path)
+    deep = not pattern or "**" in pattern or "/" in pattern
+    page = f"{repo}/tree/{commit}{'/' if root else ''}{quote(root)}?recursive={deep}&expand=False"
+    listed = set[str]()
+    while page:
+        some, following = ask(page)
+        if listed and not some:  # though the page before it promised more
+            some, following = ask(page)
+        files, names = _files(some), {_as_text(entry["path"]) for entry in some}
+        twice = len(names) < len(some) or any(one.path in listed for one in files)
+        if twice or (following and names <= listed):
+            # It has no end, or a page came in place of another one, whose files would be missing.
+            message, hint = "the hub's list repeats itself", "run the same command again when the hub is well"
+            raise Transient(message, tries=3, error=SourceError(message, place=public_url(spec), hint=hint))
+        found.files.extend(files)
+        listed |= names
+        page = following
+    card = next((one for one in found.files if one.path == CARD and not address.path), None)
+    if card is None:
+        return found
+    name = found.name(address, CARD)
+    text = fetcher.read(Source(name, name, card.size, card.version), 0, min(card.size, CARD_BYTES))
+    return found._replace(card=bytes(text).decode("utf-8", "replace"))
+
+
+def _files(answer: Any) -> list[ListedObject]:
+    """The files of one page of a list."""
+    if not isinstance(answer, list):
+        raise TypeError(answer)
+    files = [
+        ListedObject(_as_text(entry["path"]), int(entry["size"]), _as_text((entry.get("lfs") or entry)["oid"]))
+        for entry in answer
+        if entry["type"] == "file"
+    ]
+    if any(one.size < 0 or ".." in one.path.split("/") for one in files):
+        raise ValueError(answer)
+    return files
+
+
+def _as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
