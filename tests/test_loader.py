@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 import shardmill
 from shardmill.dataset.dataset import Split
 from shardmill.dataset.loader import Batches
-from shardmill.dataset.permutation import Permutation
 from shardmill.errors import MismatchError, UsageError
 from shardmill.options import FORMATS
+from shardmill.permutation import Permutation
 from tests.datasets import EOT, make_dataset, random_documents, with_eot
 
 BLOCK = 16

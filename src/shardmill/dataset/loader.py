@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardmill import arguments
-from shardmill.dataset.permutation import Permutation, mix, mixed
 from shardmill.errors import MismatchError, UsageError
+from shardmill.permutation import Permutation, mix, mixed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
