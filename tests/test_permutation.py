@@ -26,7 +26,18 @@ def test_every_number_has_one_place_and_the_inverse_finds_it(size: int) -> None:
 
 
 def test_every_key_gives_another_order() -> None:
-    keys = [(0,), (1,), ("0",), (0, 0), (0, 1), (1, 0), (-1,), (2**70,), (0, "train"), (0, "val")]
+    keys: list[tuple[int | str, ...]] = [
+        (0,),
+        (1,),
+        ("0",),
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (-1,),
+        (2**70,),
+        (0, "train"),
+        (0, "val"),
+    ]
     orders = {tuple(Permutation(1000, *key)(np.arange(1000)).tolist()) for key in keys}
     assert len(orders) == len(keys)
 
