@@ -15,6 +15,24 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
     }
     return 0;
 }
+/* The text in two parts: the ids that are certain spell their bytes, and with the rest all of them. */
+static void encode_in_parts(sm_encoder *encoder, const uint8_t *text, int64_t size, uint32_t *ids, int64_t capacity) {
+    int32_t state = 0;
+    int64_t at = 0, certain = 0, ends[2] = {size / 2, size};
+    for (int part = 0; part < 2; part++, at += certain) {
+        int64_t n = ends[part] - at, spelled = at;
+        int64_t count = sm_encode_open(encoder, text + at, n, part, (int32_t)(size & 3), &state, ids, capacity, &certain);
+        if (count < 0 || certain < 0 || certain > n || (part && certain < n)) abort();
+        for (int64_t i = 0; i < count; i++) {
+            const int64_t *token = vocabulary.token_offsets + ids[i];
+            if (token[1] - token[0] > size - spelled ||
+                memcmp(text + spelled, vocabulary.tokens + token[0], (size_t)(token[1] - token[0])))
+                abort();
+            spelled += token[1] - token[0];
+        }
+        if (spelled != at + certain) abort();
+    }
+}
 int LLVMFuzzerTestOneInput(const uint8_t *text, size_t size) {
     int64_t offsets[4] = {0, (int64_t)(size / 3), (int64_t)(size / 2), (int64_t)size}, counts[2][3], done;
     int64_t capacity = (int64_t)size + 3 + SM_ROOM;
@@ -34,6 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *text, size_t size) {
             at += length;
         }
         if (at != size) abort();
+        encode_in_parts(encoders[scheme][size & 1], text, (int64_t)size, ids[1], capacity);
     }
     free(ids[0]);
     free(ids[1]);

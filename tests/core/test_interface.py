@@ -202,16 +202,6 @@ def test_every_error_of_the_core_is_raised_with_words() -> None:
     with pytest.raises(CoreError, match="out of range"):
         binding.not_normal(np.zeros(3, np.uint8), offsets, 0)
     with pytest.raises(CoreError, match="out of range"):
-        binding.numbers_before(b"123", 3)
+        encoder("gpt2", simd=True).encode_open(b"text", state=99)
     with pytest.raises(CoreError, match="error -99 of the core"):
         binding.checked(-99)
-
-
-@pytest.mark.parametrize("digits", ["1", "٣", "²", "\U0001d7ce", "1٣²\U0001d7ce"])
-def test_numbers_before_a_number_are_counted_in_characters(digits: str) -> None:
-    for before in ("", "a", "é ", "中"):
-        text = before + digits * 7 + "x"
-        for at in range(len(text)):
-            place, number = len(text[:at].encode()), at - len(before)
-            expected = max(number, 0) if text[at] in digits else 0
-            assert binding.numbers_before(text.encode(), place) == expected

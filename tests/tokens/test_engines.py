@@ -23,6 +23,7 @@ from shardmill.tokens import (
     engines,
     load_tokenizer,
     rank_files,
+    stitch,
 )
 from tests.tokens.hard import disorder, lists, rows, run, texts
 from tests.tokens.vocabularies import EVERY, gpt2_rules, tokenizer, write_json
@@ -87,10 +88,11 @@ def test_many_calls_give_the_same_rows_as_one(monkeypatch: pytest.MonkeyPatch) -
         assert lists(made.engine().encode(*rows(documents))) == whole
 
 
-def test_a_row_longer_than_a_call_is_encoded_in_parts_and_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "LONG_ROW", 10_000)
+def test_a_row_longer_than_a_call_is_encoded_in_parts_and_exactly() -> None:
     for name in ("gpt2", "llama3-json"):
         made = tokenizer(name)
+        assert made.stitching is not None
+        made = changed(made, stitching=dataclasses.replace(made.stitching, step=2_500))
         documents = ["x", run("words", 40_000), "y", run("unicode 17", 12_000), run("digit", 30_000)]
         assert lists(made.engine().encode(*rows(documents))) == [made.reference()(text) for text in documents]
 
@@ -180,7 +182,7 @@ class Noted:
 def by_library(made: Tokenizer) -> Tokenizer:
     """The same tokenizer, encoded by its own library."""
     made = changed(made, engine_name=made.library_name)
-    return changed(made, stitching=made.stitching and dataclasses.replace(made.stitching, small_steps=True))
+    return changed(made, stitching=made.stitching and dataclasses.replace(made.stitching, step=stitch.LIBRARY_STEP))
 
 
 def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts() -> None:
@@ -190,7 +192,7 @@ def test_a_library_that_takes_much_memory_gets_a_long_row_in_small_parts() -> No
     long = run("words", 400_000) + " \u088f's " + run("words", 300_000, 1)
     documents = ["short", long, "", long[:1_000]]
     assert lists(made.engine().encode(*rows(documents))) == [made.reference()(document) for document in documents]
-    assert made.stitching and 0 < noted.most <= 2 * made.stitching.step
+    assert made.stitching and 0 < noted.most <= stitch.MOST_STEPS * made.stitching.step == 1 << 18
 
 
 def test_a_library_gets_many_documents_in_one_call_and_not_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardmill.errors import ShardmillError
 
-ABI = 7
+ABI = 8
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -33,7 +33,10 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _INT64, _POINTER, _POINTER],
         ],
     ),
-    "sm_numbers_before": (_INT64, [_POINTER, _INT64, _INT64]),
+    "sm_encode_open": (
+        _INT64,
+        [_POINTER, _POINTER, _INT64, _INT32, _INT32, _POINTER, _POINTER, _INT64, _POINTER],
+    ),
     "sm_not_normal": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _POINTER]),
     "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
     "sm_count": (_INT64, [_POINTER, _INT64, _UINT8, _INT32]),
@@ -89,7 +92,17 @@ def checked(result: int) -> int:
 
 
 # After the binding, since all of these use it.
-from shardmill.core.encoding import CACHE, SCHEMES, Encoder, Model, merge_rows, parse_ranks, room  # noqa: E402
+from shardmill.core.encoding import (  # noqa: E402
+    CACHE,
+    SCHEMES,
+    Certain,
+    Encoder,
+    Follows,
+    Model,
+    merge_rows,
+    parse_ranks,
+    room,
+)
 from shardmill.core.reading import (  # noqa: E402
     BLANK,
     LEFT,
@@ -102,7 +115,6 @@ from shardmill.core.reading import (  # noqa: E402
     is_utf8,
     json_lines,
     not_normal,
-    numbers_before,
     odd_counts,
 )
 
@@ -114,8 +126,10 @@ __all__ = [
     "ODD_KINDS",
     "SCHEMES",
     "TAKEN",
+    "Certain",
     "CoreError",
     "Encoder",
+    "Follows",
     "JsonLines",
     "Model",
     "checked",
@@ -127,7 +141,6 @@ __all__ = [
     "library",
     "merge_rows",
     "not_normal",
-    "numbers_before",
     "odd_counts",
     "parse_ranks",
     "room",

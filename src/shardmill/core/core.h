@@ -18,7 +18,7 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 7
+#define SM_ABI 8
 SM_API int32_t sm_abi(void);
 
 enum {
@@ -80,8 +80,14 @@ SM_API int64_t sm_encode(sm_encoder *encoder, const uint8_t *data, int64_t data_
                          int64_t rows, int64_t gap, int64_t eot, int32_t before, void *ids, int64_t capacity,
                          int64_t *counts, int64_t *done);
 
-/* How many numbers (\p{N}) stand right before the one at data[at]; 0 if none stands there. */
-SM_API int64_t sm_numbers_before(const uint8_t *data, int64_t n, int64_t at);
+/* A text that comes in parts, of any length, in memory for one part. text[0 .. n) is valid UTF-8, less than 2 GiB, and begins where
+ * the certain bytes of the call before ended; `last` if no text follows. *state is 0 for the first part, and what the call before left
+ * there for the next. follows: what ends the white space at the end of the text. `ids` has room for n + SM_ROOM.
+ * Returns how many ids were written, and in *certain of how many bytes they are: the others depend on what follows. If *state
+ * is 0 then, the rest is encoded as a text of its own would be. */
+enum { SM_UNKNOWN, SM_LINE_FOLLOWS, SM_OTHER_FOLLOWS, SM_END_FOLLOWS };
+SM_API int64_t sm_encode_open(sm_encoder *encoder, const uint8_t *text, int64_t n, int32_t last, int32_t follows, int32_t *state,
+                              void *ids, int64_t capacity, int64_t *certain);
 
 /* flags[i]: 0 if row i (as above) is certainly in Unicode's normal form C, of the release that normal_tables.h was made from;
  * 1 if it may not be. Returns how many of them are 1. */

@@ -126,8 +126,9 @@ static u32 merge_again(sm_encoder *e, const u8 *p, u32 n, int which) {
     return e->last_count;
 }
 /* Encodes a long run of bytes in windows of `span` bytes. A token that two windows share is one of the whole text
- * (docs/core.md), so from there on the second one counts. Returns 0 if two windows cannot be joined, after *done bytes. */
-static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, int wide, u32 *done) {
+ * (docs/core.md), so from there on the second one counts. Returns 0 if two windows cannot be joined, after *done bytes.
+ * open: more bytes follow, so the ids after the last such token are not certain and are left out. */
+static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, int open, u8 **out, int wide, u32 *done) {
     const sm_model *m = e->model;
     u32 *ids = e->ids[0], *others = e->ids[1], begin = 0, end = span < n ? span : n;
     u32 count = merge_again(e, p, end, 0);
@@ -154,7 +155,7 @@ static int put_windows(sm_encoder *e, const u8 *p, u32 n, u32 span, u8 **out, in
         }
         if (!joined) return 0;
     }
-    *out = put_all(*out, wide, ids, count);
+    if (!open) *out = put_all(*out, wide, ids, count);
     return 1;
 }
 /* Encodes bytes of which any two neighbours may merge. */
@@ -164,13 +165,36 @@ static u8 *put_stretch(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     e->last_bytes = 0;
     for (u32 span = FIRST_WINDOW; span <= WINDOW; span *= 2) {
         u32 more = 0;
-        if (put_windows(e, p + done, n - done, span, &out, wide, &more)) return out;
+        if (put_windows(e, p + done, n - done, span, 0, &out, wide, &more)) return out;
         done += more;
     }
     e->error = SM_ERROR_STITCH;
     return out;
 }
-/* The same for whole characters, where no token has only a part of one and a part of another. If ranks come in ascending
+/* Encodes the beginning of a piece whose end is not known, up to a certain token that begins with a character. */
+static u8 *put_open(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide, u32 *done) {
+    int joined = 0;
+    *done = e->last_bytes = 0;
+    for (u32 span = FIRST_WINDOW; span <= WINDOW && !joined; span *= 2) {
+        u32 more = 0;
+        joined = put_windows(e, p + *done, n - *done, span, 1, &out, wide, &more);
+        *done += more;
+    }
+    while (*done && (p[*done] & 0xC0) == 0x80) {
+        u32 id = 0;
+        u16 narrow;
+        out -= (size_t)2 << wide;
+        if (wide) {
+            memcpy(&id, out, 4);
+        } else {
+            memcpy(&narrow, out, 2);
+            id = narrow;
+        }
+        *done -= length_of(e->model, id);
+    }
+    return out;
+}
+/* As put_stretch() for whole characters, where no token has only a part of one and a part of another. If ranks come in ascending
  * order, characters are then merged first, each by itself, and the result is in a table. */
 static u8 *put_chars(sm_encoder *e, const u8 *p, u32 n, u8 *out, int wide) {
     u32 *ids = e->ids[0], count = 0, length;
@@ -438,4 +462,50 @@ int64_t sm_encode(sm_encoder *e, const uint8_t *data, int64_t data_bytes, const 
     }
     *done = row;
     return total;
+}
+
+int64_t sm_encode_open(sm_encoder *e, const uint8_t *text, int64_t n, int32_t last, int32_t follows, int32_t *state, void *ids,
+                       int64_t capacity, int64_t *certain) {
+    if (!e || !text || !state || !ids || !certain || n < 0 || n >> 31) return SM_ERROR_ARGUMENT;
+    if (*state < AT_START || *state >= STATES || follows < SM_UNKNOWN || follows > SM_END_FOLLOWS) return SM_ERROR_ARGUMENT;
+    if (capacity < n + SM_ROOM) return SM_ERROR_SPACE;
+    const u8 *end = text + n, *p = text, *decided = last ? end : sm_certain_end(text, end);
+    int scheme = e->model->scheme, wide = e->wide, open = 0, ends = 0;
+    u8 *out = ids;
+    e->error = 0;
+    if (*state != AT_START && n) {
+        const u8 *stop = sm_piece_rest(scheme, *state, p, end);
+        open = stop > decided;
+        if (!open) {
+            out = put_stretch(e, p, (u32)(stop - p), out, wide);
+            *state = AT_START;
+            p = stop;
+        }
+    }
+    for (u32 at = (u32)(p - text); at < n && !open;) {
+        u32 count = sm_split(scheme, e->simd, text, (u32)n, end, &at, e->starts, BATCH), sure = count;
+        e->starts[count] = at;
+        while (sure && text + e->starts[sure] > decided) sure--;
+        out = e->put(e, text, sure, end, out);
+        p = text + e->starts[sure];
+        open = sure < count;
+    }
+    while (open && !e->error) {
+        u32 size = (u32)(sm_open_end(scheme, *state, p, end, follows, &ends) - p), done = 0;
+        if (ends && *state != AT_START) {
+            out = put_stretch(e, p, size, out, wide);
+        } else if (ends) {
+            e->starts[0] = (u32)(p - text), e->starts[1] = e->starts[0] + size;
+            out = e->put(e, text, 1, end, out);
+        } else if (size > 2 * LONGEST) { /* else it may be a token */
+            out = put_open(e, p, size, out, wide, &done);
+        }
+        if (done) *state = sm_state_after(scheme, *state, p, p + done);
+        if (ends) *state = AT_START;
+        p += ends ? size : done;
+        open = ends;
+    }
+    if (e->error) return e->error;
+    *certain = p - text;
+    return (out - (u8 *)ids) >> (1 + wide);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -109,6 +110,25 @@ def merge_rows(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]])
     return np.array(ordered, np.uint32).reshape(-1, 4)[:, 1:]
 
 
+class Follows(IntEnum):
+    """What ends the white space at the end of a part of a text, as in core.h."""
+
+    UNKNOWN = 0
+    LINE_END = 1
+    OTHER = 2
+    TEXT_END = 3
+
+
+class Certain(NamedTuple):
+    """What is certain of a text that goes on."""
+
+    ids: NDArray[Any]
+    size: int
+    """Bytes of the text that the ids stand for."""
+    state: int
+    """To be passed with the rest of the text; 0: the rest is encoded as a text of its own."""
+
+
 class Encoder:
     """Encodes rows with a model, for one thread at a time. It takes `bytes` of memory, at most `cache_bytes`.
 
@@ -156,6 +176,23 @@ class Encoder:
         if done.value < rows:
             raise CoreError("the buffer for ids is too small")
         return out[:written], counts
+
+    def encode_open(
+        self, text: bytes, state: int = 0, follows: Follows = Follows.UNKNOWN, *, last: bool = False
+    ) -> Certain:
+        """Encode the beginning of a text, as far as the ids are certain whatever comes after it; all of it if `last`.
+
+        `state`: 0 at the beginning of the text, then what the call before returned.
+        """
+        ids, size = np.empty(len(text) + 16, self.dtype), ctypes.c_int64()
+        new_state = ctypes.c_int32(state)
+        written = checked(
+            library().sm_encode_open(
+                *(self._address, text, len(text), last, follows, ctypes.addressof(new_state)),
+                *(ids.ctypes.data, ids.size, ctypes.addressof(size)),
+            )
+        )
+        return Certain(ids[:written].copy(), size.value, new_state.value)
 
 
 def room(offsets: NDArray[np.int64]) -> int:

@@ -141,6 +141,18 @@ u32 sm_class(u32 code);
 /* Fills starts with where pieces begin, relative to text, from the piece that begins at *at; stops after about
  * `room` of them or at the end of the text. Then *at is where the next piece begins. `limit`: end of what may be read. */
 u32 sm_split(int scheme, int simd, const u8 *text, u32 size, const u8 *limit, u32 *at, u32 *starts, u32 room);
+/* A text whose end is not known yet. A state says where in a piece a text begins: at its start; where the rest of the piece ends as
+ * a piece that begins here would; among other characters; among the line ends (or slashes) after them; after a small letter,
+ * where case counts; among ASCII letters after punctuation. */
+enum { AT_START, IN_RUN, IN_OTHER, IN_LINES, IN_SMALL, IN_ASCII, STATES };
+/* Pieces that end here or before end there whatever follows the text. */
+const u8 *sm_certain_end(const u8 *text, const u8 *end);
+/* The end of the piece in which the text begins in this state. */
+const u8 *sm_piece_rest(int scheme, int state, const u8 *p, const u8 *end);
+/* Up to where the text from p on certainly is one piece, whatever follows; *ends: and where this piece ends. */
+const u8 *sm_open_end(int scheme, int state, const u8 *p, const u8 *end, int follows, int *ends);
+/* The state at a character inside of the piece, far behind its first two. */
+int sm_state_after(int scheme, int state, const u8 *p, const u8 *at);
 enum { SPLIT_SLACK = 72 }; /* starts has so many places beyond room: a block, and eight at a time */
 
 /* ---- model.c */

@@ -10,21 +10,6 @@
 
 u32 sm_class(u32 code) { return code < BROKEN ? CLASSES[CLASS_BLOCK[code >> 7]][code & 127] : 0; }
 
-int64_t sm_numbers_before(const uint8_t *data, int64_t n, int64_t at) {
-    u32 length;
-    i64 count = 0;
-    if (!data || at < 0 || at >= n) return SM_ERROR_ARGUMENT;
-    if (!(sm_class(decode(data + at, data + n, &length)) & NUMBER)) return 0;
-    while (at > 0) {
-        i64 begin = at - 1;
-        while (begin > 0 && at - begin < 4 && (data[begin] & 0xC0) == 0x80) begin--;
-        if (!(sm_class(decode(data + begin, data + at, &length)) & NUMBER)) break;
-        at = begin;
-        count++;
-    }
-    return count;
-}
-
 typedef struct {
     u32 class, length;
 } Char;
@@ -227,6 +212,89 @@ static const u8 *piece(int scheme, const u8 *p, const u8 *end) {
     case SM_DEEPSEEK: return piece_deepseek(p, end);
     default: return piece_o200k(p, end, 1, 0);
     }
+}
+
+/* ---- a text whose end is not known yet */
+
+/* Where the last character before p begins; `begin` < p. */
+static const u8 *char_before(const u8 *begin, const u8 *p) {
+    const u8 *at = p - 1;
+    while (at > begin && p - at < 4 && (*at & 0xC0) == 0x80) at--;
+    return at;
+}
+/* A piece depends on at most a run of white space or of capitals behind it, and on a few bytes after that. */
+enum { BEHIND = 8 };
+const u8 *sm_certain_end(const u8 *text, const u8 *end) {
+    if (end - text <= BEHIND) return text;
+    const u8 *at = char_before(text, end - BEHIND + 1);
+    u32 set = char_at(at, end).class & (WHITE | UPPER);
+    while (set && at > text) {
+        const u8 *before = char_before(text, at);
+        int same = (char_at(before, end).class & set) != 0;
+        if (same || set == UPPER) at = before; /* a piece may end before capitals, or go on if a small letter follows them */
+        if (!same) break;
+    }
+    return at;
+}
+
+const u8 *sm_piece_rest(int scheme, int state, const u8 *p, const u8 *end) {
+    int slashes = scheme == SM_O200K || scheme == SM_TEKKEN, cjk;
+    u32 letter = scheme == SM_QWEN35 ? LETTER | MARK : LETTER, length;
+    if (p == end) return p;
+    switch (state) {
+    case IN_SMALL:
+        p = run(p, end, LOWER | EITHER | MARK, 0);
+        return scheme == SM_O200K && p < end && *p == '\'' ? p + contraction(p, end, 1) : p;
+    case IN_ASCII:
+        while (p < end && is_small_or_capital(*p)) p++;
+        return p;
+    case IN_OTHER:
+        cjk = scheme == SM_DEEPSEEK && is_cjk(decode(p, end, &length));
+        if (scheme == SM_DEEPSEEK) p = run_of_part(p, end, PUNCTUATION, cjk);
+        else p = run(p, end, letter | NUMBER | WHITE, 1);
+        if (cjk || scheme == SM_GPT2) return p; /* fall through */
+    case IN_LINES:
+        while (p < end && (*p == '\n' || *p == '\r' || (slashes && *p == '/'))) p++;
+        return p;
+    default: return piece(scheme, p, end);
+    }
+}
+
+const u8 *sm_open_end(int scheme, int state, const u8 *p, const u8 *end, int follows, int *ends) {
+    const u8 *known = end - p > BEHIND ? char_before(p, end - BEHIND + 1) : p, *stop = sm_piece_rest(scheme, state, p, end);
+    *ends = 0;
+    if (state <= IN_RUN && scheme != SM_GPT2 && run(p, end, WHITE, 0) == end) {
+        const u8 *line = end;
+        while (line > p && line[-1] != '\n' && line[-1] != '\r') line--;
+        if (follows == SM_END_FOLLOWS) follows = scheme == SM_CL100K ? SM_LINE_FOLLOWS : SM_OTHER_FOLLOWS;
+        if (line == p || follows == SM_LINE_FOLLOWS) return known;
+        *ends = follows == SM_OTHER_FOLLOWS;
+        return *ends || line < known ? line : known;
+    }
+    return stop < known ? stop : known;
+}
+
+int sm_state_after(int scheme, int state, const u8 *p, const u8 *at) {
+    u32 seen = 0;
+    for (const u8 *q = p; q < at;) {
+        Char c = char_at(q, at);
+        seen |= c.class;
+        q += c.length;
+    }
+    if (state == AT_START) {
+        /* The first character may be one in front of a word. */
+        const u32 words[SM_SCHEMES] = {LETTER | NUMBER, LETTER, LETTER, LETTER, LETTER | MARK, LETTER | MARK, LETTER | MARK, LETTER | MARK};
+        Char c = char_at(p, at), next = char_at(p + c.length, at);
+        int deepseek = scheme == SM_DEEPSEEK;
+        if (next.class & words[scheme])
+            state = deepseek && *p < 0x80 && (c.class & PUNCTUATION) && is_small_or_capital(p[1]) ? IN_ASCII : IN_RUN;
+        else if ((c.class & next.class & WHITE) || (deepseek && !((c.class | next.class) & PUNCTUATION)))
+            state = IN_RUN;
+        else
+            state = IN_OTHER;
+    }
+    if (state == IN_OTHER && (seen & NEWLINE)) return IN_LINES;
+    return state == IN_RUN && (scheme == SM_O200K || scheme == SM_TEKKEN) && (seen & LOWER) ? IN_SMALL : state;
 }
 
 /* ---- 64 bytes at a time

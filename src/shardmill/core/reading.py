@@ -90,11 +90,6 @@ def not_normal(data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int) ->
     return flags.view(np.bool_)
 
 
-def numbers_before(text: bytes, at: int) -> int:
-    """How many numbers (\\p{N}) stand right before the one at this place; 0 if none stands there."""
-    return checked(library().sm_numbers_before(text, len(text), at))
-
-
 def odd_counts(
     data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int, ends: NDArray[np.int64], *, simd: bool = True
 ) -> NDArray[np.int64] | None:
@@ -131,7 +126,7 @@ def gather(
 ) -> int:
     """Copy texts into `out` from `at` on, each after a prefix of the one before it; returns where they end."""
     starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
-    end: int = library().sm_gather(
+    end = library().sm_gather(
         data.ctypes.data,
         len(data),
         starts.ctypes.data,
@@ -142,4 +137,4 @@ def gather(
         at,
         len(out),
     )
-    return end
+    return checked(end)

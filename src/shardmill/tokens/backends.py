@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from shardmill.core import CACHE, SCHEMES, Encoder, Model, room
+from shardmill.core import CACHE, SCHEMES, Certain, Encoder, Follows, Model, room
 from shardmill.tokens.found_tokens import TokenNames, normalized
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ class Backend(Protocol):
 
         Row i is data[offsets[i] : offsets[i+1] - gap].
         """
+
+    def encode_open(self, text: bytes, state: int, follows: Follows, *, last: bool) -> Certain:
+        """Encode the beginning of a text as far as its tokens are certain, as `Encoder.encode_open` does."""
 
 
 class LibraryError(Exception):
@@ -82,6 +85,10 @@ class ReferenceBackend:
             first = last
         return np.concatenate(ids), np.cumsum(bounds)
 
+    def encode_open(self, text: bytes, state: int, follows: Follows, *, last: bool) -> Certain:
+        """Return nothing: a library does not say what is certain."""
+        return Certain(np.empty(0, np.uint32), 0, 0)
+
 
 def core_knows(scheme: Scheme | None) -> bool:
     """Return whether the core splits text by this scheme."""
@@ -118,6 +125,9 @@ class CoreBackend:
             ids[bounds[inside + 1] - 1] = split.ids[inside]
             bounds = np.delete(bounds, inside + 1)
         return ids, bounds
+
+    def encode_open(self, text: bytes, state: int, follows: Follows, *, last: bool) -> Certain:
+        return self._encoder.encode_open(text, state, follows, last=last)
 
     def _encode(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int

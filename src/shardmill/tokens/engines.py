@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from shardmill.core import CoreError
 from shardmill.errors import ShardmillError
 from shardmill.tokens.backends import LibraryError, library_errors
 from shardmill.tokens.cuts import UncuttableError
-from shardmill.tokens.stitch import encode_stream
+from shardmill.tokens.stitch import MOST_STEPS, encode_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
+    from shardmill.core import Certain, Follows
     from shardmill.tokens.backends import Backend
     from shardmill.tokens.tokenizers import Tokenizer
 
@@ -27,8 +30,6 @@ if TYPE_CHECKING:
 
 CALL_BYTES = 5 << 20
 """Bytes of rows in one call: a whole chunk, so that nothing has to be joined."""
-LONG_ROW = 1 << 22
-"""A longer row is encoded in parts."""
 
 
 @dataclass
@@ -64,9 +65,8 @@ class Engine:
         self._library: Backend | None = None
         self.fell_back = False
         """Since this was set to False, the library has encoded a text in place of the core."""
-        stitching = tokenizer.stitching
-        self._longest_whole = stitching.step if stitching and stitching.small_steps else LONG_ROW
-        """Bytes; a longer row is encoded in parts, if text may be cut."""
+        self._longest_whole = MOST_STEPS * tokenizer.stitching.step if tokenizer.stitching else sys.maxsize
+        """Bytes; a longer row is encoded in parts."""
 
     def encode(self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int = 0) -> Encoded:
         """Return the tokens of each row data[offsets[i] : offsets[i+1] - gap], which must be valid UTF-8."""
@@ -93,7 +93,7 @@ class Engine:
             raise UncuttableError(
                 "no places are known where this tokenizer's text may be cut", hint="a document must fit in the memory"
             )
-        return encode_stream(pieces, self._encode_piece, self._tokenizer.stitching)
+        return encode_stream(pieces, self._encode_text, self._encode_open, self._tokenizer.stitching)
 
     def check_pieces(self, pieces: Iterable[bytes]) -> None:
         """EngineError if a text that comes in pieces contains a special token that it must not."""
@@ -109,9 +109,7 @@ class Engine:
 
     def _single_rows(self, rows: _Rows) -> list[int]:
         """The rows that must be encoded one by one: long ones, and those with special tokens that are an error."""
-        single: list[NDArray[np.int64]] = []
-        if self._tokenizer.stitching:
-            single.append(np.flatnonzero(np.diff(rows.offsets) - rows.gap > self._longest_whole))
+        single = [np.flatnonzero(np.diff(rows.offsets) - rows.gap > self._longest_whole)]
         if forbidden := self._tokenizer.forbidden:
             single.append(forbidden.rows(*rows))
         if not any(map(len, single)):
@@ -123,8 +121,7 @@ class Engine:
         text, parts = rows.text(row), list[Any]()
         self.fell_back = False
         try:
-            self._refuse_special(text)
-            parts = self._encode_in_parts(text) or [self._encode_text(text)]
+            parts = self._encode_in_parts(text) if len(text) > self._longest_whole else [self._encode_text(text)]
         except EngineError as error:
             result.failed.append((row, error.message))
         result.fallbacks += self.fell_back
@@ -132,13 +129,13 @@ class Engine:
         return tokens, np.array([len(tokens)], np.int64)
 
     def _encode_in_parts(self, text: NDArray[np.uint8]) -> list[NDArray[Any]]:
-        """The tokens of a long row, in parts; an empty list if it has to be encoded whole."""
-        if self._tokenizer.stitching is None or len(text) <= self._longest_whole:
-            return []
+        """The tokens of a long row; the core can also encode it whole, but for a library that is too much memory."""
         try:
             return list(self.encode_pieces([text.data]))
-        except UncuttableError:
-            return []
+        except UncuttableError as error:
+            if self._tokenizer.engine_name == self._tokenizer.library_name:
+                raise EngineError(error.message) from None
+            return [self._encode_text(text)]
 
     def _encode_range(self, rows: _Rows, start: int, end: int, result: Encoded) -> Iterator[_Part]:
         """Encode the rows from start to end, in calls of about CALL_BYTES."""
@@ -162,19 +159,18 @@ class Engine:
         else:
             yield tokens, np.diff(bounds)
 
-    def _encode_piece(self, text: bytes) -> NDArray[Any]:
-        row = np.frombuffer(text, np.uint8)
-        self._refuse_special(row)
-        return self._encode_text(row)
+    def _encode_open(self, text: bytes, state: int, follows: Follows, *, last: bool) -> Certain:
+        try:
+            return self._primary.encode_open(text, state, follows, last=last)
+        except CoreError as error:
+            raise UncuttableError(error.message) from None
 
-    def _refuse_special(self, text: NDArray[np.uint8]) -> None:
+    def _encode_text(self, text: bytes | NDArray[np.uint8]) -> NDArray[Any]:
+        """Encode one text in one call, by the core or else by the library. EngineError if neither can or may."""
         found = self._tokenizer.forbidden and self._tokenizer.forbidden.first(text)
         if found:
             raise _refusal(found.name)
-
-    def _encode_text(self, text: NDArray[np.uint8]) -> NDArray[Any]:
-        """Encode one text in one call, by the core or else by the library. EngineError if neither can."""
-        row = _Rows(text, np.array([0, len(text)], np.int64), 0)
+        row = _Rows(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64), 0)
         try:
             return self._run_backend(self._primary, row)[0][:-1]
         except EngineError:

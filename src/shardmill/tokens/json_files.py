@@ -71,7 +71,7 @@ class JsonTokenizer(BytePairTokenizer):
             and normal_form in ("", "NFC")
             and not any(map(_affects_neighbours, parsed))
         ):
-            self._set_cuts(self.scheme, parsed=bool(parsed), normalizes=bool(normal_form), small_steps=True)
+            self._set_cuts(self.scheme, normalizes=bool(normal_form))
         elif self.engine_name == self.library_name:
             self.library_bytes = 110  # for English in one document: 100 to 106
 

@@ -56,7 +56,7 @@ class RankTokenizer(BytePairTokenizer):
             self.reference()  # so that an error in the vocabulary or the pattern is raised now
         self._choose_engine(list(special_tokens), possible=backends.core_knows(self.scheme), published=published)
         if self.scheme:
-            self._set_cuts(self.scheme, parsed=specials == "parse")
+            self._set_cuts(self.scheme)
 
     @cached_property
     def _ranks(self) -> dict[bytes, int]:

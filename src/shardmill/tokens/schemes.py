@@ -15,10 +15,6 @@ class Scheme:
     """The first as tiktoken gets it; the others are equivalent."""
     family: str
     """Which rules of cuts.py find its safe places."""
-    digit_group: int = 0
-    """Digits per group, counted from the beginning of a number; 0: digits are not grouped."""
-    looks_past_white: bool = True
-    """White space is grouped by the position of its last line end."""
 
 
 _HEAD = r"[^\r\n\p{L}\p{N}]?"
@@ -40,7 +36,6 @@ SCHEMES = {
                 r"'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
             ),
             family="gpt2",
-            looks_past_white=False,
         ),
         Scheme(
             "cl100k",
@@ -49,7 +44,6 @@ SCHEMES = {
                 r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s",
             ),
             family="llama3",
-            digit_group=3,
         ),
         Scheme(
             "llama3",
@@ -58,7 +52,6 @@ SCHEMES = {
                 rf"{_SHORT}|{_HEAD}\p{{L}}+|\p{{N}}{{1,3}}|{_MARKS}|\s*[\r\n]|\s+(?!\S)|\s+",
             ),
             family="llama3",
-            digit_group=3,
         ),
         Scheme("qwen2", (rf"{_SHORT}|{_HEAD}\p{{L}}+|\p{{N}}|{_MARKS}|{_WHITE}",), family="llama3"),
         Scheme(
@@ -73,7 +66,6 @@ SCHEMES = {
                 rf"|\p{{N}}{{1,3}}|{_SLASHES}|{_WHITE}",
             ),
             family="o200k",
-            digit_group=3,
         ),
         Scheme(
             "tekken",
@@ -93,7 +85,6 @@ DEEPSEEK = Scheme(
         "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
     ),
     family="llama3",
-    digit_group=3,
 )
 
 

@@ -18,7 +18,7 @@ from shardmill.tokens import backends, self_check
 from shardmill.tokens.cuts import Cut
 from shardmill.tokens.engines import Engine
 from shardmill.tokens.found_tokens import TokenNames
-from shardmill.tokens.stitch import Stitching
+from shardmill.tokens.stitch import LIBRARY_STEP, TEXT_STEP, Stitching
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -208,15 +208,11 @@ class BytePairTokenizer(Tokenizer):
         )
         self.engine_name = "core" if trusted else self.library_name
 
-    def _set_cuts(self, scheme: Scheme, *, parsed: bool, normalizes: bool = False, small_steps: bool = False) -> None:
-        """Set where texts may be cut. `parsed`: special tokens are found in texts."""
+    def _set_cuts(self, scheme: Scheme, *, normalizes: bool = False) -> None:
+        """Set where texts may be cut."""
         # Where special tokens are an error they must be found, so no cut may hide one.
-        self.cut = Cut(scheme.family, specials=parsed or self.specials == "error")
-        self.stitching = Stitching(
-            self.cut,
-            lambda: self._lengths,
-            scheme,
-            normalizes=normalizes,
-            specials=parsed,
-            small_steps=small_steps and self.engine_name != "core",
-        )
+        forbidden = self.special_tokens if self.specials == "error" else {}
+        names = {**self.searched_tokens, **forbidden}
+        self.cut = Cut(scheme.family, specials=bool(names) or self.specials == "error")
+        step = TEXT_STEP if self.engine_name == "core" else LIBRARY_STEP
+        self.stitching = Stitching(self.cut, TokenNames(names) if any(names) else None, normalizes, step)
