@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import re
@@ -12,6 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.corpus import random_words
+from tests.decoding_memory import measured
 from tests.meter import metered
 
 MB = 1_000_000
@@ -95,3 +98,56 @@ def test_what_is_not_text_takes_no_more_than_the_limit_either(tmp_path: Path, na
     assert done.code == 0, done.err
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_bytes())
     assert manifest["documents"] + manifest["empty"] == count
+
+
+LONG = 60 * MB
+
+
+def _long_batches(kind: pa.DataType, compression: str | None, *, repeated: bool = False) -> Callable[[Path], list[str]]:
+    """A stream of two batches with a long text each, compressed again if the name says so."""
+
+    def write(path: Path) -> list[str]:
+        text = random_words(LONG).decode("ascii", "ignore")
+        texts = ["short", *[text] * (3 if repeated else 1), "short"]
+        batch = pa.RecordBatch.from_pydict({"id": list(range(len(texts))), "text": pa.array(texts, pa.string())})
+        batch = batch.set_column(1, "text", batch["text"].dictionary_encode() if repeated else batch["text"].cast(kind))
+        make = gzip.open if path.suffix == ".gz" else open
+        with make(path, "wb") as file:
+            options = pa.ipc.IpcWriteOptions(compression=compression)
+            with pa.ipc.new_stream(file, batch.schema, options=options) as writer:
+                writer.write_batch(batch)
+                writer.write_batch(batch)
+        return texts * 2
+
+    return write
+
+
+LARGE_BATCHES = {
+    "plain.arrow": _long_batches(pa.string(), None),
+    "zstd.arrow": _long_batches(pa.large_string(), "zstd"),
+    "lz4.arrow": _long_batches(pa.string(), "lz4"),
+    "views.arrow": _long_batches(pa.string_view(), "zstd"),
+    "dictionary.arrow": _long_batches(pa.string(), "zstd", repeated=True),
+    "plain.arrow.gz": _long_batches(pa.string(), None),
+    "zstd.arrow.gz": _long_batches(pa.string(), "zstd"),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "zstd.arrow" else pytest.mark.slow) for name in LARGE_BATCHES]
+)
+def test_the_memory_that_is_named_for_an_arrow_batch_suffices(tmp_path: Path, name: str) -> None:
+    source, limit = tmp_path / name, 220
+    texts = LARGE_BATCHES[name](source)
+    [(asked, grown, text)] = measured([source], MB)
+    assert text == sum(map(len, texts))
+    assert grown < asked + LONG // 2  # less than one copy too much
+    for expected in (1, 0):
+        done = metered(
+            "prepare", source, "-o", tmp_path / str(limit), "--memory", f"{limit}MB", "--workers", "2",
+            "--limit", "20000",
+        )  # fmt: skip
+        assert done.code == expected, done.err
+        assert done.peak < limit * MB
+        if expected:
+            limit = int(re.search(r"--memory (\d+)MB`", done.err)[1])

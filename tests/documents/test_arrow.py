@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from shardmill.documents import Position, Reading, arrow_ipc, arrow_texts
+from shardmill.documents import Position, Reading, arrow_ipc
 from shardmill.errors import SourceError
 from shardmill.sources import find_sources
 from tests.documents.twin import Read, arrow_bytes, read_path, read_source
@@ -148,7 +148,7 @@ def test_any_batches_are_read_as_arrows_own_reader_reads_them(
             table = reader.read_all()
         rows_there = table["a" if nested else "text"].to_pylist()
         values = [row and row["text"] for row in rows_there] if nested else rows_there
-        monkeypatch.setattr(arrow_ipc, "STEP", chance.choice([8, 16, 1 << 15]))
+        monkeypatch.setattr(arrow_ipc, "STEP", chance.choice([7, 16, 1 << 15]))
         field = "a.text" if nested else "text"
         for size in (1, 100, 1 << 20):
             _check(read_path(path, size, Reading(text_field=field)), values)
@@ -173,8 +173,7 @@ def _deltas(words: int, stream: bool = True) -> tuple[bytes, list[str]]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_dictionaries_that_grow_are_read(tmp_path: Path, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow_ipc, "ADDED", 100)
+def test_dictionaries_that_grow_are_read(tmp_path: Path, stream: bool) -> None:
     data, texts = _deltas(100, stream)
     path = tmp_path / "a.arrow"
     path.write_bytes(data)
@@ -253,11 +252,8 @@ def test_a_length_that_lies_is_damage_and_allocates_nothing(tmp_path: Path, code
         data[at : at + 8] = lie.to_bytes(8, "little", signed=True)
         path = tmp_path / "a.arrow"
         path.write_bytes(data)
-        if lie == 1 << 60:
-            assert read_path(path).documents == [text.encode() for text in texts]  # what is there suffices
-        else:
-            with pytest.raises(SourceError, match="damaged"):
-                read_path(path)
+        with pytest.raises(SourceError, match="damaged"):
+            read_path(path)
 
 
 class _Marked(pa.ExtensionType):
@@ -287,25 +283,15 @@ def test_an_extension_type_that_is_stored_as_text_is_text(tmp_path: Path, name: 
     assert len(got.rejects) == 1
 
 
-def test_the_buffers_of_views_are_decompressed_one_after_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    texts = [f"{i:09} " * 3000 for i in range(300)]
-    views = pa.concat_arrays([pa.array([text], pa.string_view()) for text in texts])
-    with pa.ipc.new_file(
-        tmp_path / "a.arrow", pa.schema([("text", views.type)]), options=pa.ipc.IpcWriteOptions(compression="zstd")
-    ) as writer:
-        writer.write_batch(pa.record_batch([views], names=["text"]))
-    before, held = pa.total_allocated_bytes(), list[int]()
-
-    def read(self: arrow_texts.Content, n: int, read: Any = arrow_texts.Content.read) -> bytes:
-        block: bytes = read(self, n)
-        held.append(pa.total_allocated_bytes() - before)
-        return block
-
-    monkeypatch.setattr(arrow_texts.Content, "read", read)
-    assert read_path(tmp_path / "a.arrow", 1 << 20).documents == [text.encode() for text in texts]
-    assert len(held) > 300 and max(held) < 100 << 20
+def test_views_that_share_their_text_are_cut_by_the_text_that_they_give(tmp_path: Path) -> None:
+    text = b"some words " * 1000
+    view = len(text).to_bytes(4, "little") + text[:4] + bytes(8)
+    views = pa.Array.from_buffers(pa.string_view(), 500, [None, pa.py_buffer(view * 500), pa.py_buffer(text)])
+    (tmp_path / "a.arrow").write_bytes(_stored([pa.record_batch([views], names=["text"])], stream=True))
+    assert (tmp_path / "a.arrow").stat().st_size < 50_000
+    got = read_path(tmp_path / "a.arrow", 100_000)
+    assert got.documents == [text] * 500
+    assert max(got.costs) <= 120_000
 
 
 def test_a_null_in_a_dictionary_may_have_bytes_behind_it(tmp_path: Path) -> None:

@@ -67,8 +67,13 @@ def columns_of(
     """
     array = _array_at(batch, path)
     valid, coded = valid_rows(array), pt.is_dictionary(array.type)
-    data, offsets = layout(array.dictionary if coded else array)
-    starts, lengths = offsets[:-1], np.diff(offsets)
+    views = pt.is_binary_view(array.type)
+    if views:  # each may lead anywhere in the buffers, and several to the same place
+        lengths = np.where(valid, np.frombuffer(array.buffers()[1], "<i4")[::4][array.offset :][: len(array)], 0)
+        lengths = lengths.astype(np.int64)
+    else:
+        data, offsets = layout(array.dictionary if coded else array)
+        starts, lengths = offsets[:-1], np.diff(offsets)
     if coded:
         kind = array.indices.type.to_pandas_dtype()
         numbers = np.frombuffer(array.indices.buffers()[1], kind, len(array), array.indices.offset * kind().itemsize)
@@ -79,6 +84,8 @@ def columns_of(
         need(int(lengths[first:last].sum()))
         if coded:
             text = gathered(data, starts[first:last], lengths[first:last])
+        elif views:
+            text, _ = layout(array.slice(first, last - first).cast(pa.large_binary()))
         else:
             text = data[offsets[first] : offsets[last]]
             text = text.copy() if copied else text
@@ -93,7 +100,7 @@ def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArra
 
 
 def _array_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:
-    """The array at the path as binary, large_binary or a dictionary of that, its offsets checked.
+    """The array at the path as binary, large_binary, binary_view or a dictionary of large_binary, its offsets checked.
 
     A null struct gives a null.
     """
@@ -123,7 +130,7 @@ def _checked(array: pa.Array) -> pa.Array:
     elif pt.is_large_string(array.type):
         array = array.view(pa.large_binary())
     array.validate(full=True)
-    if pt.is_binary(array.type) or pt.is_large_binary(array.type):
+    if pt.is_binary(array.type) or pt.is_large_binary(array.type) or pt.is_binary_view(array.type):
         return array
     return (array.cast(pa.binary()) if pt.is_fixed_size_binary(array.type) else array).cast(pa.large_binary())
 

@@ -1,16 +1,18 @@
-"""Arrow IPC, as a file (feather) or as a stream: of each batch only the text column is read, a slice at a time."""
+"""Arrow IPC, as a file (feather) or as a stream: pyarrow decodes the text column of one batch after another.
+
+A file is a stream between two marks, so both are read forward, message by message. The headers of messages say what a
+batch takes before it is read.
+"""
 
 from __future__ import annotations
 
-import io
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.types as pt
 
-from shardmill.documents.arrow_columns import find_column
+from shardmill.documents.arrow_columns import columns_of, find_column
 from shardmill.documents.arrow_messages import (
     CONTINUES,
     DICTIONARY_BATCH,
@@ -18,14 +20,12 @@ from shardmill.documents.arrow_messages import (
     SCHEMA,
     Message,
     Span,
-    dictionary_id,
-    field_indexes,
-    kind_at,
+    column_buffers,
+    decoded_length,
     read_message,
 )
-from shardmill.documents.arrow_texts import Content, Dictionary, texts_of
 from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
-from shardmill.documents.columns import LONG_TEXT, Column, RowsReader, first_line, skip_rows
+from shardmill.documents.columns import LONG_ROW_COPIES, LONG_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
@@ -33,18 +33,18 @@ from shardmill.storage import STREAM_BLOCK, Feed, FileFeed, RandomAccess, Scanne
 
 # Writers may align the footer.
 PADDING = 64
-# Rows whose offsets are read at once, a multiple of eight; they take about 60 bytes each meanwhile.
+# Rows that are measured at once; they take about 60 bytes each meanwhile.
 STEP = 1 << 15
 # A header becomes lists of numbers, which take so many times its bytes.
 HEADER = 16
-# Bytes of values that are added to a dictionary at once.
-ADDED = 1 << 21
+# How often a dictionary is in memory: as it is stored, decompressed, and joined with what is added to it.
+DICTIONARY_COPIES = 3
 # A file begins with its mark, padded to this. No message has a header that is shorter than that of an empty schema.
 FILE_START, SHORTEST = 8, 32
 
 
 class ArrowReader(RowsReader):
-    """A file is a stream between two marks, so both are read as a stream: forward only, message by message."""
+    """The feeder decodes, because a dictionary may be replaced from batch to batch."""
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         if self._head.startswith(b"FEA1"):
@@ -94,47 +94,152 @@ class ArrowReader(RowsReader):
         return SourceError(f"the Arrow data is damaged: {what}", place=f"{self._source.name}, byte {at:,}")
 
 
+class _Messages:
+    """Messages that pyarrow reads as a stream, with the methods of a file that it calls."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque()
+
+    def put(self, header: bytes, body: bytes = b"") -> None:
+        self._waiting.extend([CONTINUES, len(header).to_bytes(4, "little"), header, *[body][: len(body)]])
+
+    def read(self, n: int) -> bytes:
+        if not self._waiting or n <= 0:
+            return b""
+        piece = self._waiting.popleft()
+        if len(piece) > n:
+            self._waiting.appendleft(piece[n:])
+        return piece[:n]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class _Stream:
     """The messages of a stream, and the texts in them. ValueError where it is damaged."""
 
     def __init__(self, feed: Feed, name: str, reading: Reading, at: int) -> None:
         self._feed, self._name, self._reading = feed, name, reading
-        self.at = at
+        self._begin = self.at = at
         """How far the stream was read."""
         self.memory = Memory(reading, name)
         self._size = feed.size if isinstance(feed, RandomAccess) else None
-        self._largest = max(reading.largest, reading.largest_row)
+        self._dictionaries: dict[int, int] = {}
+        """Bytes of each dictionary."""
 
     def columns(self, skip: int, size: int) -> Iterator[Column]:
         """The rows after the first `skip`, in columns of about `size`."""
         schema: pa.Schema | None = None
-        path: tuple[str, ...] = ()
-        dictionary, number = Dictionary(), -1
-        read: set[int] | None = None  # where the parts of the dictionary begin that were read
+        read: set[int] = set()  # where dictionaries begin that were read
         for message in self.messages():
             if message.kind == SCHEMA and schema is None:
-                length = len(message.header).to_bytes(4, "little")
-                schema = pa.ipc.read_schema(pa.py_buffer(CONTINUES + length + message.header))
+                schema = pa.ipc.read_schema(pa.py_buffer(_encapsulated(message)))
                 path = find_column(schema, self._reading.text_field, self._name)
-                number = dictionary_id(message.header, schema, path)
+                number, messages = schema.get_field_index(path[0]), _Messages()
+                messages.put(message.header)
+                reader = pa.ipc.open_stream(messages, options=pa.ipc.IpcReadOptions(included_fields=[number]))
+                coded = "dictionary<" in str(schema)
             elif schema is None or message.kind not in (DICTIONARY_BATCH, RECORD_BATCH):
                 raise ValueError("a message of another kind stands where a batch should")
             elif message.kind == DICTIONARY_BATCH:
-                if message.dictionary == number and message.begin not in (read := read or set()):
-                    self._add(dictionary, kind_at(schema, path).value_type, message)
+                if message.begin not in read:
+                    read.add(message.begin)
+                    messages.put(message.header, self._dictionary(message))
             elif message.rows <= skip:
                 skip -= message.rows
             else:
-                if number >= 0 and read is None:
-                    following = self._following(message, number)
-                    read = {each.begin for each in following}
-                    for each in following:
-                        self._add(dictionary, kind_at(schema, path).value_type, each)
-                columns = self._batch(schema, path, message, size, self._largest, dictionary)
+                if coded and not read:
+                    for each in self._following(message):
+                        read.add(each.begin)
+                        messages.put(each.header, self._dictionary(each))
+                messages.put(message.header, self._batch(message, schema, number))
+                columns = self._slices(reader.read_next_batch(), path, size)
                 yield from skip_rows(columns, skip)
                 skip = 0
         if schema is None:
             raise ValueError("it has no schema")
+
+    def _slices(self, batch: pa.RecordBatch, path: tuple[str, ...], size: int) -> Iterator[Column]:
+        for first in range(0, batch.num_rows, STEP):
+            yield from columns_of(batch.slice(first, STEP), path, size, copied=True, need=self._need_row)
+
+    def _need_row(self, size: int) -> None:
+        self.memory.need("a row", LONG_ROW_COPIES * size if size > LONG_TEXT else 0, size)
+
+    def _batch(self, message: Message, schema: pa.Schema, number: int) -> bytes:
+        """The body of a batch, for which there is memory now, also when its text column is decompressed."""
+        spans = column_buffers(schema, number, message)
+        text = self._decoded("a batch", message, spans)
+        amount = self._copies * message.size + (text if message.codec else 0)
+        amount, text = (amount, text) if amount > LONG_TEXT else (0, 0)
+        try:
+            self.memory.need("a batch", amount, text)
+        except BudgetError:  # the amount that it names has to suffice for the rows too
+            self.memory.need("a batch", amount + LONG_ROW_COPIES * text, text)
+            raise
+        return self._body(message)
+
+    def _dictionary(self, message: Message) -> bytes:
+        """The same of a dictionary, or of more values for it."""
+        before = self._dictionaries.get(message.dictionary, 0) if message.delta else 0
+        self._dictionaries[message.dictionary] = before + self._dictionary_size(message)
+        held = sum(self._dictionaries.values())
+        try:
+            self.memory.need("a dictionary", DICTIONARY_COPIES * held)
+        except BudgetError:
+            # The amount that it names has to suffice for later additions and for the longest value too.
+            later = self._following(message) if isinstance(self._feed, FileFeed) else []
+            held += sum(map(self._dictionary_size, later))
+            self.memory.need("a dictionary", (DICTIONARY_COPIES + LONG_ROW_COPIES) * held)
+            raise
+        return self._body(message)
+
+    def _dictionary_size(self, message: Message) -> int:
+        return max(self._copies * message.size, self._decoded("a new dictionary", message, message.buffers))
+
+    @property
+    def _copies(self) -> int:
+        """How often a body is in memory while it is read: a stream holds blocks, which are joined."""
+        return 1 if self._size is not None else 2
+
+    def _decoded(self, what: str, message: Message, spans: Sequence[Span]) -> int:
+        """Bytes of these buffers when they are decompressed."""
+        if not message.codec:
+            return sum(span.length for span in spans)
+        refused = False
+        if self._size is None:  # these bytes have to be held from here on
+            try:
+                self.memory.need(what, self._copies * message.size)
+            except BudgetError:  # looked at only to name an amount that suffices
+                refused = True
+        total = 0
+        for span in sorted(span for span in spans if span.length):
+            place = message.begin + span.start
+            if refused:
+                self._feed.drop(place)
+            total += decoded_length(self._feed.read(place, place + 8), span.length)
+        return total
+
+    def _body(self, message: Message) -> bytes:
+        body = self._feed.read(message.begin, message.begin + message.size)
+        if len(body) < message.size:
+            raise ValueError("it ends too early")
+        return body
+
+    def _following(self, message: Message) -> list[Message]:
+        """The dictionaries that follow this message; polars 2 writes them after the rows."""
+        if not isinstance(self._feed, FileFeed):
+            if self._begin:
+                raise SourceError(
+                    "the dictionary of the column stands after its rows",
+                    place=self._name,
+                    hint="store it as a plain file",
+                )
+            return []
+        rest = _Stream(self._feed, self._name, Reading(), message.begin + message.size)
+        return [each for each in rest.messages() if each.kind == DICTIONARY_BATCH]
 
     def messages(self) -> Iterator[Message]:
         """Each message; its body may be read until the next one is asked for."""
@@ -151,7 +256,7 @@ class _Stream:
             if length == 0:
                 return
             self._check_size(self.at + length)
-            self.memory.need("the header of a batch", HEADER * length)
+            self.memory.need("the header of a batch", HEADER * length if length > STREAM_BLOCK else 0)
             header = self._feed.read(self.at, self.at + length)
             if len(header) < length:
                 raise ValueError("it ends too early")
@@ -194,114 +299,6 @@ class _Stream:
         self._feed.drop(end)
         self.at = end
 
-    def _add(self, dictionary: Dictionary, kind: pa.DataType, message: Message) -> None:
-        """Read a dictionary of the text column, or more values for it."""
-        if not message.delta:
-            dictionary.clear()
-        schema = pa.schema([("value", kind)])
-        try:
-            # A value is needed whole, however large, but only if there is memory for it.
-            for values in self._batch(schema, ("value",), message, ADDED, largest=1 << 62):
-                copied = min(dictionary.bytes, 4 * ADDED) + 2 * (values.size + 9 * len(values))
-                self.memory.need("a dictionary", dictionary.bytes + copied)
-                dictionary.add(values)
-            self.memory.need("a dictionary", dictionary.bytes)
-        except BudgetError:
-            # The memory that the error names has to suffice for later additions as well.
-            if isinstance(self._feed, FileFeed):
-                self.memory.need("a dictionary", dictionary.bytes + 8 * ADDED + self._later(message))
-            raise
 
-    def _following(self, message: Message, number: int) -> list[Message]:
-        """The parts of a dictionary that follow this message, as polars 2 writes them."""
-        if not isinstance(self._feed, FileFeed):
-            raise SourceError(
-                "the dictionary of the column stands after its rows", place=self._name, hint="store it as a plain file"
-            )
-        rest = _Stream(self._feed, self._name, Reading(), message.begin + message.size)
-        return [each for each in rest.messages() if each.dictionary == number]
-
-    def _later(self, message: Message) -> int:
-        """Bytes of memory that this dictionary takes with all that is added to it in the rest of the file."""
-        rest = _Stream(self._feed, self._name, Reading(), message.begin + message.size)
-        now, most = 0, 0
-        for each in [message, *rest.messages()]:
-            if each.dictionary == message.dictionary:
-                contents = rest._contents(each.buffers, each)
-                now = sum(content.length for content in contents) + 4 * each.rows + now * each.delta
-                most = max(most, now)
-        return most
-
-    def _batch(
-        self,
-        schema: pa.Schema,
-        path: tuple[str, ...],
-        batch: Message,
-        size: int,
-        largest: int,
-        dictionary: Dictionary | None = None,
-    ) -> Iterator[Column]:
-        """The rows of one column of a batch."""
-        if not batch.rows:
-            return
-        indexes, kind = field_indexes(schema, path, batch.version), kind_at(schema, path)
-        buffers = [index.buffers(batch) for index in indexes]
-        if any(batch.nodes[index.node][0] != batch.rows for index in indexes):
-            raise ValueError("a column does not have the rows of its batch")
-        # Where nothing is null there need be no validity bits.
-        masks = [own[0] for index, own in zip(indexes, buffers, strict=True) if own and batch.nodes[index.node][1]]
-        contents = self._contents([*masks, *buffers[-1][1:]], batch)
-        own = contents[len(masks) :]
-        if pt.is_string_view(kind) or pt.is_binary_view(kind):
-            # Views lead anywhere in their buffers, so all of these are needed.
-            self.memory.need("a batch of views", 2 * sum(content.length for content in own))
-        texts = texts_of(kind, contents[: len(masks)], own, batch.rows, dictionary)
-        yield from texts.columns(batch.rows, STEP, size, largest, self._need_row)
-
-    def _need_row(self, size: int) -> None:
-        self.memory.need("a row", 2 * size if size > LONG_TEXT else 0)
-
-    def _contents(self, spans: Sequence[Span], message: Message) -> list[Content]:
-        """The contents of these buffers, each to be read from its start on.
-
-        A file is read wherever they are. Of a stream that only goes forward, all but the last buffer are read first, as
-        they are stored.
-        """
-        stored: list[Any] = []
-        last = max((span.start for span in spans if span.length), default=0)
-        forward = not isinstance(self._feed, FileFeed)
-        if forward:
-            self.memory.need("a batch", sum(span.length for span in spans if span.start < last))
-        for span in spans:
-            one = _StoredBuffer(self, message.begin + span.start, span.length)
-            stored.append(io.BytesIO(one.read(span.length)) if forward and span.start < last else one)
-        return [Content(raw, span.length, message.codec) for raw, span in zip(stored, spans, strict=True)]
-
-    def read_at(self, place: int, n: int) -> bytes:
-        """Bytes of a body; a stream that only goes forward must be read in order."""
-        block = self._feed.read(place, place + n)
-        if len(block) < n:
-            raise ValueError("it ends too early")
-        if not isinstance(self._feed, FileFeed):
-            if place < self.at:
-                raise ValueError("the buffers of a batch are not in order")
-            self._feed.drop(place + n)
-        self.at = max(self.at, place + n)
-        return block
-
-
-class _StoredBuffer:
-    """A buffer as it is stored, with the methods of a file that Arrow needs."""
-
-    def __init__(self, stream: _Stream, place: int, length: int) -> None:
-        self._stream, self._place, self._end = stream, place, place + length
-        self.closed = False
-
-    def read(self, n: int) -> bytes:
-        n = min(n, self._end - self._place)
-        block = self._stream.read_at(self._place, n) if n > 0 else b""
-        self._place += n
-        return block
-
-    def close(self) -> None:
-        self.closed = True
+def _encapsulated(message: Message) -> bytes:
+    return CONTINUES + len(message.header).to_bytes(4, "little") + message.header

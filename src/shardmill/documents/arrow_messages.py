@@ -8,16 +8,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
-
-from shardmill.documents.arrow_columns import stored_kind
 
 CONTINUES = b"\xff\xff\xff\xff"
 """Stands before the length of a header."""
 SCHEMA, DICTIONARY_BATCH, RECORD_BATCH = 1, 2, 3
 CODECS = ("lz4", "zstd")
+# What zstd makes of a byte at most: a block of 128 KiB is stored in four bytes or more.
+MAX_RATIO = 1 << 15
 # Metadata versions 4 and 5, as they are numbered; earlier ones ended with Arrow 0.8.
 VERSIONS = (3, 4)
 
@@ -49,28 +49,6 @@ class Message(NamedTuple):
     dictionary: int = -1
     """The number of the dictionary that this is, or adds to."""
     delta: bool = False
-
-
-class FieldIndex(NamedTuple):
-    """Which node and which buffers of a batch belong to a field."""
-
-    node: int
-    first: int
-    """Its first buffer and the one after its last, without counting the text buffers of view columns."""
-    end: int
-    views: int
-    """View columns before it, and up to its end: each batch says how many text buffers they have."""
-    views_end: int
-
-    def buffers(self, batch: Message) -> Sequence[Span]:
-        """Its buffers in a batch, the validity bits first; a column of nothing but nulls has none."""
-        counts = batch.view_buffers
-        if self.views_end > len(counts) or min(counts, default=0) < 0:
-            raise ValueError("a batch does not say how many buffers its views have")
-        first, end = self.first + sum(counts[: self.views]), self.end + sum(counts[: self.views_end])
-        if self.node >= len(batch.nodes) or end > len(batch.buffers):
-            raise ValueError("a batch does not have the columns of its schema")
-        return batch.buffers[first:end]
 
 
 class _Table:
@@ -164,47 +142,33 @@ def _batch(message: Message, table: _Table) -> Message:
     return message._replace(rows=rows, nodes=nodes, buffers=buffers, codec=codec, view_buffers=table.numbers(4))
 
 
-def dictionary_id(header: bytes, schema: pa.Schema, path: Sequence[str]) -> int:
-    """The number of the dictionary of the column at this path, from the schema's header; -1: it has none."""
-    table = _root(header).table(2)
-    if table is None:
-        raise ValueError("the schema is missing")
-    if table.number(0, "<h"):
-        raise ValueError("its numbers are big-endian")
-    fields = table.tables(1)
-    for depth, step in enumerate(path):
-        found = fields[kind_at(schema, path[:depth]).get_field_index(step)]
-        fields = found.tables(5)
-    encoding = found.table(4)
-    return -1 if encoding is None else encoding.number(0, "<q")
+def decoded_length(head: bytes, stored: int) -> int:
+    """Bytes of a compressed buffer when it is decompressed; `head`: its first eight bytes, `stored`: all of them."""
+    length = int.from_bytes(head[:8], "little", signed=True)
+    if len(head) < 8 or length < -1 or length > MAX_RATIO * stored:
+        raise ValueError("a buffer has an impossible length")
+    return length if length >= 0 else stored - 8  # -1: it is not compressed after all
 
 
-def kind_at(schema: pa.Schema, path: Sequence[str]) -> Any:
-    """The type of the column at this path; for an empty path, the type of a row."""
-    kind: Any = pa.struct(list(schema))
-    for step in path:
-        kind = stored_kind(kind.field(kind.get_field_index(step)).type)
-    return kind
+def column_buffers(schema: pa.Schema, number: int, batch: Message) -> Sequence[Span]:
+    """The buffers of a column, with those inside it."""
+    (first, views), (end, views_end) = (_counts(schema, columns, batch.version) for columns in (number, number + 1))
+    counts = batch.view_buffers
+    if views_end > len(counts) or min(counts, default=0) < 0:
+        raise ValueError("a batch does not say how many buffers its views have")
+    first, end = first + sum(counts[:views]), end + sum(counts[:views_end])
+    if end > len(batch.buffers):
+        raise ValueError("a batch does not have the columns of its schema")
+    return batch.buffers[first:end]
 
 
 @lru_cache(maxsize=8)
-def field_indexes(schema: pa.Schema, path: tuple[str, ...], version: int) -> list[FieldIndex]:
-    """Where the column at this path is in every batch, after the structs that it is in."""
-    before: list[pa.Field] = []
-    fields, found = list(schema), []
-    for depth, step in enumerate(path):
-        number = [field.name for field in fields].index(step)
-        before += fields[:number]
-        kind = stored_kind(fields[number].type)
-        nodes, first, views = _counts(before, version)
-        _, end, views_end = _counts([*before, pa.field(step, kind)], version)
-        found.append(FieldIndex(nodes + depth, first + depth, end + depth, views, views_end))
-        fields = [kind.field(i) for i in range(kind.num_fields)]
-    return found
+def _counts(schema: pa.Schema, columns: int, version: int) -> tuple[int, int]:
+    """How many buffers and view columns the first columns have: an empty batch of them is written to see that.
 
-
-def _counts(fields: list[pa.Field], version: int) -> tuple[int, int, int]:
-    """How many nodes, buffers and view columns these fields have: an empty batch of them is written to see that."""
+    Without the buffers of text that views have, which differ from batch to batch.
+    """
+    fields = list(schema)[:columns]
     empty = pa.record_batch([pa.nulls(0, field.type) for field in fields], schema=pa.schema(fields))
     sink = pa.BufferOutputStream()
     known = pa.MetadataVersion.V4 if version == VERSIONS[0] else pa.MetadataVersion.V5
@@ -212,4 +176,4 @@ def _counts(fields: list[pa.Field], version: int) -> tuple[int, int, int]:
         stream.write_batch(empty)
     *_, last = pa.ipc.MessageReader.open_stream(sink.getvalue())
     batch = read_message(last.metadata.to_pybytes(), 0)
-    return len(batch.nodes), len(batch.buffers), len(batch.view_buffers)
+    return len(batch.buffers), len(batch.view_buffers)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +28,8 @@ from shardmill.documents.reading import FormatReader
 ROW_TEXT, BAD_ROW_TEXT = ROW_MEMORY // 8, REJECT_MEMORY // 8
 # Memory is reserved for a text of more bytes: it is joined from pieces, which takes it twice.
 LONG_TEXT = 1 << 21
+# How often a long text is in memory beside the batch that holds it: one is written while the next is copied.
+LONG_ROW_COPIES = 2
 # Bytes of a row that may be needed to show 80 characters of it.
 ROW_HEAD = 320
 
@@ -191,39 +192,6 @@ def runs(lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int) -> Ite
         last = max(first + 1, int(np.searchsorted(weights, behind + max(1, size), side="right")))
         yield first, last
         first, behind = last, int(weights[last - 1])
-
-
-class Texts(ABC):
-    """A column that is read forward: the next rows are measured, then their text is read."""
-
-    @abstractmethod
-    def measure(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Bytes of text in each of the next rows, and which of them are not null."""
-
-    @abstractmethod
-    def text(self, first: int, last: int) -> Any:
-        """The text of some of the rows that were measured last; asked for in order, each once."""
-
-    def skip(self, row: int) -> None:  # noqa: B027 - only a stream has to do something
-        """Pass over the text of a row instead."""
-
-    def columns(
-        self, rows: int, step: int, size: int, largest: int, need: Callable[[int], None] = lambda size: None
-    ) -> Iterator[Column]:
-        """So many rows as columns of about `size`. `step`: rows that are measured at once.
-
-        `need` is called with the bytes of each column before it is made. A row larger than `largest` is not read.
-        """
-        for begin in range(0, rows, step):
-            lengths, valid = self.measure(min(step, rows - begin))
-            for first, last in runs(lengths, valid, size):
-                total = int(lengths[first:last].sum())
-                if last - first == 1 and total > largest:
-                    self.skip(first)
-                    yield Column.too_large(total)
-                else:
-                    need(total)
-                    yield Column.of(self.text(first, last), lengths[first:last], valid[first:last])
 
 
 def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:

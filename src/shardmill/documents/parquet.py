@@ -18,7 +18,16 @@ import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_columns import columns_of, find_column, whole_column
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, overhead
-from shardmill.documents.columns import BAD_ROW_TEXT, LONG_TEXT, ROW_TEXT, Column, RowsReader, first_line, skip_rows
+from shardmill.documents.columns import (
+    BAD_ROW_TEXT,
+    LONG_ROW_COPIES,
+    LONG_TEXT,
+    ROW_TEXT,
+    Column,
+    RowsReader,
+    first_line,
+    skip_rows,
+)
 from shardmill.documents.parquet_pages import (
     DELTA_BYTE_ARRAY,
     DICTIONARY,
@@ -46,8 +55,6 @@ CODED_ROWS, CODED_MEMORY = 1 << 17, 64
 # its rows together are no larger than the array. A dictionary: decompressed, in the decoder, in a hash table that
 # grows, and as an array. Texts that share prefixes: twice more in the decoder, and one array while the next is made.
 PLAIN_COPIES, DICTIONARY_COPIES, PREFIXED_COPIES = 3, 5, 6
-# Rows of a dictionary or with prefixes may each be as large as all of it: one is written while the next is made.
-ROW_COPIES = 2
 
 
 class Pages(NamedTuple):
@@ -284,7 +291,7 @@ class ParquetReader(RowsReader):
                 return
             at_once = max(1, size * (1 if pages.prefixed else pages.rows) // longest)
             memory = (PREFIXED_COPIES if pages.prefixed else PLAIN_COPIES) * longest + 16 * pages.rows
-        row_copies = ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
+        row_copies = LONG_ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
         with closing(Memory(self._reading, self._place(pages.first))) as held, self._errors(pages.first):
             try:
                 held.need(what, memory, longest)
