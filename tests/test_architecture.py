@@ -43,7 +43,7 @@ STARTS_THREADS = {
     "interrupts.py",
     "storage/pool.py",
     "storage/objects.py",
-    "sampling/download.py",
+    "inspection/sample.py",
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;

@@ -17,8 +17,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import ShardmillError, SourceError
-from shardmill.inspection import inspect
-from shardmill.run import Done, Progress
+from shardmill.run import Done, Progress, inspect
 from shardmill.troubles import KINDS
 from tests.corpus import random_words
 from tests.tokens.vocabularies import rank_file

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import convert as convert
     from shardmill.dataset import open_dataset
-    from shardmill.inspection import inspect as inspect
     from shardmill.python_sources import NamedSource
     from shardmill.reporting import card as card
     from shardmill.reporting import report as report
     from shardmill.run import Result, prepare, read
+    from shardmill.run import inspect as inspect
     from shardmill.tokens import text_tokenizer as tokenizer
 
     open = open_dataset  # an import under another name would be private to type checkers
@@ -30,10 +30,9 @@ _, __getattr__ = lazily(
     "shardmill",
     {
         "dataset": "Dataset convert open_dataset:open",
-        "inspection": "inspect",
         "python_sources": "NamedSource",
         "reporting": "card report",
-        "run": "Result prepare read",
+        "run": "Result inspect prepare read",
         "tokens": "text_tokenizer:tokenizer",
     },
 )

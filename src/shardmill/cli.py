@@ -122,7 +122,7 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
     nothing.
     """
     from shardmill.cluster import plan_data, plan_parts, plan_words
-    from shardmill.inspection import inspect as run_inspection
+    from shardmill.run import inspect as run_inspection
 
     _note_shadowed(sources, as_json)
     options = _options_in(flags)
@@ -169,7 +169,7 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, verbose: b
 
     SOURCE is whatever `prepare` accepts, recipes included.
     """
-    from shardmill.inspection import inspect as run_inspection
+    from shardmill.run import inspect as run_inspection
 
     _note_shadowed(sources, as_json)
     report = run_inspection(list(sources), out, **_options_in(flags))

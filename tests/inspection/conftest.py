@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shardmill.documents import delimited
-from shardmill.sampling import places
+from shardmill.inspection import places
 from shardmill.storage import compressed
 from shardmill.storage import feeds as storage
 
@@ -17,7 +17,6 @@ from shardmill.storage import feeds as storage
 def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     """Places of 32 kB instead of 512, and blocks to match: so some megabytes are much more than a sample."""
     monkeypatch.setattr(places, "UNIT", 1 << 15)
-    monkeypatch.setattr(places, "STREAM", 1)
     block = storage.STREAM_BLOCK >> 4
     for module in (storage, compressed):
         monkeypatch.setattr(module, "STREAM_BLOCK", block)

@@ -13,7 +13,7 @@ import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet as pq
 
-from shardmill.inspection.inspection import Inspection
+from shardmill.inspection import Inspection
 from shardmill.tokens import Tokenizer, load_tokenizer
 from shardmill.troubles import Trouble
 from tests.corpus import documents

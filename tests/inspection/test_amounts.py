@@ -18,9 +18,9 @@ import pytest
 import zstandard
 
 import shardmill
-from shardmill.inspection import inspect
+from shardmill.inspection import Amount, Expected, output_sizes
 from shardmill.options import FORMATS
-from shardmill.sampling.estimate import Amount, Expected, output_sizes
+from shardmill.run import inspect
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import texts, true_tokens, write_csv, write_parquet
 
@@ -63,10 +63,10 @@ def test_the_rows_of_parquet_are_exact_though_its_tokens_are_estimated(tmp_path:
     assert report.documents == report.kinds[0].documents
     assert report.documents.exact and report.documents.value == len(made)
     assert not report.tokens.exact
-    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
+    assert abs(report.tokens.value - true_tokens(made)) <= report.tokens.margin < 0.1 * report.tokens.value
 
 
-def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_three_percent(tmp_path: Path, few_places: None) -> None:
+def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_a_tenth(tmp_path: Path, few_places: None) -> None:
     parts = [texts(size, seed) for seed, size in enumerate([9_000_000, 4_000_000, 3_000_000, 2_000_000, 500_000])]
     write_jsonl(tmp_path / "large.jsonl", parts[0])
     write_parquet(tmp_path / "a.parquet", parts[1], 300)
@@ -82,9 +82,9 @@ def test_tokens_of_sources_of_many_kinds_and_sizes_are_within_three_percent(tmp_
         ("jsonl", ""), ("jsonl", "zstd"), ("parquet", ""), ("csv", ""), ("text", ""),
     }  # fmt: skip
     assert not report.tokens.exact
-    assert abs(report.tokens.value / truth - 1) < 0.03
+    assert abs(report.tokens.value / truth - 1) < 0.1
     assert abs(report.documents.value / sum(map(len, parts)) - 1) < 0.1
-    assert report.tokens.margin < 0.1 * truth
+    assert report.tokens.margin is None  # since CSV and the compressed file were not read to their ends
     assert report.sampled_bytes < 0.6 * report.text_bytes.value
 
 
@@ -110,7 +110,7 @@ def test_rows_that_only_come_in_order_are_estimated_from_the_beginning(
     report = inspect(path)
     assert {trouble.what for trouble in report.troubles} <= {"tokens"}  # a few texts hold `<|endoftext|>`
     assert not report.tokens.exact
-    assert abs(report.tokens.value / tokens - 1) < 0.03
+    assert abs(report.tokens.value / tokens - 1) < 0.1
     assert abs(report.documents.value / len(made) - 1) < 0.1
     assert report.sampled_bytes < most * report.text_bytes.value
 
@@ -126,8 +126,10 @@ def test_the_text_of_compressed_sources_is_estimated_by_what_went_in_and_came_ou
     path = tmp_path / f"a.txt.{ending}"
     path.write_bytes(pack(raw))
     report = inspect(path, separator=r"\n\n")
-    assert abs(report.text_bytes.value / len(raw) - 1) < 0.03
-    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
+    assert abs(report.text_bytes.value / len(raw) - 1) < 0.1
+    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.1
+    assert report.tokens.margin is None
+    assert "only the beginning of 1 of 1 source" in " ".join(report.text().split())
 
 
 def test_the_histogram_adds_up_to_the_documents_that_have_text(tmp_path: Path, few_places: None) -> None:

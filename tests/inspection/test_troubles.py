@@ -13,8 +13,8 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
-from shardmill.inspection import inspect
 from shardmill.options import FORMATS
+from shardmill.run import inspect
 from shardmill.shards import format_named, open_output
 from tests.corpus import documents, random_words, write_jsonl
 from tests.inspection.material import Disk, found, write_csv, write_parquet
@@ -153,14 +153,12 @@ def test_real_text_with_a_few_control_characters_is_text(tmp_path: Path) -> None
     assert not found(inspect(tmp_path), "binary")
 
 
-@pytest.mark.parametrize(("size", "exact"), [(6_000_000, True), (10_000_000, False)])
-def test_a_stretch_without_a_place_to_cut_is_told_by_its_beginning_if_it_is_too_long_to_be_read(
-    tmp_path: Path, size: int, exact: bool
-) -> None:
+@pytest.mark.parametrize("size", [6_000_000, 50_000_000])
+def test_a_stretch_without_a_place_to_cut_is_read_anyway(tmp_path: Path, size: int) -> None:
     (tmp_path / "a.txt").write_bytes(b"a" * size)
     report = inspect(tmp_path / "a.txt")
     assert report.text_bytes.value == size
-    assert report.tokens.exact == exact
+    assert report.tokens.exact == (size < 10_000_000)
     result = shardmill.prepare(tmp_path / "a.txt", tmp_path / "out", val="0")
     assert abs(report.tokens.value - result.manifest["splits"]["train"]["tokens"]) <= report.tokens.margin
 
@@ -246,6 +244,26 @@ def test_memory_that_does_not_suffice_is_told_with_the_least_that_works(tmp_path
     report = inspect(write_jsonl(tmp_path / "a.jsonl", documents(5)), memory="50MB")
     assert report.memory_bytes == 50_000_000
     assert "--memory" in found(report, "memory")[0].hint and report.stops
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "csv"])
+def test_a_record_that_is_too_large_for_the_memory_is_told_as_prepare_tells_it(tmp_path: Path, kind: str) -> None:
+    made = [*documents(50), "many words " * 5_500_000, *documents(50)]
+    path = tmp_path / f"a.{kind}"
+    if kind == "parquet":
+        write_parquet(path, made, 1000)
+    elif kind == "csv":
+        write_csv(path, made)
+    else:
+        write_jsonl(tmp_path / "a.jsonl", made)
+    if kind.endswith("gz"):
+        path.write_bytes(gzip.compress((tmp_path / "a.jsonl").read_bytes(), 1))
+        (tmp_path / "a.jsonl").unlink()
+    told = metered("inspect", path, "--memory", "200MB", "--workers", "1", "--json")
+    assert told.code == 1, told.out
+    assert {trouble["what"] for trouble in json.loads(told.out)["troubles"] if trouble["stops"]} <= {"memory", "source"}
+    ran = metered("prepare", path, "-o", tmp_path / "out", "--memory", "200MB", "--workers", "1")
+    assert ran.code == 1, ran.err
 
 
 def test_a_damaged_source_is_told_and_the_others_are_counted(tmp_path: Path) -> None:

@@ -170,7 +170,6 @@ class ParquetReader(RowsReader):
         self._file: RandomAccess
         self._metadata: pq.FileMetaData
         self._path: tuple[str, ...] = ()
-        self._groups: list[RowGroup] = []
         self._idle: defaultdict[tuple[bool, int], list[tuple[PagesFile, pq.ParquetFile]]] = defaultdict(list)
         """Files that no thread uses, by the two ways in which they differ."""
 
@@ -190,21 +189,8 @@ class ParquetReader(RowsReader):
                 self._file.expect(())  # drops what was fetched ahead
 
     def parts(self, feed: Feed) -> Sequence[Part]:
-        with self._footer(feed) as self._groups:
-            return [Part(group.rows, group.size, group.end - group.start) for group in self._groups]
-
-    def parts_within(self, part: int) -> Sequence[Part]:
-        if self._source.remote:
-            return []
-        group, each, found = self._groups[part], 0.0, list[Part]()  # `each`: mean bytes of an entry of the dictionary
-        with self._errors(group.first):
-            for page in pages(self._file.read, group.start, group.end, group.rows):
-                if page.kind == DICTIONARY:
-                    each = page.size / max(1, page.values)
-                else:
-                    text = int(each * page.values) if page.coded else page.size
-                    found.append(Part(page.values, text, page.end - page.start))
-        return found
+        with self._footer(feed) as groups:
+            return [Part(group.rows, group.size, group.end - group.start) for group in groups]
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.payload, Column):

@@ -132,7 +132,3 @@ class FormatReader(Reader):
     def parts(self, feed: Feed) -> Sequence[Part]:
         """The groups of rows at which a sample may begin; none where the format has no such groups."""
         return ()
-
-    def parts_within(self, part: int) -> Sequence[Part]:
-        """The smaller groups of rows inside one of these."""
-        return ()

@@ -1,4 +1,4 @@
-"""An inspection as text for people, in lines of at most 100 columns."""
+"""An inspection as text for people, in lines of at most 80 columns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from shardmill.source_list import Skipped
 from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 if TYPE_CHECKING:
-    from shardmill.inspection.inspection import Inspection
-    from shardmill.sampling import Amount
+    from shardmill.inspection.estimate import Amount
+    from shardmill.inspection.report import Inspection, ListedKind
 
-_WIDTH, _LABEL, _BAR = 100, 12, 40  # columns
+_WIDTH, _LABEL, _BAR = 80, 12, 36  # columns
 _KINDS = 12  # kinds of sources that are listed
 _LONGEST = 1000  # characters of a sentence
-_BOUNDS = {"feeder": "one thread that reads the sources", "workers": "the workers"}
 
 
 def as_text(report: Inspection, verbose: bool) -> str:
@@ -41,8 +40,8 @@ def _sections(report: Inspection, verbose: bool) -> Iterator[tuple[str, ...]]:
     if report.separators:
         yield "separators", *_separators(report)
     if report.tokens.value:
-        ratio = f"end-of-text tokens included; {report.bytes_per_token:.2f} bytes per token"
-        yield "tokens", f"{_amount(report.tokens)} with {report.tokenizer}, {ratio}"
+        counted = f"{_amount(report.tokens)} with {report.tokenizer}, end-of-text tokens included"
+        yield "tokens", counted, f"{report.bytes_per_token:.2f} bytes per token"
         sizes = [f"{name} {show_bytes(size)}" for name, size in report.output_bytes.items()]
         yield "output", "   ".join(size.replace(" ", "\xa0") for size in sizes)  # a name stays with its size
     made = f", where files are made for {report.out}" if report.staging else ""
@@ -52,8 +51,7 @@ def _sections(report: Inspection, verbose: bool) -> Iterator[tuple[str, ...]]:
         yield "time", *_time(report)
         naive = f"a script that collects tokens in a list would need about {show_bytes(report.naive_bytes)} of RAM"
         yield "naive", f"{naive}; this machine has {show_bytes(report.machine_bytes)}"
-    sampled = f"{show_bytes(report.sampled_bytes)} of text, {show_seconds(report.sampled_seconds)}"
-    yield "sample", f"{plural(report.sampled_places, 'place')}, {sampled}; ± is a 95 % confidence interval"
+    yield "sample", *_sample(report)
     for trouble in report.troubles:
         said = [trouble.message]
         said += [f"place: {trouble.place}"] if trouble.place else []
@@ -68,12 +66,9 @@ def _printable(line: str) -> str:
 
 
 def _time(report: Inspection) -> Iterator[str]:
-    said = f"about {show_seconds(report.seconds)} ({show_bytes(report.stored_bytes / report.seconds)}/s)"
-    if report.bound == "download":
-        yield f"{said}, limited by the download"
-    else:
-        bound = _BOUNDS[report.bound]
-        yield f"{said} at the speed of the sample, on an idle machine; limited by {bound}"
+    bound = "the download" if report.bound == "download" else "the workers, on an idle machine"
+    rate = show_bytes(report.stored_bytes / report.seconds)
+    yield f"about {show_seconds(report.seconds)} ({rate}/s), limited by {bound}"
     if report.fetched_per_second:
         rate = show_bytes(report.fetched_per_second)
         yield f"{show_bytes(report.fetched_bytes)} to download, {rate}/s when it was tried"
@@ -81,20 +76,37 @@ def _time(report: Inspection) -> Iterator[str]:
         yield f"{show_bytes(report.fetched_bytes)} to download, too little to tell how fast"
 
 
+def _sample(report: Inspection) -> Iterator[str]:
+    sampled = f"{show_bytes(report.sampled_bytes)} of text, {show_seconds(report.sampled_seconds)}"
+    margins = "; ± is three standard errors" if report.tokens.margin else ""
+    yield f"{plural(report.sampled_places, 'place')}, {sampled}{margins}"
+    for kind in report.kinds:
+        if kind.beginnings:
+            opened = f"{kind.beginnings:,} of {plural(kind.sources, 'source')}"
+            yield f"{_name(kind)}: only the beginning of {opened}; the rest may differ"
+
+
+def _name(kind: ListedKind) -> str:
+    return kind.format + (f" ({kind.compression})" if kind.compression else "")
+
+
 def _kinds(report: Inspection) -> Iterator[str]:
+    yield _row("format", "sources", "stored", "text", "documents")
     for kind in report.kinds[:_KINDS]:
-        name = kind.format + (f" ({kind.compression})" if kind.compression else "")
-        yield _row(name, kind.sources, kind.stored_bytes, kind.text_bytes, kind.documents)
+        yield _amounts(_name(kind), kind)
     if len(report.kinds) > _KINDS:
         yield f"and {len(report.kinds) - _KINDS} kinds more"
     if len(report.kinds) > 1:
-        yield _row("all", report.sources, report.stored_bytes, report.text_bytes, report.documents)
+        yield _amounts("all", report)
 
 
-def _row(name: str, sources: int, stored: int, text: Amount, documents: Amount) -> str:
-    held = f"{show_bytes(text.value)} of text"
-    counted = f"{_amount(documents)} {'document' if documents.value == 1 else 'documents'}"
-    return f"{name:<16}{plural(sources, 'source'):>16}{show_bytes(stored):>10}  {held:<19}{counted}"
+def _amounts(name: str, of: ListedKind | Inspection) -> str:
+    text = show_bytes(of.text_bytes.value)
+    return _row(name, f"{of.sources:,}", show_bytes(of.stored_bytes), text, _amount(of.documents))
+
+
+def _row(name: str, sources: str, stored: str, text: str, documents: str) -> str:
+    return f"{name:<15}{sources:>10}{stored:>10}{text:>10}   {documents}"
 
 
 def _documents(report: Inspection) -> Iterator[str]:
@@ -127,14 +139,16 @@ def _bar(share: float) -> str:
 
 def _separators(report: Inspection) -> Iterator[str]:
     for one in report.separators:
+        made = f"about {show_count(one.documents)} documents of {show_bytes(one.apart)}: {one.meaning}"
         option = f"--separator '{one.separator}'"
-        made = f"about {show_count(one.documents)} documents of {show_bytes(one.apart)}"
-        yield f"{option:<30}{made:<35}{one.meaning}"
+        yield f"{option:<30}{made}"
 
 
 def _amount(amount: Amount) -> str:
-    """Exact numbers in full, estimates with three digits and their margin."""
+    """Exact numbers in full, estimates with three digits and their margin, if that is known."""
     if amount.exact:
         return f"{amount.value:,}"
+    if amount.margin is None:
+        return f"about {show_count(amount.value)}"
     percent = max(0.01, 100 * amount.margin / max(1, amount.value))
     return f"{show_count(amount.value)} ± {percent:.2g} %"

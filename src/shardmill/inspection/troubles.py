@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shardmill.core import ODD_KINDS
 from shardmill.errors import BudgetError
-from shardmill.sampling import NO_TEXT
+from shardmill.inspection.places import NO_TEXT
 from shardmill.shards import FORMATS, early_warnings, format_named
 from shardmill.storage import LARGEST_OBJECT
 from shardmill.troubles import (
@@ -29,10 +29,10 @@ from shardmill.troubles import (
 from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
-    from shardmill.inspection.inspection import Inspection
+    from shardmill.inspection.report import Inspection
+    from shardmill.inspection.sample import Kind
     from shardmill.options import Options
     from shardmill.run import Budget
-    from shardmill.sampling import Kind
     from shardmill.storage import Source
 
 _LONG_LINE = 400  # average bytes of a line from which on a line looks like a document
@@ -76,7 +76,7 @@ def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble
     if isinstance(budget, BudgetError):
         yield Trouble("memory", budget.message, None, budget.hint, stops=True)
         return
-    size, place, hint = max((one.too_large for kind in kinds for one in kind.looked), default=(0, "", ""))
+    size, place, hint = max((one.largest for kind in kinds for one in kind.looked), default=(0, "", ""))
     said = f"a record of {'more than ' if hint else ''}{size:,} bytes is larger than the memory allows"
     if hint:
         yield Trouble("source", said, place, hint, stops=True)
@@ -97,10 +97,9 @@ def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> Iterato
     places = [place for kind in kinds for place in kind.places]
     if not any(place.rejected for place in places):
         return
-    # The number of places of a kind is its share of the bytes, so all places count alike.
     bad = sum(place.rejected * place.weight for place in places)
-    share = min(1.0, bad / max(1e-9, bad, sum(place.begun * place.weight for place in places)))
-    reasons = sum((kind.reasons for kind in kinds), Counter[str]()).most_common(NAMES_SHOWN)
+    share = min(1.0, bad / max(1e-9, bad, sum(place.documents * place.weight for place in places)))
+    reasons = sum((one.reasons for kind in kinds for one in kind.looked), Counter[str]()).most_common(NAMES_SHOWN)
     listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
     allowed, documents = options.bad_allowed, report.documents.value
     if isinstance(allowed, float):
@@ -140,22 +139,19 @@ def _empty(report: Inspection, sources: Sequence[Source]) -> Iterator[Trouble]:
 
 
 def _invalid(report: Inspection, kinds: list[Kind], options: Options) -> Iterator[Trouble]:
-    replaced, text = sum(kind.replaced for kind in kinds), sum(place.text for kind in kinds for place in kind.places)
+    replaced = sum(one.replaced for kind in kinds for one in kind.looked)
     if replaced:
-        found, share, allowed = (
-            invalid_utf8(replaced, round(text), sampled=True),
-            replaced / max(1, text),
-            options.bad_allowed,
-        )
-        all_of_it = share * report.text_bytes.value
-        most = max(FEWEST_BAD, allowed * report.text_bytes.value) if isinstance(allowed, float) else allowed
-        yield replace(found, stops=most is not None and all_of_it > most)
+        text = sum(place.text for kind in kinds for place in kind.places)
+        all_text, allowed = report.text_bytes.value, options.bad_allowed
+        most = max(FEWEST_BAD, allowed * all_text) if isinstance(allowed, float) else allowed
+        stops = most is not None and replaced / max(1, text) * all_text > most
+        yield replace(invalid_utf8(replaced, text, sampled=True), stops=stops)
 
 
 def _separator(report: Inspection, kinds: list[Kind], options: Options) -> Iterator[Trouble]:
     texts = [kind for kind in kinds if kind.format == "text" and kind.stored]
     if texts and options.separator is not None:
-        if not any(sum(place.begun for place in kind.places) > len(kind.looked) for kind in texts):
+        if not any(sum(place.documents for place in kind.places) > len(kind.looked) for kind in texts):
             yield separator_not_found(options.separator, sampled=True)
     elif texts and (first := next((one for one in report.separators if one.certain), None)):
         yield special_tokens(first.separator, first.found, None, plain=True, sampled=True)
@@ -164,7 +160,7 @@ def _separator(report: Inspection, kinds: list[Kind], options: Options) -> Itera
 def _tokens(kinds: list[Kind], options: Options) -> Iterator[Trouble]:
     """Special tokens in the text of records."""
     records = [kind for kind in kinds if kind.format != "text"]
-    odd = sum((kind.odd for kind in records), Counter[str]())
+    odd = sum((one.odd for kind in records for one in kind.looked), Counter[str]())
     text = sum(place.encoded for kind in records for place in kind.places)
     for token in ODD_KINDS[1:] if options.specials == "text" else ():
         if odd[token] and text / odd[token] <= RARE:

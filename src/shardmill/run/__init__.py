@@ -6,7 +6,8 @@ from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch, Counted, Entry, OpenDocument, Rows, SplitCount, Stream, eot_places
-    from shardmill.run.budget import Budget, check_memory, default_memory
+    from shardmill.run.before import inspect
+    from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText, surely_fits
     from shardmill.run.journal import Journal
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from shardmill.run.reading import read
     from shardmill.run.record import read_record
     from shardmill.run.seams import Limit, settled
-    from shardmill.run.store_destination import SHARDS_HERE, staging_folder
+    from shardmill.run.store_destination import staging_folder
     from shardmill.run.summary import Result, as_data, as_text, splits_html
     from shardmill.run.writer import Writer, append_batch, with_odd
 
@@ -40,7 +41,8 @@ __all__, __getattr__ = lazily(
     "shardmill.run",
     {
         "batch": "Batch Counted Entry OpenDocument Rows SplitCount Stream eot_places",
-        "budget": "Budget check_memory default_memory",
+        "before": "inspect",
+        "budget": "Budget default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText surely_fits",
         "journal": "Journal",
@@ -55,7 +57,7 @@ __all__, __getattr__ = lazily(
         "reading": "read",
         "record": "read_record",
         "seams": "Limit settled",
-        "store_destination": "SHARDS_HERE staging_folder",
+        "store_destination": "staging_folder",
         "summary": "Result as_data as_text splits_html",
         "writer": "Writer append_batch with_odd",
     },

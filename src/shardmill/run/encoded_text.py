@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from shardmill.tokens import Engine
 
 _PLACES, _SECONDS = 12, 1.0  # of a sample: whether the output will fit on the disk
+_UNSURE = 0.25  # a share of the tokens, where the sample has no margin
 _NO_STACK = "can't start new thread"
 """What Python says where there is no memory for the stack of a thread, in a RuntimeError."""
 # Freed memory that Arrow's allocator keeps: without this, files with pages of 5 MB failed near the least memory.
@@ -146,7 +147,7 @@ class EncodedText(Producer):
         if surely_fits(plan, destination, outputs):
             return
         # Imported here, since most runs never get here and it takes a twentieth of a second.
-        from shardmill.sampling import Expected, expected, looking_fetcher, output_sizes, take_sample
+        from shardmill.inspection import Expected, expected, looking_fetcher, output_sizes, take_sample
 
         sized = plan.sources.without(number for number, size in enumerate(plan.sources.sizes) if size <= 0)
         engine = self.take_engine()
@@ -162,7 +163,9 @@ class EncodedText(Producer):
             all_of_it = sum(parts, Expected())
             width = output.dtype.itemsize
             sizes = output_sizes(all_of_it, width, plan.tokenizer.vocab_size, plan.options.tokens_per_shard)
-            size, margin = destination.space(output, sizes[output.format], all_of_it.tokens.margin * width)
+            tokens = all_of_it.tokens
+            unsure = _UNSURE * tokens.value if tokens.margin is None else tokens.margin
+            size, margin = destination.space(output, sizes[output.format], unsure * width)
             need, doubt = need + size, doubt + margin
         destination.check_free(need, doubt, f"{destination.hint}; `--limit` prepares only a part of the text")
 

@@ -1,0 +1,214 @@
+"""The report of `inspect`: what the sources hold, what a run will take, and what would go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.documents import STREAM_BYTES
+from shardmill.inspection.estimate import Amount, Expected, expected, histogram, output_sizes
+from shardmill.inspection.troubles import Separator, find_separators, find_troubles
+from shardmill.shards import format_named
+
+if TYPE_CHECKING:
+    from shardmill.errors import BudgetError
+    from shardmill.inspection.sample import Kind
+    from shardmill.options import Options
+    from shardmill.run import Budget
+    from shardmill.source_list import Sources
+    from shardmill.tokens import Tokenizer
+    from shardmill.troubles import Trouble
+
+_STARTING = 0.5  # seconds from the command to the first chunk, and from the last chunk to the manifest
+# Bytes of a token in a growing Python list of ints: 8 for the pointer, 28 for the int, and the slack.
+_NAIVE = 41
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Where a run would take place, and what it may use."""
+
+    out: str
+    """The folder or URL that the dataset is meant for."""
+    staging: str
+    """The folder of this machine where files are made that go to an object store; empty: `out` is a folder."""
+    free_bytes: int
+    """Where files are made."""
+    machine_bytes: int
+    memory_bytes: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class ListedKind:
+    """The sources of one format and compression."""
+
+    format: str
+    compression: str
+    sources: int
+    stored_bytes: int
+    text_bytes: Amount
+    documents: Amount
+    tokens: Amount
+    sampled_sources: int
+    """Sources that were opened."""
+    beginnings: int
+    """Sources of which only the beginning was read, because they cannot be entered elsewhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection(Machine):
+    """The result of `inspect`.
+
+    An amount with a margin of 0 is exact. The truth is nearly always within another margin. If the margin is None, the
+    error is unknown: only the beginning of a source was read, or very few places.
+    """
+
+    sources: int
+    stored_bytes: int
+    tokenizer: str
+    vocab_size: int
+    token_bytes: int
+    kinds: list[ListedKind]
+    text_bytes: Amount
+    documents: Amount
+    """Empty and rejected ones included. A stream of text is one here, and several where val takes spans of it."""
+    streams: int
+    """Sources that are streams of text: without a separator, and the only source or large."""
+    sizes: list[tuple[int, int]]
+    """(bytes, documents of up to so many bytes and more than the entry before), of those that will be written."""
+    separators: list[Separator]
+    skipped: dict[str, Any]
+    """What was found and will not be read: counts by kind, the first names, and notes."""
+    tokens: Amount
+    """With the end-of-text tokens."""
+    bytes_per_token: float
+    output_bytes: dict[str, int]
+    """By output format."""
+    disk_bytes: dict[str, int]
+    """By output format: what a run needs there at once."""
+    seconds: float
+    """That `prepare` will take: the speed of the sample times the workers, or the download if that is slower."""
+    bound: str
+    """What limits the speed: `workers` or `download`."""
+    fetched_bytes: int
+    """That will be downloaded, at `fetched_per_second` as measured; 0 if that could not be measured."""
+    fetched_per_second: int
+    naive_bytes: int
+    """What a script needs that holds the text and collects tokens in a list."""
+    sampled_places: int
+    sampled_bytes: int
+    sampled_seconds: float
+    troubles: list[Trouble]
+
+    @property
+    def stops(self) -> bool:
+        """Whether `prepare` would stop with an error."""
+        return any(trouble.stops for trouble in self.troubles)
+
+    def data(self) -> dict[str, Any]:
+        """As JSON-able data."""
+        return {**asdict(self), "sizes": [{"up_to": up_to, "documents": count} for up_to, count in self.sizes]}
+
+    def text(self, *, verbose: bool = False) -> str:
+        """For people; `verbose`: with the names of what is skipped."""
+        from shardmill.inspection.layout import as_text
+
+        return as_text(self, verbose)
+
+
+def make_report(
+    kinds: list[Kind], sources: Sources, options: Options, tokenizer: Tokenizer, machine: Machine,
+    budget: Budget | BudgetError,
+    *, sampled_seconds: float, busy_workers: int, staged_bytes: int, download_speed: float,
+) -> Inspection:  # fmt: skip
+    """Return what a sample says of the sources, of a run on this machine, and of what would go wrong.
+
+    `budget`: of a run, or why the memory is too small. `busy_workers`: those that have a CPU. `staged_bytes`: of
+    shards in the staging folder at a time. `download_speed`: bytes per second; 0: unknown.
+    """
+    separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
+    width = tokenizer.dtype.itemsize
+    expects = [expected(kind, separated=separated, eot=eot) for kind in kinds]
+    total = sum(expects, Expected())
+    without_eot = total.tokens.value - total.written.value * eot
+    sizes = output_sizes(total, width, tokenizer.vocab_size, options.tokens_per_shard)
+    # Shards leave the staging folder when they are complete.
+    staged = {name: min(size, staged_bytes) if format_named(name).sharded else size for name, size in sizes.items()}
+    fetched = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))
+    download = fetched / download_speed if download_speed else 0.0
+    working = working_seconds(kinds, expects, busy_workers)
+    places = [place for kind in kinds for place in kind.places]
+    report = Inspection(
+        **vars(machine),
+        sources=len(sources),
+        stored_bytes=sources.total_bytes or 0,
+        tokenizer=tokenizer.name,
+        vocab_size=tokenizer.vocab_size,
+        token_bytes=width,
+        kinds=[_listed(kind, holds) for kind, holds in zip(kinds, expects, strict=True)],
+        text_bytes=total.text,
+        documents=total.documents,
+        streams=0 if separated else _streams(kinds, len(sources)),
+        sizes=_sizes(kinds, expects, separated),
+        separators=[] if separated else _separators(kinds, expects),
+        skipped=sources.skipped.data(),
+        tokens=total.tokens,
+        bytes_per_token=total.text.value / without_eot if without_eot > 0 else 0.0,
+        output_bytes=sizes,
+        disk_bytes=staged if machine.staging else sizes,
+        seconds=_STARTING + max(working, download),
+        bound="download" if download > working else "workers",
+        fetched_bytes=fetched,
+        fetched_per_second=round(download_speed),
+        naive_bytes=_NAIVE * total.tokens.value + total.text.value,
+        sampled_places=len(places),
+        sampled_bytes=sum(place.encoded for place in places),
+        sampled_seconds=sampled_seconds,
+        troubles=[],
+    )
+    return replace(report, troubles=find_troubles(report, kinds, sources, options, budget))
+
+
+def working_seconds(kinds: Sequence[Kind], expects: Sequence[Expected], workers: int) -> float:
+    """Return the seconds that reading and encoding take at the speed of the sample, times the workers."""
+    each = (kind.cpu_seconds / max(1, sum(place.encoded for place in kind.places)) for kind in kinds)
+    return sum(seconds * holds.text.value for seconds, holds in zip(each, expects, strict=True)) / workers
+
+
+def _listed(kind: Kind, holds: Expected) -> ListedKind:
+    return ListedKind(
+        format=kind.format or "unknown",
+        compression=kind.compression,
+        sources=len(kind.members),
+        stored_bytes=kind.stored,
+        text_bytes=holds.text,
+        documents=holds.documents,
+        tokens=holds.tokens,
+        sampled_sources=len(kind.looked),
+        beginnings=sum(one.begun for one in kind.looked),
+    )
+
+
+def _streams(kinds: list[Kind], sources: int) -> int:
+    """Sources that are streams of text."""
+    if sources == 1:
+        return int(kinds[0].format == "text")
+    return sum(int(np.count_nonzero(kind.sizes >= STREAM_BYTES)) for kind in kinds if kind.format == "text")
+
+
+def _sizes(kinds: list[Kind], expects: list[Expected], separated: bool) -> list[tuple[int, int]]:
+    """The documents that will be written, by size."""
+    found = [histogram(kind, holds, separated=separated) for kind, holds in zip(kinds, expects, strict=True)]
+    sizes = np.sum(found, axis=0)
+    full = np.flatnonzero(sizes)
+    return [(4**i, int(sizes[i])) for i in range(int(full[0]), int(full[-1]) + 1)] if len(full) else []
+
+
+def _separators(kinds: list[Kind], expects: list[Expected]) -> list[Separator]:
+    text = sum(holds.text.value for kind, holds in zip(kinds, expects, strict=True) if kind.format == "text")
+    looked = [source for kind in kinds if kind.format == "text" for source in kind.looked]
+    return find_separators([excerpt for source in looked for excerpt in source.excerpts], text)

@@ -1,0 +1,107 @@
+"""Before a run: `inspect` arranges a sample of the sources, and describes the machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shardmill import arguments
+from shardmill.documents import Reading
+from shardmill.errors import BudgetError, SourceError, UsageError
+from shardmill.inspection import Inspection, Machine, download_speed, looking_fetcher, make_report, take_sample
+from shardmill.options import Options
+from shardmill.run.budget import Budget, check_memory, default_memory
+from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
+from shardmill.run.manifest import dataset_files
+from shardmill.run.store_destination import SHARDS_HERE, staging_folder
+from shardmill.sources import apply_recipes, find_sources
+from shardmill.storage import ROOM, is_url
+from shardmill.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from shardmill.tokens import Tokenizer
+
+_SECONDS, _REMOTE_SECONDS = 5.0, 8.0  # that a sample may take
+
+
+def inspect(
+    sources: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str] | None = None,
+    **options: Any,
+) -> Inspection:
+    """Estimate what `prepare` would find, write and need with these options. Nothing is written.
+
+    Raise UsageError for a wrong call; problems of the sources are in `troubles`.
+    """
+    out = None if out is None else arguments.path("out", out)
+    specs, options = apply_recipes(arguments.paths("sources", sources), Options.typed(options))
+    chosen = Options.of(options)
+    is_url(out or "")  # raises for one where nothing can be written
+    found = find_sources(
+        specs, chosen.input_format, cache=chosen.cache, out=out, owned=dataset_files,
+        include=chosen.include, exclude=chosen.exclude, text_field=chosen.text_field,
+    )  # fmt: skip
+    if found.total_bytes is None:
+        stream = next(source.name for source in found if source.size is None)
+        raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")
+    tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
+    tokenizer = tokenizer.with_delimiter(chosen.delimiter)
+    machine, budget = _machine(out or ".", chosen, found.remote, tokenizer)
+    started = time.monotonic()
+    with looking_fetcher() as fetcher:
+        # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
+        cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
+        fetching = fetcher if found.remote else None
+        reading = Reading(chosen.text_field, chosen.separator_bytes, cut, fetcher=fetching)
+        seconds = _REMOTE_SECONDS if found.remote else _SECONDS
+        kinds = take_sample(found, reading, tokenizer.engine(), seconds=seconds)
+        sampled_seconds, speed = time.monotonic() - started, 0.0
+        try:
+            speed = download_speed(found, fetcher) if found.remote else 0.0
+        except SourceError as error:
+            kinds[0].looked[0].error = error
+    return make_report(
+        kinds, found, chosen, tokenizer, machine, budget,
+        sampled_seconds=sampled_seconds,
+        busy_workers=min(machine.workers, usable_cpus()),
+        staged_bytes=SHARDS_HERE * chosen.tokens_per_shard * tokenizer.dtype.itemsize,
+        download_speed=speed,
+    )  # fmt: skip
+
+
+def _machine(out: str, options: Options, remote: bool, tokenizer: Tokenizer) -> tuple[Machine, Budget | BudgetError]:
+    """Return the disk, the memory and the workers of a run, and its budget or why the memory is too small."""
+    staging = str(staging_folder(Path(options.cache) if options.cache else None)) if is_url(out) else ""
+    folder = Path(staging or out).absolute()
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    settle_allocator()  # as in a run, or the sample would be slower
+    budget: Budget | BudgetError
+    try:
+        check_memory(options.memory_bytes, options.workers)
+        budget = Budget(
+            options.memory_bytes,
+            options.workers,
+            tokenizer.dtype.itemsize,
+            engine_bytes=tokenizer.engine_bytes,
+            library_bytes=tokenizer.library_bytes,
+            remote=remote,
+            beside=ROOM if staging else 0,
+            cuts=tokenizer.cut is not None,
+        )
+        workers = budget.workers
+    except BudgetError as error:
+        budget, workers = error, options.workers or usable_cpus()
+    machine = Machine(
+        out=out,
+        staging=staging,
+        free_bytes=shutil.disk_usage(folder).free,
+        machine_bytes=usable_memory(),
+        memory_bytes=options.memory_bytes or default_memory(workers),
+        workers=workers,
+    )
+    return machine, budget
