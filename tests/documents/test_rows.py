@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from shardmill.core import CoreError, gathered
 from shardmill.documents import Reading
-from shardmill.documents.columns import ROW_TEXT, gather
+from shardmill.documents.columns import ROW_TEXT
 from shardmill.errors import SourceError
 from tests.documents.twin import (
     COMPRESSIONS,
@@ -303,29 +304,14 @@ def test_encrypted_parquet_is_not_called_damaged(tmp_path: Path, footer: str) ->
 
 
 @pytest.mark.parametrize(
-    ("starts", "lengths", "prefixes", "room", "end"),
-    [
-        ([0, 4], [4, 2], None, 6, 6),
-        ([0, 4], [4, 2], [0, 3], 9, 9),
-        ([], [], None, 0, 0),
-        ([0, 8], [4, 3], None, 9, -1),  # ends behind the data
-        ([11], [0], None, 9, -1),
-        ([-2], [2], None, 9, -1),
-        ([4], [-1], None, 9, -1),
-        ([0, 4], [4, 2], None, 5, -1),  # no room
-        ([0, 4], [4, 2], [0, 5], 20, -1),  # a prefix that is longer than the text before
-    ],
+    ("starts", "lengths"), [([0, 8], [4, 3]), ([11], [0]), ([-2], [2]), ([4], [-1]), ([0, 4], [1 << 62, 1 << 62])]
 )
-def test_texts_are_copied_or_refused(
-    starts: list[int],
-    lengths: list[int],
-    prefixes: list[int] | None,
-    room: int,
-    end: int,
-) -> None:
-    data, out = np.frombuffer(b"0123456789", np.uint8), np.zeros(room, np.uint8)
-    numbers = [np.array(one, np.int64) if one is not None else None for one in (starts, lengths, prefixes)]
-    found = gather(data, numbers[0], numbers[1], numbers[2], out, 0)  # type: ignore[arg-type]
-    assert found == end if end >= 0 else found < 0
-    if end == 9:
-        assert out.tobytes() == b"012301245"
+def test_texts_outside_of_their_data_are_refused(starts: list[int], lengths: list[int]) -> None:
+    with pytest.raises(CoreError):
+        gathered(np.arange(10, dtype=np.uint8), np.array(starts, np.int64), np.array(lengths, np.int64))
+
+
+def test_texts_are_copied_one_after_another() -> None:
+    data = np.frombuffer(b"0123456789", np.uint8)
+    assert gathered(data, np.array([4, 0, 9, 2]), np.array([2, 4, 1, 0])).tobytes() == b"4501239"
+    assert len(gathered(data, np.array([], np.int64), np.array([], np.int64))) == 0

@@ -50,7 +50,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
             *[_POINTER, _POINTER, _POINTER, _INT64, _INT32],
         ],
     ),
-    "sm_gather": (_INT64, [_POINTER, _INT64, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _INT64, _INT64]),
+    "sm_gather": (_INT64, [_POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64]),
 }
 """Result and arguments of each function, as in core.h."""
 
@@ -111,7 +111,7 @@ from shardmill.core.reading import (  # noqa: E402
     JsonLines,
     content_hash,
     find,
-    gather,
+    gathered,
     is_utf8,
     json_lines,
     not_normal,
@@ -135,7 +135,7 @@ __all__ = [
     "checked",
     "content_hash",
     "find",
-    "gather",
+    "gathered",
     "is_utf8",
     "json_lines",
     "library",

@@ -140,10 +140,9 @@ SM_API int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *name
 
 /* ---- Texts put together: pages.c -------------------------------------------------------------------------- */
 
-/* Puts texts together from out[at] on: row i is the first prefixes[i] bytes of the row before it, then
- * data[starts[i] .. starts[i] + lengths[i]). prefixes: NULL for none; the row before the first is out[0 .. at).
- * Returns where the last ends, or SM_ERROR_SPACE if `room` is too small. */
-SM_API int64_t sm_gather(const uint8_t *data, int64_t n, const int64_t *starts, const int64_t *lengths,
-                         const int64_t *prefixes, int64_t rows, uint8_t *out, int64_t at, int64_t room);
+/* Puts texts together: row i is data[starts[i] .. starts[i] + lengths[i]). Returns where the last ends in `out`, or
+ * SM_ERROR_SPACE if `room` is too small. */
+SM_API int64_t sm_gather(const uint8_t *data, int64_t n, const int64_t *starts, const int64_t *lengths, int64_t rows,
+                         uint8_t *out, int64_t room);
 
 #endif

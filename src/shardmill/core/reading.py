@@ -116,25 +116,12 @@ def content_hash(data: NDArray[np.uint8], offsets: NDArray[np.int64], seed: int,
     return hashes
 
 
-def gather(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    prefixes: NDArray[np.int64] | None,
-    out: NDArray[np.uint8],
-    at: int,
-) -> int:
-    """Copy texts into `out` from `at` on, each after a prefix of the one before it; returns where they end."""
+def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """Copy these parts of the data, one after another; an error where one is not inside it."""
     starts, lengths = np.ascontiguousarray(starts, np.int64), np.ascontiguousarray(lengths, np.int64)
+    out = np.empty(max(0, int(lengths.sum())), np.uint8)
     end = library().sm_gather(
-        data.ctypes.data,
-        len(data),
-        starts.ctypes.data,
-        lengths.ctypes.data,
-        None if prefixes is None else prefixes.ctypes.data,
-        len(starts),
-        out.ctypes.data,
-        at,
-        len(out),
+        data.ctypes.data, len(data), starts.ctypes.data, lengths.ctypes.data, len(starts), out.ctypes.data, len(out)
     )
-    return checked(end)
+    checked(end)
+    return out

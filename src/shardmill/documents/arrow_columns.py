@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
+from shardmill.core import gathered
 from shardmill.documents.columns import Column, runs
 from shardmill.documents.records import fields_hint
 from shardmill.errors import SourceError
@@ -83,6 +84,7 @@ def columns_of(
     for first, last in runs(lengths, valid, size):
         need(int(lengths[first:last].sum()))
         if coded:
+            # Not Arrow's `take`, which reserves the mean length of an entry for each row: that may be gigabytes.
             text = gathered(data, starts[first:last], lengths[first:last])
         elif views:
             text, _ = layout(array.slice(first, last - first).cast(pa.large_binary()))
@@ -90,13 +92,6 @@ def columns_of(
             text = data[offsets[first] : offsets[last]]
             text = text.copy() if copied else text
         yield Column.of(text, lengths[first:last], valid[first:last])
-
-
-def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """A copy of these parts of the data, one after another."""
-    # Arrow's `take` reserves the mean length of an entry for each row, which may be gigabytes.
-    view, ends = data.data, starts + lengths
-    return np.frombuffer(b"".join([view[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]), np.uint8)
 
 
 def _array_at(batch: pa.RecordBatch, path: Sequence[str]) -> pa.Array:

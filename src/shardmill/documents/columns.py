@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardmill import core
 from shardmill.documents.chunks import (
     REJECT_MEMORY,
     ROW_MEMORY,
@@ -192,29 +191,6 @@ def runs(lengths: NDArray[np.int64], valid: NDArray[np.bool_], size: int) -> Ite
         last = max(first + 1, int(np.searchsorted(weights, behind + max(1, size), side="right")))
         yield first, last
         first, behind = last, int(weights[last - 1])
-
-
-def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.uint8]:
-    """A copy of these parts of the data, one after another."""
-    out = np.empty(int(lengths.sum()), np.uint8)
-    if gather(data, starts, lengths, None, out, 0) < 0:
-        raise ValueError("a text ends outside of its data")
-    return out
-
-
-def gather(
-    data: NDArray[np.uint8],
-    starts: NDArray[np.int64],
-    lengths: NDArray[np.int64],
-    prefixes: NDArray[np.int64] | None,
-    out: NDArray[np.uint8],
-    at: int,
-) -> int:
-    """Copy parts of the data into `out` from `at` on, each after a prefix of the one before it.
-
-    Returns where they end; a negative number where they are not in the data, or `out` is too small.
-    """
-    return core.gather(data, starts, lengths, prefixes, out, at)
 
 
 def first_line(error: BaseException) -> str:

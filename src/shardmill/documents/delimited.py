@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from shardmill.core import gathered
 from shardmill.documents.arrow_columns import find_column
 from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
-from shardmill.documents.columns import LONG_TEXT, ROW_HEAD, Column, RowsReader, gathered, runs, skip_rows
+from shardmill.documents.columns import LONG_TEXT, ROW_HEAD, Column, RowsReader, runs, skip_rows
 from shardmill.documents.reading import Memory, Reading
 from shardmill.errors import SourceError
 from shardmill.storage import Feed, Scanner
