@@ -111,6 +111,11 @@ def test_storage_knows_of_bytes_alone() -> None:
     assert {path: others for path, others in found.items() if others - {"storage", "core", "errors", "extras"}} == {}
 
 
+def test_the_mathematics_of_an_order_knows_of_no_files() -> None:
+    for name in ("packing.py", "mixing.py"):
+        assert own(imports(PACKAGE / "arrange" / name)) <= {"errors"}
+
+
 @pytest.mark.parametrize("folder", sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
 def test_others_use_a_folder_only_by_its_interface(folder: str) -> None:
     inside = {f"shardmill.{folder}.{path.stem}" for path in (PACKAGE / folder).glob("*.py")}
