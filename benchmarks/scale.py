@@ -10,12 +10,13 @@ import heapq
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks import results
 from shardmill.cluster import driver
-from shardmill.cluster.executors import Executor, PartReport, Task
+from shardmill.cluster.executors import Executor, PartReport
+from shardmill.run import Done
 from shardmill.run.progress import Progress
 
 GB = 10**9
@@ -70,18 +71,17 @@ class SimulatedExecutor(Executor):
         """`worked`: seconds of slots that were spent, whatever came of it."""
         self.published: set[int] = set()
         self._free = dict.fromkeys(range(cluster.nodes), cluster.slots)
+        self._submitted: list[int] = []
         self._running: dict[int, _Running] = {}
         self._events: list[tuple[float, int, str, int]] = []
         self._count = 0
+        self._copies = itertools.count()
         self._later(_SIGN, "sign", 0)
         for node in self._free:
             self._doom(node)
 
     def missing(self) -> list[int]:
         return [number for number in self._sizes if number not in self.published]
-
-    def look(self) -> Callable[[Task], bool]:
-        return lambda task: task.number in self.published
 
     def clock(self) -> float:
         return self.now
@@ -92,14 +92,13 @@ class SimulatedExecutor(Executor):
     def close(self) -> None:
         pass
 
-    def room(self) -> int:
-        return sum(self._free.values())
+    def submit(self, number: int) -> None:
+        heapq.heappush(self._submitted, number)
 
-    def start(self, copy: int, task: Task) -> None:
-        number, node = task.number, max(self._free, key=self._free.__getitem__)
+    def _start(self, copy: int, number: int) -> None:
+        node = max(self._free, key=self._free.__getitem__)
         self._free[node] -= 1
         self._running[copy] = _Running(number, node, self.now)
-        self._later(0.0, "begin", copy)
         if self._seconds is not None:
             self._later(self._seconds[number], "end", copy)
             return
@@ -107,7 +106,15 @@ class SimulatedExecutor(Executor):
         speed /= 5 if self._random.random() < self._cluster.slow else 1
         self._later(self._cluster.start + self._sizes[number] / speed, "end", copy)
 
-    def stop(self, copy: int) -> None:
+    def stop(self, number: int) -> None:
+        copies = [copy for copy, running in self._running.items() if running.number == number]
+        for copy in copies:
+            self._leave(copy)
+        if not copies:
+            self._submitted.remove(number)
+            heapq.heapify(self._submitted)
+
+    def _leave(self, copy: int) -> None:
         running = self._running.pop(copy)
         self.worked += self.now - running.begun
         if running.node in self._free and not running.frozen:
@@ -115,6 +122,10 @@ class SimulatedExecutor(Executor):
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
         """What happens next, and soon after it unless times are known; nothing, if that is more than seconds away."""
+        while self._submitted and any(self._free.values()):
+            number = heapq.heappop(self._submitted)
+            self._start(next(self._copies), number)
+            yield number, PartReport("started")
         if self._events[0][0] > self.now + 3 * seconds:
             self.now += 3 * seconds
             return
@@ -123,23 +134,26 @@ class SimulatedExecutor(Executor):
             self.now, _, kind, which = heapq.heappop(self._events)
             if kind == "sign":
                 self._later(_SIGN, "sign", 0)
-                yield from [(copy, PartReport("running")) for copy, one in self._running.items() if not one.frozen]
-            elif kind == "begin" and which in self._running:
-                yield which, PartReport("running")
+                running = [one for one in self._running.values() if not one.frozen]
+                yield from [
+                    (one.number, PartReport("running", done=Done(int(self.now - one.begun)))) for one in running
+                ]
             elif kind == "end" and which in self._running and not self._running[which].frozen:
-                self.published.add(self._running[which].number)
-                yield which, self._end(which, "done")
+                yield self._end(which, "done")
             elif kind == "noticed" and which in self._running:
-                yield which, self._end(which, "lost")
+                yield self._end(which, "lost")
             elif kind == "new node":
                 self._free[which] = self._cluster.slots
                 self._doom(which)
             elif kind == "doom":
                 self._lose(which)
 
-    def _end(self, copy: int, kind: str) -> PartReport:
-        self.stop(copy)
-        return PartReport(kind)
+    def _end(self, copy: int, kind: str) -> tuple[int, PartReport]:
+        number = self._running[copy].number
+        self._leave(copy)
+        if kind == "done":
+            self.published.add(number)
+        return number, PartReport(kind)
 
     def _lose(self, node: int) -> None:
         del self._free[node]
@@ -174,7 +188,7 @@ def simulate(cluster: Cluster, text: float, part: float, seed: int = 0) -> Outco
     count = max(1, round(text / part))
     sizes = dict.fromkeys(range(count), int(text / count))
     executor = SimulatedExecutor(cluster, sizes, seed)
-    driver.Driver(sizes, executor.look, executor, Progress(), executor.clock).run()
+    driver.Driver(sizes, executor.missing, executor, Progress(), executor.clock).run()
     ideal = text / cluster.rate
     return Outcome(executor.now, ideal / (cluster.nodes * cluster.slots), executor.worked / ideal)
 
@@ -183,7 +197,7 @@ def replay(seconds: list[float], slots: int) -> float:
     """How long a run takes on one node whose parts take so many seconds."""
     sizes = dict.fromkeys(range(len(seconds)), GB)
     executor = SimulatedExecutor(Cluster(nodes=1, slots=slots, lost=0.0), sizes, seconds=seconds)
-    driver.Driver(sizes, executor.look, executor, Progress(), executor.clock).run()
+    driver.Driver(sizes, executor.missing, executor, Progress(), executor.clock).run()
     return executor.now
 
 
@@ -249,13 +263,6 @@ def main() -> None:
         for part in (1, 4, 8, 16, 64):
             row = _mean([simulate(Cluster(nodes=nodes), text, part * GB, seed) for seed in range(3)])
             print(f"| {text / GB:,.0f} GB | {nodes} | {part:g} GB | {_shown(row)} |", flush=True)
-    print("\n| part | late after | time | longer than ideal | work beyond ideal |\n|---:|---|---:|---:|---:|")
-    kept = driver._LATE
-    for part, late in itertools.product((4, 16), (1.1, 1.25, 1.5, 2.0, 3.0, 1000.0)):
-        driver._LATE = late
-        row = _mean([simulate(Cluster(nodes=10, lost=0.05), 2_000 * GB, part * GB, seed) for seed in range(20)])
-        print(f"| {part} GB | {f'{late:g} times' if late < 1000 else 'never'} | {_shown(row)} |", flush=True)
-    driver._LATE = kept
 
 
 def _mean(outcomes: list[Outcome]) -> Outcome:

@@ -35,7 +35,6 @@ FOLDERS = ("storage", "sources", "documents", "tokens", "shards")
 HEAVY = ("numpy", "pyarrow", "rich", "tiktoken", "tokenizers", "psutil", "zstandard", "isal")
 
 STARTS_THREADS = {
-    "cluster/ray_executor.py",
     "run/pipeline.py",
     "run/checkpoints.py",
     "run/process_limit.py",
@@ -48,7 +47,7 @@ STARTS_THREADS = {
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
 progress; what ends a command on a signal; what asks servers, and ends a list that has no end; what samples before a
-run; what writes the final files from parts, tells how far one is, and ends a process that nobody needs."""
+run; what reads the numbers of parts."""
 
 
 def named(path: Path) -> str:

@@ -216,47 +216,48 @@ import select
 import time
 from collections.abc import Iterable
 
-from shardmill.cluster.executors import Executor, PartReport, Task
+from shardmill.cluster.executors import Executor, PartReport
 from shardmill.cluster.part_process import PartProcess
 
 
 class ToyExecutor(Executor):
     """One process at a time."""
 
-    _running: tuple[int, PartProcess] | None = None
+    _process: PartProcess | None = None
 
     def __init__(self, out: str, memory: int | None = None, workers: int | None = None) -> None:
         super().__init__(out, memory, workers)
+        self._submitted: list[int] = []
 
     def open(self) -> None:
         pass
 
-    def room(self) -> int:
-        return int(self._running is None)
-
-    def start(self, copy: int, task: Task) -> None:
-        process = PartProcess(self._out, self._memory, self._workers, "toy")
-        self._running = copy, process
-        process.make(task)
+    def submit(self, number: int) -> None:
+        self._submitted.append(number)
 
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
-        if self._running is None:
+        if not self._submitted:
             time.sleep(seconds)
             return
-        copy, process = self._running
-        for report in process.read() if select.select([process], [], [], seconds)[0] else ():
+        number = self._submitted[0]
+        if self._process is None:
+            self._process = PartProcess(self._out, self._memory, self._workers)
+            self._process.make(number)
+            yield number, PartReport("started", "toy")
+        for report in self._process.read("toy") if select.select([self._process], [], [], seconds)[0] else ():
             if report.last:
-                self.stop(copy)
-            yield copy, report
+                self.stop(number)
+            yield number, report
 
-    def stop(self, copy: int) -> None:
-        assert self._running is not None
-        self._running[1].end()
-        self._running = None
+    def stop(self, number: int) -> None:
+        if number == self._submitted[0]:
+            self.close()
+        self._submitted.remove(number)
 
     def close(self) -> None:
-        if self._running is not None:
-            self.stop(self._running[0])
+        if self._process is not None:
+            self._process.end()
+        self._process = None
 '''
 
 

@@ -86,6 +86,8 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
         from shardmill.cluster import make_called_part, part_words
 
         made = make_called_part(planned, part, sources or out or in_parts, options, progress)
+        if made is None:
+            return
         if as_json:
             _print(json.dumps(dataclasses.asdict(made)))
         elif not quiet:
@@ -98,7 +100,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     else:
         from shardmill.cluster import prepare_in_parts
 
-        with redirect_stdout(sys.stderr):  # Ray prints messages about lost nodes
+        with open(os.devnull, "w") as nothing, redirect_stdout(nothing):  # Ray prints paragraphs about lost workers
             result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
     _summarize(result, as_json, quiet, verbose)
 

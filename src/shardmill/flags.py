@@ -93,14 +93,14 @@ def _flag(option: dataclasses.Field[Any]) -> Decorator:
 _PART_FLAGS = [
     click.option("--plan", "planned", metavar="DIR", help="make one part of this plan, instead of SOURCE and --out"),
     click.option(
-        "--part", type=int, metavar="K",
+        "--part", metavar="K",
         help="with --plan: number of the part; by default the task number of the Slurm array or the index of the "
-        "Kubernetes job",
+        "Kubernetes job; `-` reads numbers from standard input, and reports on standard output, as executors need it",
     ),
     click.option(
         "--executor", metavar="NAME",
-        help="make the dataset in parts, in processes of this machine (local) or on a Ray cluster; --memory and "
-        "--workers then apply to one part",
+        help="make the dataset in parts, in processes of this machine (local) or on a Ray cluster; --workers, and with "
+        "ray also --memory, then apply to one part",
     ),
     click.option(
         "--parts", type=int, metavar="N", help="with --executor: number of parts  [default: parts of about 4 GB]"
@@ -113,8 +113,11 @@ _PART_FLAGS = [
         "--parallel", type=int, metavar="N", help="with --executor local: number of parts at a time  [default: 1]"
     ),
     click.option("--ray-address", metavar="ADDR", help="with --executor ray: HOST:PORT of the cluster's head node"),
+    click.option(
+        "--ray-resources", metavar="JSON", help="""with --executor ray: what a node must have, such as '{"label": 1}'"""
+    ),
 ]  # fmt: skip
-_WITH_AN_EXECUTOR = ("executor", "parts", "keep_parts", "parallel", "ray_address")
+_WITH_AN_EXECUTOR = ("executor", "parts", "keep_parts", "parallel", "ray_address", "ray_resources")
 
 
 def part_flags(command: Command) -> Command:
@@ -126,7 +129,7 @@ def part_flags(command: Command) -> Command:
 
 def pop_part_options(
     options: dict[str, Any], has_sources: bool, has_out: bool
-) -> tuple[str | None, int | None, dict[str, Any]]:
+) -> tuple[str | None, str | None, dict[str, Any]]:
     """Remove from `options` and return: the plan, the number of the part to make, and the options for an executor.
 
     Raise UsageError for a combination that makes no sense.

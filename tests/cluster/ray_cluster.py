@@ -74,12 +74,12 @@ class Cluster:
         """All processes of the cluster are below this one."""
         return self._namespace.pid
 
-    def node(self, number: int, cpus: int = 1, hidden: Path | None = None) -> None:
+    def node(self, number: int, cpus: int = 1, hidden: Path | None = None, resources: str = "{}") -> None:
         """Start the head (0), or a node with an address of its own; one from whom a folder is hidden."""
         where = ["--head", f"--port={PORT}", "--include-dashboard=false"] if number == 0 else [f"--address={ADDRESS}"]
         ray = [
             sys.executable, "-m", "ray.scripts.scripts", "start", *where, f"--node-ip-address=127.0.0.{number + 1}",
-            f"--num-cpus={cpus}", "--memory=4000000000", "--object-store-memory=80000000",
+            f"--num-cpus={cpus}", f"--resources={resources}", "--memory=4000000000", "--object-store-memory=80000000",
             *([f"--temp-dir={self._sockets}"] if number == 0 else []),
         ]  # fmt: skip
         if hidden is not None:
@@ -90,11 +90,20 @@ class Cluster:
 
     def kill_node(self, number: int) -> None:
         """All processes of a node at once, as when its power fails."""
-        (raylet,) = below(self.pid, f"--node_ip_address=127.0.0.{number + 1}")
-        for process in [raylet, *raylet.children(recursive=True)]:
+        for process in self.node_processes(number):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
-    def relays(self) -> list[psutil.Process]:
-        """Ray's own processes that look after parts."""
-        return below(self.pid, "ray::_relay")
+    def freeze_node(self, number: int) -> None:
+        """All processes of a node stand still, and nobody is told."""
+        for process in self.node_processes(number):
+            with suppress(psutil.NoSuchProcess):
+                process.suspend()
+
+    def node_processes(self, number: int) -> list[psutil.Process]:
+        (raylet,) = below(self.pid, f"--node_ip_address=127.0.0.{number + 1}")
+        return [raylet, *raylet.children(recursive=True)]
+
+    def tasks(self) -> list[psutil.Process]:
+        """Ray's own processes in which the tasks of parts run."""
+        return below(self.pid, "ray::make_on_node")

@@ -1,9 +1,9 @@
-"""What the driver does when copies of parts end well, fail, die, freeze or are slow; on a clock that runs ahead."""
+"""What the driver does when parts end well, fail, die or stand still; on a clock that runs ahead."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.scale import Cluster, SimulatedExecutor
 from shardmill.cluster import driver
-from shardmill.cluster.executors import EXECUTORS, Executor, PartReport, Task, make_executor
-from shardmill.cluster.ray_executor import default_workers
+from shardmill.cluster.executors import EXECUTORS, Executor, PartReport, make_executor
+from shardmill.cluster.ray_executor import default_workers, parse_resources
 from shardmill.errors import BudgetError, Interrupted, OutputError, ShardmillError, SourceError, UsageError
 from shardmill.run.progress import Done, Progress
 
@@ -21,10 +21,10 @@ GB = 10**9
 
 
 class Troubled(SimulatedExecutor):
-    """A cluster in which what happens to the copies of some parts is written down beforehand.
+    """A cluster in which what happens to some parts is written down beforehand.
 
-    Each copy of a part takes the next entry: a PartReport in the place of its end; a factor by which it is slower,
-    where infinity is a copy that makes nothing and says that it is at work; or "frozen": nothing more is heard of it.
+    Each time such a part is made, it takes the next entry: a PartReport in the place of its end; a factor by which it
+    is slower, where infinity is a part that never ends; or "frozen": nothing more is heard of it.
     """
 
     def __init__(self, parts: int, happens: dict[int, list[PartReport | float | str]], cluster: Cluster = CALM) -> None:
@@ -36,34 +36,30 @@ class Troubled(SimulatedExecutor):
         self.opened = False
         self.most = 0
 
-    def start(self, copy: int, task: Task) -> None:
-        number = task.number
+    def _start(self, copy: int, number: int) -> None:
         self.started.append(number)
         what = self._happens[number].pop(0) if self._happens.get(number) else 1.0
         seconds = 10.0 * what if isinstance(what, float) else 10.0
         self._seconds = {number: seconds if seconds < math.inf else 1e9}
-        super().start(copy, task)
+        super()._start(copy, number)
         self.most = max(self.most, len(self._running))
         if isinstance(what, PartReport):
-            self._ends[copy] = what
+            self._ends[number] = what
         elif what == "frozen":
             self._running[copy].frozen = True
 
     def reports(self, seconds: float) -> Iterator[tuple[int, PartReport]]:
-        for copy, report in super().reports(seconds):
-            if report.kind == "done" and copy in self._ends:
-                self.published.discard(self.started[copy])
-                report = self._ends[copy]
-            yield copy, report
+        for number, report in super().reports(seconds):
+            if report.kind == "done" and number in self._ends:
+                self.published.discard(number)
+                report = self._ends.pop(number)
+            yield number, report
 
-    def stop(self, copy: int) -> None:
-        self.stopped.append(copy)
-        self._running[copy].frozen = False  # ended by force, so that its slot is free again
-        super().stop(copy)
-
-    def _end(self, copy: int, kind: str) -> PartReport:
-        super().stop(copy)
-        return PartReport(kind)
+    def stop(self, number: int) -> None:
+        self.stopped.append(number)
+        for running in self._running.values():  # ended by force, so that its slot is free again
+            running.frozen = running.frozen and running.number != number
+        super().stop(number)
 
     def open(self) -> None:
         self.opened = True
@@ -84,7 +80,7 @@ class Seen(Progress):
 
 def drive(executor: Troubled, progress: Progress | None = None) -> driver.Driver:
     sizes = dict(executor._sizes)
-    one = driver.Driver(sizes, executor.look, executor, progress or Progress(), executor.clock)
+    one = driver.Driver(sizes, executor.missing, executor, progress or Progress(), executor.clock)
     one.run()
     return one
 
@@ -103,10 +99,12 @@ def test_every_part_is_made_once() -> None:
     assert executor.started == list(range(20)) and executor.missing() == []
 
 
-def test_no_more_copies_are_on_their_way_than_there_is_room_for() -> None:
-    executor = Troubled(50, {3: [lost(), failed()], 7: ["frozen"]})
+def test_all_parts_are_submitted_at_once() -> None:
+    executor, seen = Troubled(50, {}), []
+    submit = executor.submit
+    executor.submit = lambda number: (seen.append(executor.now), submit(number))[1]  # type: ignore[method-assign]
     drive(executor)
-    assert executor.most <= 4
+    assert seen == [0.0] * 50 and executor.most <= 4
 
 
 def test_what_is_published_is_not_made_again() -> None:
@@ -170,54 +168,66 @@ def test_a_part_that_is_lost_again_and_again_stops_the_run() -> None:
     assert "ended by SIGKILL" in caught.value.place
 
 
-def test_a_copy_of_which_nothing_is_heard_is_given_up() -> None:
-    """Also the very first ones, when nothing has been measured yet; and with no room beside them."""
+def test_a_part_that_does_not_come_further_is_given_up_and_made_again() -> None:
+    """Also the very first ones, and with no room beside them."""
     executor = Troubled(6, {number: ["frozen"] for number in range(4)})
     drive(executor)
     assert executor.missing() == [] and len(executor.started) == 10
     assert sorted(executor.stopped) == [0, 1, 2, 3]
 
 
-def test_a_silent_copy_that_has_published_its_part_counts() -> None:
+def test_reports_in_which_nothing_is_new_are_not_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    executor = Troubled(3, {1: [math.inf]})
+    reports = executor.reports
+
+    def still(seconds: float) -> Iterator[tuple[int, PartReport]]:
+        for number, report in reports(seconds):
+            yield number, PartReport("running") if report.kind == "running" else report
+
+    monkeypatch.setattr(executor, "reports", still)
+    drive(executor)
+    assert executor.missing() == [] and executor.started.count(1) == 2 and executor.stopped == [1]
+
+
+def test_a_part_that_is_slow_and_comes_further_is_left_alone() -> None:
+    executor = Troubled(3, {1: [100.0]})
+    drive(executor)
+    assert executor.started == [0, 1, 2] and executor.stopped == []
+
+
+def test_a_part_that_stands_still_after_it_was_published_counts() -> None:
     executor = Troubled(3, {0: ["frozen"]})
     sizes, asked = dict(executor._sizes), []
 
-    def look() -> Callable[[Task], bool]:
+    def missing() -> list[int]:
         asked.append(1)
-        return lambda task: task.number in executor.published or (task.number == 0 and len(asked) > 1)
+        return [number for number in executor.missing() if number or len(asked) == 1]
 
-    driver.Driver(sizes, look, executor, Progress(), executor.clock).run()
+    driver.Driver(sizes, missing, executor, Progress(), executor.clock).run()
     assert executor.started.count(0) == 1 and executor.stopped == [0]
 
 
-def test_a_straggler_gets_a_second_copy_and_the_first_that_is_done_ends_the_other() -> None:
-    executor = Troubled(12, {5: [100.0]})
+def test_parts_that_were_sent_to_a_node_that_froze_before_it_said_so_are_submitted_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    executor = Troubled(6, {})
+    submit, swallowed = executor.submit, [3, 4]
+
+    def sent(number: int) -> None:
+        if number in swallowed:
+            swallowed.remove(number)
+            executor.stop = lambda number: None  # type: ignore[method-assign]
+        else:
+            submit(number)
+
+    monkeypatch.setattr(executor, "submit", sent)
     drive(executor)
-    assert executor.started.count(5) == 2 and len(executor.stopped) == 1
-    assert executor.now < 200  # alone it would have taken a thousand seconds
+    assert executor.missing() == []
 
 
-def test_a_copy_that_works_and_comes_to_no_end_does_not_hold_up_the_run() -> None:
-    executor = Troubled(12, {5: [math.inf]})
-    drive(executor)
-    assert executor.missing() == [] and executor.started.count(5) == 2
-
-
-def test_a_straggler_is_not_copied_before_every_part_has_been_started() -> None:
-    executor = Troubled(40, {0: [100.0]})
-    drive(executor)
-    assert executor.started[-1] == 0 and executor.started.count(0) == 2
-
-
-def test_nothing_is_late_before_something_was_measured() -> None:
-    executor = Troubled(2, {0: [50.0], 1: [50.0]})
-    drive(executor)
-    assert executor.started == [0, 1]
-
-
-def test_when_nothing_is_heard_from_anywhere_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_nothing_is_heard_from_anywhere_the_run_ends() -> None:
     executor = Troubled(3, {})
-    monkeypatch.setattr(executor, "room", lambda: 0)
+    executor._free = {}
     with pytest.raises(ShardmillError, match="no part has reported"):
         drive(executor)
 
@@ -238,21 +248,21 @@ def test_an_interrupt_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, kind: t
     assert caught.value.kept.startswith("8 of 30 parts are done")
 
 
-def test_progress_is_gathered_from_all_copies() -> None:
+def test_progress_is_gathered_from_all_parts() -> None:
     progress = Seen()
-    drive(Troubled(20, {3: [lost()], 19: [math.inf]}), progress)
-    assert progress.states == sorted(progress.states, key=lambda done: done.bytes)
+    drive(Troubled(20, {3: [lost()], 19: ["frozen"]}), progress)
+    assert progress.states[-1].bytes == 20 * GB
     assert any("2 started again" in words for words in progress.words) and progress.ended
     assert any(words.startswith("3 of 20 parts") for words in progress.words)
 
 
 def test_the_memory_that_is_shown_is_that_of_the_fullest_node() -> None:
-    copies = {
-        i: driver._Copy(Task("part", i), report=PartReport("running", node, memory=memory, limit=100))
+    running = {
+        i: driver.RunningPart(PartReport("running", node, memory=memory, limit=100), 0.0)
         for i, (node, memory) in enumerate([("a", 10), ("b", 30), ("a", 25), ("c", 34)])
     }
-    gathered = driver.Gathered(copies)
-    assert (gathered.sample(), gathered.memory) == (35, 200)
+    shown = driver.NodeMemory(running)
+    assert (shown.sample(), shown.memory) == (35, 200)
 
 
 def test_a_report_survives_its_way_through_a_line_of_json() -> None:
@@ -280,6 +290,13 @@ def test_an_executor_that_does_not_exist_is_named() -> None:
 def test_a_setting_of_another_executor_is_refused() -> None:
     with pytest.raises(UsageError, match="`--ray-address` means nothing to the executor `local`"):
         make_executor("local", "out", ray_address="somewhere")
+
+
+def test_resources_of_ray_are_an_object_of_numbers() -> None:
+    assert parse_resources('{"label": 1, "disk": 0.5}') == {"label": 1.0, "disk": 0.5} and parse_resources(None) == {}
+    for wrong in ("label", "[1]", '{"label": "x"}'):
+        with pytest.raises(UsageError, match="--ray-resources"):
+            parse_resources(wrong)
 
 
 @pytest.mark.parametrize(

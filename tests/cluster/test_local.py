@@ -29,7 +29,7 @@ FLAGS = ["--val", "0.05", "-f", "shards", "--shard-tokens", "30000"]
 _IMPATIENT = """
 from shardmill import interrupts
 from shardmill.cluster import driver
-driver._SILENT = 5.0
+driver._PATIENCE = 8.0
 interrupts.GRACE_SECONDS = 100.0
 from shardmill.__main__ import main
 main()
@@ -55,7 +55,7 @@ def command(tmp_path: Path, source: Path) -> Iterator[Start]:
 
     def start(*more: str) -> subprocess.Popen[str]:
         words = [sys.executable, "-c", _IMPATIENT, "prepare", source, "-o", tmp_path / "out", *FLAGS]
-        words += ["--executor", "local", "--parts", "4", "--parallel", "2", "--memory", "500MB", *more]
+        words += ["--executor", "local", "--parts", "4", "--parallel", "2", "--memory", "1GB", *more]
         run = subprocess.Popen(
             [str(word) for word in words], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             preexec_fn=interruptible,
@@ -112,7 +112,7 @@ def test_when_the_driver_is_killed_its_parts_end_and_the_same_command_goes_on(
     assert run.returncode == 0, said
     summary = json.loads(out)
     assert summary["resumed"] is False and summary["documents"] > 1400
-    assert 0 < summary["peak_memory"] < 600_000_000
+    assert 0 < summary["peak_memory"] < 1_000_000_000
     assert contents(tmp_path / "out") == expected
 
 
@@ -150,7 +150,7 @@ def test_a_process_that_dies_in_a_library_is_told_with_its_last_words(tmp_path: 
     crash = tmp_path / "crash"
     slow_parts(crash, 0)
     (crash / "sitecustomize.py").write_text(
-        "import sys\nif any('part_process' in w for w in sys.orig_argv): raise SystemExit('the library is broken')"
+        "import sys\nif '--part' in sys.orig_argv: raise SystemExit('the library is broken')"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(crash), *filter(None, sys.path)])}
     words = [*SHARDMILL, "prepare", source, "-o", tmp_path / "out", "--executor", "local", "--parts", "2"]

@@ -69,12 +69,12 @@ def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(
     plan_parts(source, url, parts=2, **OPTIONS)
     publish, woken = StorePlace.publish, list[str]()
 
-    def late(self: StorePlace, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
+    def late(self: StorePlace, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
         if not woken:
             woken.append(name)
             machines("faster")
             assert make_part(url, int(name), memory=MEMORY).made is True
-        return publish(self, name, folder, manifest, final=final)
+        return publish(self, name, folder, manifest, **more)
 
     monkeypatch.setattr(StorePlace, "publish", late)
     assert make_part(url, 1, memory=MEMORY).made is False

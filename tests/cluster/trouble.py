@@ -12,7 +12,7 @@ import psutil
 # Loaded by every Python that finds it first on its path; a part's process then writes a little every tenth of a second.
 _SLOW = """
 import os, sys
-if any("part_process" in word for word in sys.orig_argv):
+if "--plan" in sys.orig_argv:
     import time
     from shardmill.run import budget, checkpoints
     from shardmill.run.writer import Writer
@@ -47,7 +47,7 @@ def below(pid: int, word: str) -> list[psutil.Process]:
 
 def part_processes(pid: int) -> dict[int, psutil.Process]:
     """The processes below one that make parts, by their ids."""
-    return {process.pid: process for process in below(pid, "shardmill.cluster.part_process")}
+    return {process.pid: process for process in below(pid, "--part -")}
 
 
 def gone(process: psutil.Process) -> bool:

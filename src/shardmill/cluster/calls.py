@@ -8,6 +8,7 @@ from typing import Any
 
 from shardmill.cluster.part import PartResult, make_part
 from shardmill.cluster.part_files import ROW
+from shardmill.cluster.part_process import make_parts_of_input
 from shardmill.cluster.planning import PartPlan
 from shardmill.errors import UsageError
 from shardmill.inspection import Inspection
@@ -20,9 +21,12 @@ _OF_A_PART = ("memory", "workers", "cache", "max_bad")
 
 
 def make_called_part(
-    planned: str, part: int | None, also: object, options: Mapping[str, Any], progress: Progress
-) -> PartResult:
-    """Make a part of a plan, by default that of this batch task. Raise UsageError for options of the plan."""
+    planned: str, part: str | None, also: object, options: Mapping[str, Any], progress: Progress
+) -> PartResult | None:
+    """Make a part of a plan, by default that of this batch task. Raise UsageError for options of the plan.
+
+    `-`: make the parts that standard input names, until it ends.
+    """
     others = [name for name, value in options.items() if value is not False and name not in _OF_A_PART]
     if also or others:
         what = f"`--{others[0].replace('_', '-')}`" if others else "SOURCE, `--out` or `--executor`"
@@ -30,13 +34,15 @@ def make_called_part(
         if "overwrite" in others:
             hint = f"make the plan anew: `shardmill plan SOURCE… -o {planned} --overwrite`"
         raise UsageError(f"{what} cannot be used with `--plan`", hint=hint)
-    if part is None:
-        number = next((os.environ[name] for name in _TASKS if os.environ.get(name)), "")
-        if not number.isdigit():
-            raise UsageError("which part?", hint=f"say `--part K`, or set {' or '.join(_TASKS)}")
-        part = int(number)
     settings = {name: value for name, value in options.items() if name in _OF_A_PART}
-    return make_part(planned, part, progress=progress, **settings)
+    if part == "-":
+        make_parts_of_input(planned, settings)
+        return None
+    number = next((os.environ[name] for name in _TASKS if os.environ.get(name)), "") if part is None else part
+    if not number.isdigit():
+        wrong = "which part?" if part is None else f"`--part {part}`: not a number"
+        raise UsageError(wrong, hint=f"say `--part K`, or set {' or '.join(_TASKS)}")
+    return make_part(planned, int(number), progress=progress, **settings)
 
 
 def part_words(result: PartResult) -> str:

@@ -1,4 +1,4 @@
-"""Makes a dataset in parts with an executor: starts what is missing, restarts what is lost, and merges meanwhile.
+"""Makes a dataset in parts with an executor: has the missing parts made, again if they are lost, and merges meanwhile.
 
 The driver holds no state that matters: only what is published counts, so it can be killed and restarted at any moment.
 """
@@ -6,71 +6,32 @@ The driver holds no state that matters: only what is published counts, so it can
 from __future__ import annotations
 
 import collections
-import itertools
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from shardmill.cluster.executors import Executor, PartReport, Task, make_executor
+from shardmill.cluster.executors import Executor, PartReport, make_executor
 from shardmill.cluster.merging import merge_parts
 from shardmill.cluster.parts import PlannedParts
-from shardmill.cluster.place import part_name, place_of
-from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, plan_parts
+from shardmill.cluster.place import place_of
+from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
-from shardmill.run import Done, Progress, Result, open_destination, settle_allocator
+from shardmill.run import Done, Progress, Result, open_destination, resident, settle_allocator
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
 
-# Seconds of silence after which a copy is taken for dead; it reports every second or two.
-_SILENT = 60.0
-# A part is late when it takes this many times as long as others of its size, plus this many seconds. Then a second
-# copy is started, where there is room. benchmarks/scale.py shows what other values cost.
-_LATE, _GRACE = 1.5, 10.0
-# How many parts must be done before one can be late, and how many recent ones are compared.
-_MEASURED, _REMEMBERED = 3, 100
-# How often a part may fail with the same error, and how often it may be started in all.
+# Seconds without progress after which a part is given up and made again. A source is retried for two minutes.
+_PATIENCE = 300.0
+# How often a part may fail with the same error, and how often the driver has it made in all.
 _SAME, _STARTS = 3, 10
 # Seconds without any report: no node has room, or the network is down.
 _STALLED = 1800.0
 _TICK = 1.0
-
-
-@dataclass
-class _Copy:
-    """A part that is being made."""
-
-    task: Task
-    started: float | None = None
-    last_report: float = 0.0
-    report: PartReport = field(default_factory=lambda: PartReport("running"))
-
-
-class Gathered:
-    """The memory of all running copies, for the progress display."""
-
-    def __init__(self, copies: dict[int, _Copy]) -> None:
-        self._copies = copies
-
-    def _nodes(self) -> dict[str, tuple[int, int]]:
-        nodes: dict[str, tuple[int, int]] = {}
-        for copy in list(self._copies.values()):
-            held, limit = nodes.get(copy.report.node, (0, 0))
-            nodes[copy.report.node] = held + copy.report.memory, limit + copy.report.limit
-        return nodes
-
-    def sample(self) -> int:
-        """Bytes that the parts on the fullest node hold."""
-        return max(self._nodes().values(), default=(0, 0))[0]
-
-    @property
-    def memory(self) -> int:
-        """Bytes that the parts on the fullest node may hold."""
-        return max(self._nodes().values(), default=(0, 0))[1]
+_PAUSE = 0.1  # seconds between two looks at the executor while the merge is at work
 
 
 def prepare_in_parts(
@@ -82,18 +43,20 @@ def prepare_in_parts(
     keep_parts: bool = False,
     parallel: int | None = None,
     ray_address: str | None = None,
+    ray_resources: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> Result:
     """Do what `prepare` does in parts: plan, make them with an executor, merge. The same call resumes an earlier one.
 
-    `parallel` is for the executor `local`, `ray_address` for `ray`. `memory` and `workers` are those of one part.
-    `keep_parts`: the shards of the parts are those of the dataset, and nothing is merged.
+    `parallel` is for the executor `local`, `ray_address` and `ray_resources` for `ray`. `workers` are those of one
+    part; `memory` is that of the whole command, or on Ray that of one part. `keep_parts`: the shards of the parts are
+    those of the dataset, and nothing is merged.
     """
     started = time.monotonic()
     progress = progress or Progress()
     chosen = Options.typed(options)
-    settings = {"parallel": parallel, "ray_address": ray_address}
+    settings = {"parallel": parallel, "ray_address": ray_address, "ray_resources": ray_resources}
     given = {name: value for name, value in settings.items() if value is not None}
     memory = None if chosen.get("memory") is None else parse_bytes(chosen["memory"])
     # Absolute, since other nodes must find it.
@@ -110,18 +73,15 @@ def prepare_in_parts(
         return Result(open_destination(out).shown, manifest, already=True)
     settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
-    driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: _published(plan), runs, progress)
+    driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), runs, progress)
     with driver.running():
-        made = PartsBeingMade(plan, driver)
-        result = merge_parts(made, plan, _hidden_progress(progress), memory=memory)
-    most = max(driver.peak_memory, result.peak_memory)
-    return replace(result, seconds=time.monotonic() - started, peak_memory=most)
-
-
-def _published(plan: PartPlan) -> Callable[[Task], bool]:
-    """Return a function that tells whether a part is published by now."""
-    names = plan.place.published()
-    return lambda task: part_name(task.number) in names
+        result = merge_parts(PartsBeingMade(plan, driver), plan, driver.merge_progress(), memory=memory)
+    return replace(
+        result,
+        seconds=time.monotonic() - started,
+        peak_memory=max(driver.peak_memory, result.peak_memory),
+        retries=driver.done().retries,
+    )
 
 
 class PartsBeingMade(PlannedParts):
@@ -149,11 +109,45 @@ class PartsBeingMade(PlannedParts):
         self._driver.close()
 
 
-def _hidden_progress(shown: Progress) -> Progress:
-    """Return a progress display that shows nothing, except that `shown` takes over its status."""
-    hidden = Progress()
-    shown.status = lambda: hidden.status()
-    return hidden
+@dataclass
+class RunningPart:
+    """A part that is being made."""
+
+    report: PartReport
+    came_further: float
+    """When it last did, by the driver's clock."""
+
+
+class NodeMemory:
+    """The memory of all running parts, for the progress display: that of the fullest node."""
+
+    def __init__(self, running: Mapping[int, RunningPart]) -> None:
+        self._running = running
+
+    def _nodes(self) -> dict[str, tuple[int, int]]:
+        nodes: dict[str, tuple[int, int]] = {}
+        for part in list(self._running.values()):
+            held, limit = nodes.get(part.report.node, (0, 0))
+            nodes[part.report.node] = held + part.report.memory, limit + part.report.limit
+        return nodes
+
+    def sample(self) -> int:
+        """Bytes that the parts on the fullest node hold."""
+        return max(self._nodes().values(), default=(0, 0))[0]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the parts on the fullest node may hold."""
+        return max(self._nodes().values(), default=(0, 0))[1]
+
+
+class _MergeProgress(Progress):
+    """Shows nothing by itself: the driver shows what the merge waits for, and counts its retries."""
+
+    retries = 0
+
+    def update(self, done: Done) -> None:
+        self.retries = done.retries
 
 
 class Driver:
@@ -162,33 +156,36 @@ class Driver:
     def __init__(
         self,
         parts: Mapping[int, int],
-        published: Callable[[], Callable[[Task], bool]],
+        missing: Callable[[], Sequence[int]],
         executor: Executor,
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`parts`: the bytes of each part by its number. `published`: looks up what is there, and returns a test."""
-        self._sizes = {Task("part", number): size for number, size in parts.items()}
-        self._published, self._executor, self._progress, self._clock = published, executor, progress, clock
-        there = published()
-        self._finished = {task for task in self._sizes if there(task)}
-        self._waiting = collections.deque(task for task in self._sizes if task not in self._finished)
-        self._copies: dict[int, _Copy] = {}
-        self._names = itertools.count()
-        self._starts: collections.Counter[Task] = collections.Counter()
-        self._failures: collections.Counter[tuple[Task, str]] = collections.Counter()
-        self._pace: collections.deque[float] = collections.deque(maxlen=_REMEMBERED)
-        self._restarts = 0
-        self._sum = self._shown = Done(bytes=sum(self._sizes[task] for task in self._finished))
-        self._last_report: float | None = None
+        """`parts`: the bytes of each part by its number. `missing`: looks up which are not published."""
+        self._sizes, self._missing, self._executor = dict(parts), missing, executor
+        self._progress, self._clock = progress, clock
+        first = set(missing())
+        self._finished = {number for number in parts if number not in first}
+        self._waiting = {number: None for number in parts if number in first}
+        """Parts that nobody makes yet, in order."""
+        self._running: dict[int, RunningPart] = {}
+        self._memory = NodeMemory(self._running)
+        self._opened = False
+        self._submissions: collections.Counter[int] = collections.Counter()
+        self._failures: collections.Counter[tuple[int, str]] = collections.Counter()
+        self._started: collections.Counter[int] = collections.Counter()
+        self._sum = self._shown = Done(bytes=sum(self._sizes[number] for number in self._finished))
+        self._merging = _MergeProgress()
+        self._looked = self._last_report = self._last_nudge = clock()
         self.peak_memory = 0
-        """The most memory that one part's process held."""
+        """The most memory that the parts of one node held together."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Show progress; at the end stop everything. Errors say what is kept."""
         try:
-            self._progress.begin(sum(self._sizes.values()), self._sum, Gathered(self._copies))
+            self._progress.status = lambda: self._merging.status() or self._waiting_for()
+            self._progress.begin(sum(self._sizes.values()), self._sum, self._memory)
             yield
         except ShardmillError as error:
             error.kept = error.kept or self._kept()
@@ -205,177 +202,149 @@ class Driver:
         """Stop everything."""
         self._progress.end()
         self._executor.close()
+        self._waiting.clear()
+        self._running.clear()
 
-    def make_part_again(self, number: int) -> None:
-        """Have a part made that was there, and that somebody has removed."""
-        task = Task("part", number)
-        self._finished.remove(task)
-        self._waiting.appendleft(task)
-
-    def has_part(self, number: int) -> bool:
-        return Task("part", number) in self._finished
+    def merge_progress(self) -> Progress:
+        """Return the progress of the merge, which this driver shows."""
+        return self._merging
 
     def run(self) -> None:
         """Make everything that is missing."""
         with self.running():
-            while self._busy:
+            while self._waiting or self._running:
                 self.step(_TICK)
 
-    @property
-    def _busy(self) -> bool:
-        return bool(self._waiting or self._copies)
+    def has_part(self, number: int) -> bool:
+        return number in self._finished
+
+    def make_part_again(self, number: int) -> None:
+        """Have a part made that was there, and that somebody has removed."""
+        self._finished.remove(number)
+        self._waiting[number] = None
+        if self._opened:
+            self._submit(number)
 
     def step(self, seconds: float) -> None:
-        """Start copies, and process reports, for which it waits up to `seconds`.
-
-        Raise the error of a part that cannot be made.
-        """
-        if not self._busy:
-            self._last_report = None
+        """Process reports, for which it waits up to `seconds`. Raise the error of a part that cannot be made."""
+        if not (self._waiting or self._running) or (not seconds and self._clock() - self._looked < _PAUSE):
             return
-        if self._last_report is None:
+        if not self._opened:
             self._executor.open()
-            self._last_report = self._clock()
-        self._start_copies()
-        for name, report in self._executor.reports(seconds):
-            self._last_report = self._clock()
-            self._process_report(name, report, self._last_report)
-        self._drop_silent(self._clock())
-        if (done := self._done()) != self._shown:
+            self._opened = True
+            for number in self._waiting:
+                self._submit(number)
+            self._last_report = self._last_nudge = self._clock()
+        for number, report in self._executor.reports(seconds):
+            self._process_report(number, report)
+        self._looked = self._clock()
+        self._give_up_stuck()
+        self.peak_memory = max(self.peak_memory, self._memory.sample() + resident())
+        if (done := self.done()) != self._shown:
             self._shown = done
             self._progress.update(done)
-        if self._clock() - self._last_report > _STALLED:
-            raise ShardmillError(
-                f"no part has reported for {show_seconds(_STALLED)}",
-                hint="the nodes may be busy or out of reach",
-            )
 
-    def _start_copies(self) -> None:
-        """Start as many copies as there is room for: first of parts that nobody makes, then of late ones."""
-        for _ in range(self._executor.room()):
-            task = self._waiting.popleft() if self._waiting else self._most_overdue(self._clock())
-            if task is None:
-                return
-            name = next(self._names)
-            self._copies[name] = _Copy(task)
-            self._starts[task] += 1
-            self._executor.start(name, task)
+    def _submit(self, number: int) -> None:
+        self._submissions[number] += 1
+        self._executor.submit(number)
 
-    def _most_overdue(self, now: float) -> Task | None:
-        """Return the most overdue task that has only one copy, or None."""
-        alone = collections.Counter(copy.task for copy in self._copies.values())
-        if len(self._pace) < _MEASURED:
-            return None
-        pace = statistics.median(self._pace)
-        overdue = {
-            copy.task: now - copy.started - (_LATE * pace * self._sizes[copy.task] + _GRACE)
-            for copy in self._copies.values()
-            if copy.started is not None and alone[copy.task] == 1 and self._starts[copy.task] < _STARTS
-        }
-        latest = max(overdue, key=overdue.__getitem__, default=None)
-        if latest is None or overdue[latest] <= 0:
-            return None
-        self._restarts += 1
-        return latest
-
-    def _process_report(self, name: int, report: PartReport, now: float) -> None:
-        """Process a report."""
-        if name not in self._copies:
-            return  # stopped meanwhile
-        copy = self._copies[name]
-        copy.report, copy.last_report = report, now
-        copy.started = copy.started or now
-        self.peak_memory = max(self.peak_memory, report.memory)
-        if not report.last:
+    def _process_report(self, number: int, report: PartReport) -> None:
+        now = self._last_report = self._clock()
+        if number in self._waiting:
+            del self._waiting[number]
+            self._running[number] = RunningPart(report, now)
+        elif number not in self._running:
             return
-        del self._copies[name]
+        if report.kind == "started":
+            self._started[number] += 1
+        part = self._running[number]
+        before, part.report = part.report, report
+        if (before.kind, before.done, before.sent) != (report.kind, report.done, report.sent):
+            part.came_further = now
         if report.kind == "done":
-            self._pace.append((now - copy.started) / max(1, self._sizes[copy.task]))
-            self._finish(copy)
-        elif report.error is not None:
-            self._count_failure(copy.task, report, report.error)
-            self._start_again(copy, str(report.error))
-        else:
-            self._start_again(copy, report.why)
+            self._finish(number)
+        elif report.kind == "failed":
+            assert report.error is not None
+            self._count_failure(number, report, report.error)
+            self._make_again(number, str(report.error))
+        elif report.kind == "lost":
+            self._make_again(number, report.why)
 
-    def _finish(self, copy: _Copy) -> None:
-        """Count what is published, and stop other copies of it."""
-        self._finished.add(copy.task)
-        for name in [name for name, other in self._copies.items() if other.task == copy.task]:
-            del self._copies[name]
-            self._executor.stop(name)
-        done = copy.report.done
+    def _finish(self, number: int) -> None:
+        done = self._running.pop(number).report.done
+        self._finished.add(number)
         self._sum = Done(
-            self._sum.bytes + self._sizes[copy.task],
+            self._sum.bytes + self._sizes[number],
             self._sum.documents + done.documents,
             self._sum.tokens + done.tokens,
             self._sum.rejected + done.rejected,
             retries=self._sum.retries + done.retries,
         )
 
-    def _count_failure(self, task: Task, report: PartReport, error: ShardmillError) -> None:
+    def _count_failure(self, number: int, report: PartReport, error: ShardmillError) -> None:
         """Raise the error if retrying cannot help, or did not."""
-        self._failures[task, error.message] += 1
-        if isinstance(error, (UsageError, SourceError)) or self._failures[task, error.message] >= _SAME:
-            where = f"{task}, on {report.node}" if report.node else str(task)
+        self._failures[number, error.message] += 1
+        if isinstance(error, (UsageError, SourceError)) or self._failures[number, error.message] >= _SAME:
+            where = f"part {number}, on {report.node}" if report.node else f"part {number}"
             error.place = f"{error.place} ({where})" if error.place else where
             error.kept = self._kept()
             raise error
 
-    def _start_again(self, copy: _Copy, why: str) -> None:
-        if any(other.task == copy.task for other in self._copies.values()):
-            return
-        if self._starts[copy.task] >= _STARTS:
+    def _make_again(self, number: int, why: str) -> None:
+        node = self._running.pop(number).report.node
+        if self._submissions[number] >= _STARTS:
             raise ShardmillError(
-                f"{copy.task} was started {_STARTS} times, and never came to its end",
-                place=f"on {copy.report.node}: {why}" if copy.report.node else why,
+                f"part {number} was started {_STARTS} times, and never came to its end",
+                place=f"on {node}: {why}" if node else why,
             )
-        self._restarts += 1
-        self._waiting.appendleft(copy.task)
+        self._waiting[number] = None
+        self._submit(number)
 
-    def _drop_silent(self, now: float) -> None:
-        """Give up copies that have been silent for too long, unless they have published their part."""
-        silent = [
-            name for name, copy in self._copies.items() if copy.started is not None and now - copy.last_report > _SILENT
-        ]
-        if not silent:
-            return
-        there = self._published()
-        for name in silent:
-            if name not in self._copies:
-                continue  # stopped as the second copy of a part that is published
-            copy = self._copies.pop(name)
-            self._executor.stop(name)
-            if there(copy.task):
-                self._finish(copy)
+    def _give_up_stuck(self) -> None:
+        """Give up parts that have not come further for too long: no system notices a process that only stands."""
+        now = self._clock()
+        stuck = [number for number, part in self._running.items() if now - part.came_further > _PATIENCE]
+        missing = set(self._missing()) if stuck else set()
+        self._last_nudge = now if stuck else self._last_nudge
+        for number in stuck:
+            self._executor.stop(number)
+            if number in missing:
+                self._make_again(number, f"it has not come further for {show_seconds(_PATIENCE)}")
             else:
-                self._start_again(copy, f"it has not reported for {show_seconds(_SILENT)}")
+                self._finish(number)
+        if now - self._last_report > _STALLED:
+            raise ShardmillError(
+                f"no part has reported for {show_seconds(_STALLED)}",
+                hint="the nodes may be busy or out of reach",
+            )
+        if self._started and not self._running and now - max(self._last_report, self._last_nudge) > _PATIENCE:
+            # A part may have been sent to a node that froze before it could say so.
+            self._last_nudge = now
+            for number in self._waiting:
+                self._executor.stop(number)
+                self._executor.submit(number)
 
-    def _done(self) -> Done:
+    def done(self) -> Done:
         """Return the progress of all parts together."""
-        furthest: dict[Task, Done] = {}
-        for copy in self._copies.values():
-            done = copy.report.done
-            if done.bytes >= furthest.get(copy.task, done).bytes:
-                furthest[copy.task] = done
-        running = furthest.values()
+        running = [(number, part.report.done) for number, part in self._running.items()]
         return Done(
-            self._sum.bytes + sum(min(done.bytes, self._sizes[task]) for task, done in furthest.items()),
-            self._sum.documents + sum(done.documents for done in running),
-            self._sum.tokens + sum(done.tokens for done in running),
-            self._sum.rejected + sum(done.rejected for done in running),
-            retries=self._sum.retries + sum(done.retries for done in running),
-            parts=self._parts_shown(),
+            self._sum.bytes + sum(min(done.bytes, self._sizes[number]) for number, done in running),
+            self._sum.documents + sum(done.documents for _, done in running),
+            self._sum.tokens + sum(done.tokens for _, done in running),
+            self._sum.rejected + sum(done.rejected for _, done in running),
+            retries=self._sum.retries + sum(done.retries for _, done in running) + self._merging.retries,
+            parts=self._parts_shown(len(running)),
         )
 
-    def _counts(self) -> str:
-        """Return how many parts are done, as a phrase."""
-        return f"{len(self._finished):,} of {len(self._sizes):,} parts"
+    def _parts_shown(self, running: int) -> str:
+        again = sum(self._started.values()) - len(self._started)
+        return f"{self._counts()}, {running:,} running{f', {again:,} started again' if again else ''}"
 
-    def _parts_shown(self) -> str:
-        running = sum(copy.started is not None for copy in self._copies.values())
-        restarts = f", {self._restarts} started again" if self._restarts else ""
-        return f"{self._counts()}, {running:,} running{restarts}"
+    def _waiting_for(self) -> str:
+        return self._executor.waiting() if self._opened and not self._started else ""
+
+    def _counts(self) -> str:
+        return f"{len(self._finished):,} of {len(self._sizes):,} parts"
 
     def _kept(self) -> str:
         return f"{self._counts()} are done; the same command resumes the run"

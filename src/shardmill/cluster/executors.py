@@ -12,32 +12,23 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardmill import errors
 from shardmill.errors import ShardmillError, UsageError
 from shardmill.run import Done
 
 
-class Task(NamedTuple):
-    """What an executor makes."""
-
-    kind: str
-    """Always `part`."""
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.number}"
-
-
 @dataclass(frozen=True)
 class PartReport:
-    """The state of one copy of a task."""
+    """What is known of a part that is being made."""
 
     kind: str
-    """`running` at its start and every second or two, then `done`, `failed` (with an error) or `lost`."""
+    """`started`, `running` where it has come further, then `done`, `failed` (with an error) or `lost`."""
     node: str = ""
     done: Done = Done()
+    sent: int = 0
+    """Bytes that were uploaded, of a part in a store that is published."""
     memory: int = 0
     """Bytes that its process holds; in the last report, the most that it ever held."""
     limit: int = 0
@@ -49,7 +40,7 @@ class PartReport:
 
     @property
     def last(self) -> bool:
-        return self.kind != "running"
+        return self.kind in ("done", "failed", "lost")
 
     def line(self) -> str:
         """Return the report as a line of JSON, without the newline."""
@@ -72,35 +63,38 @@ def _fields_of(error: ShardmillError) -> dict[str, str | None]:
 
 
 class Executor(ABC):
-    """Runs copies of tasks, each in a process of its own. One thread calls it, and no call waits for a copy."""
+    """Makes parts. One thread calls it, and no call waits for a part."""
 
     def __init__(self, out: str, memory: int | None, workers: int | None) -> None:
-        """`memory` and `workers`: of one part; None: chosen by its node."""
+        """`memory` and `workers`: as the user has given them."""
         self._out, self._memory, self._workers = out, memory, workers
 
     @abstractmethod
     def open(self) -> None:
-        """Get ready, unless it is. Raise UsageError if that is impossible."""
+        """Get ready, once, before the first part. Raise UsageError if that is impossible."""
 
     @abstractmethod
-    def room(self) -> int:
-        """Return how many more copies can be started now. It changes with the cluster, and may be negative."""
-
-    @abstractmethod
-    def start(self, copy: int, task: Task) -> None:
-        """Start to make a part. `copy` identifies this attempt and is used once."""
+    def submit(self, number: int) -> None:
+        """Have a part made as soon as there is room for it."""
 
     @abstractmethod
     def reports(self, seconds: float) -> Iterable[tuple[int, PartReport]]:
-        """Yield new reports, after waiting at most `seconds`. Each copy that is not stopped gives a last report."""
+        """Yield new reports with the numbers of their parts, after waiting at most `seconds`.
+
+        Each part that was submitted and not stopped gives a last report.
+        """
 
     @abstractmethod
-    def stop(self, copy: int) -> None:
-        """Stop a copy that is not needed any more, without waiting: it may be frozen, or its node unreachable."""
+    def stop(self, number: int) -> None:
+        """Give up a part, without waiting: its process may be frozen, or its node unreachable."""
+
+    def waiting(self) -> str:
+        """Return what parts wait for that nobody makes yet, as a phrase for the user; empty if that is clear."""
+        return ""
 
     @abstractmethod
     def close(self) -> None:
-        """End all copies and processes in less than a second. What they have recorded is kept."""
+        """End all parts and processes in less than a second. What they have recorded is kept."""
 
 
 EXECUTORS = {

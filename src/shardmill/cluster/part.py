@@ -6,7 +6,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -55,9 +55,14 @@ def make_part(
     cache: str | None = None,
     max_bad: str | None = None,
     progress: Progress | None = None,
+    sent: Callable[[int], None] | None = None,
     loaded: LoadedTokenizer | None = None,
 ) -> PartResult:
-    """Make one part of the plan at `out`. The same call resumes an earlier one of this machine."""
+    """Make one part of the plan at `out`. The same call resumes an earlier one of this machine.
+
+    `sent`: called with the size of each block of the finished part that goes to a store. `loaded`: what an earlier
+    part of this process has left.
+    """
     arguments.instance("progress", progress, Progress)
     whole = read_part_plan(out)
     number = arguments.number("number", number, least=0)
@@ -71,7 +76,7 @@ def make_part(
         folder, manifest, peak = _make(
             whole, whole.parts[number], settings, progress or Progress(), loaded or LoadedTokenizer()
         )
-        made = place.publish(part_name(number), folder, manifest, final=bool(whole.keep))
+        made = place.publish(part_name(number), folder, manifest, final=bool(whole.keep), sent=sent)
     tokens = sum(split["tokens"] for split in manifest["splits"].values())
     seconds = time.monotonic() - began
     return PartResult(number, made, whole.parts[number].bytes, manifest["documents"], tokens, seconds, peak)

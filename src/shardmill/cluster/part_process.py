@@ -1,13 +1,12 @@
-"""A process that makes parts one after another, and reports its progress every second. Executors run these.
+"""The command `shardmill prepare --plan OUT --part -`: makes the parts whose numbers it reads from standard input.
 
-A process of its own has the memory limit to itself, can be killed by its id, and dies alone. It reads from standard
-input which part to make. When the other end of that pipe closes, for whatever reason, the process ends as on a signal.
-Starting one takes half a second, so it is kept for the next part.
+It reports on each as a line of JSON on standard output. When its input ends, for whatever reason, it ends as on a
+signal. Executors run this command: a process of its own has the memory limit to itself, can be killed by its id, and
+dies alone. Starting one takes half a second, so it is used for the next part too.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import queue
 import signal
@@ -15,15 +14,19 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import IO
+from dataclasses import replace
+from typing import IO, Any
 
 from shardmill import interrupts
-from shardmill.cluster.executors import PartReport, Task
+from shardmill.cluster.executors import PartReport
 from shardmill.errors import ShardmillError
-from shardmill.run import Done, MemoryUse, Progress, most_resident, own_process, resident
+from shardmill.run import Done, MemoryUse, Progress, most_resident, resident
 
-_EVERY = 1.0  # seconds between two reports
+_EVERY = 1.0  # seconds between two reports of a part, at least
+_IDLE = 30.0  # seconds without a number after which a process ends
 _GRACE = 0.6  # seconds to record what is done; a command has two seconds to end
 _TAIL = 2000  # bytes of the end of a process's stderr, which its error quotes
 
@@ -31,12 +34,13 @@ _TAIL = 2000  # bytes of the end of a process's stderr, which its error quotes
 class PartProcess:
     """The handle of such a process."""
 
-    def __init__(self, out: str, memory: int | None, workers: int | None, node: str, folder: str = ".") -> None:
+    def __init__(self, out: str, memory: int | None, workers: int | None, folder: str = ".") -> None:
         """`folder`: the working directory, unless this machine has no such folder."""
-        self._node = node
         self._rest = b""
         self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `end`
-        command = [sys.executable, "-m", __name__, out, str(memory or 0), str(workers or 0), node]
+        command = [sys.executable, "-m", "shardmill", "prepare", "--plan", out, "--part", "-"]
+        command += ["--memory", str(memory)] if memory else []
+        command += ["--workers", str(workers)] if workers else []
         # A session of its own: Ctrl-C at the terminal must reach the driver only, which ends all in order.
         self._process = subprocess.Popen(
             command,
@@ -48,36 +52,40 @@ class PartProcess:
             start_new_session=True,
         )
 
-    def make(self, task: Task) -> None:
+    def make(self, number: int) -> None:
         """Start to make a part; the process must be idle. If it has died, `read` reports that."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
-            self._process.stdin.write(f"{task}\n".encode())
+            self._process.stdin.write(b"%d\n" % number)
             self._process.stdin.flush()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def fileno(self) -> int:
         """Return the file descriptor for `select`."""
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def read(self) -> list[PartReport]:
-        """Return new reports, when `fileno` is ready."""
+    def read(self, node: str) -> list[PartReport]:
+        """Return new reports, when `fileno` is ready. `node`: its name in them."""
         data = os.read(self.fileno(), 1 << 16)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        reports = [PartReport.read(line) for line in lines]
-        return reports if data else [*reports, self._died()]
+        reports = [replace(PartReport.read(line), node=node) for line in lines]
+        return reports if data else [*reports, replace(self._died(), node=node)]
 
     def _died(self) -> PartReport:
         """Return the report of a process that ended without one."""
         code = self._process.wait()
         if code < 0:
-            return PartReport("lost", self._node, why=f"its process was ended by {signal.Signals(-code).name}")
+            return PartReport("lost", why=f"its process was ended by {signal.Signals(-code).name}")
         if code == interrupts.CODE:
-            return PartReport("lost", self._node, why="its process was interrupted")
+            return PartReport("lost", why="its process was interrupted")
         self._stderr.seek(max(0, self._stderr.seek(0, os.SEEK_END) - _TAIL))
         lines = self._stderr.read().decode(errors="replace").strip().splitlines()
         error = ShardmillError(lines[-1] if lines else f"its process ended with exit code {code}")
-        return PartReport("failed", self._node, error=error)
+        return PartReport("failed", error=error)
 
     def request_end(self) -> None:
         """Ask it to end; it records what is done."""
@@ -99,79 +107,66 @@ class PartProcess:
 
 
 class _Reports(Progress):
-    """Inside the process: reports progress every second, even if nothing is new."""
+    """Inside the process: reports how far a part is, when it has come further and not more than once a second."""
 
-    def __init__(self, node: str, limit: int, stream: IO[bytes]) -> None:
-        self._node, self._limit, self._stream = node, limit, stream
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream, self._limit, self._told = stream, 0, 0.0
         self._done = Done()
-        self._busy = False
-        self._sending = threading.Lock()
-        threading.Thread(target=self._send_often, name="shardmill-reports", daemon=True).start()
+        self._sent = 0
 
     def begin(self, total: int | None, done: Done, budget: MemoryUse) -> None:
-        self._limit, self._done = budget.memory, done
+        self._limit = budget.memory
+        self.update(done)
 
     def update(self, done: Done) -> None:
         self._done = done
+        self._tell()
 
-    def send(self, kind: str, error: ShardmillError | None = None, *, still: bool = False) -> None:
-        """Send a report. `still`: only while something is being made."""
-        memory = resident() if kind == "running" else most_resident()
-        with self._sending:
-            if still and not self._busy:
-                return
-            report = PartReport(kind, self._node, self._done, memory, self._limit, error)
-            self._busy, self._done = not report.last, Done() if report.last else self._done
-            self._stream.write(report.line().encode() + b"\n")
-            self._stream.flush()
+    def sent(self, size: int) -> None:
+        """So many more bytes of the finished part were uploaded."""
+        self._sent += size
+        self._tell()
 
-    def _send_often(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(_EVERY):
-            if self._busy:
-                self.send("running", still=True)
+    def _tell(self) -> None:
+        if time.monotonic() - self._told >= _EVERY:
+            self.send("running")
+
+    def send(self, kind: str, error: ShardmillError | None = None) -> None:
+        """Send a report."""
+        memory = most_resident() if kind == "done" else resident()
+        report = PartReport(kind, "", self._done, self._sent, memory, self._limit, error)
+        self._stream.write(report.line().encode() + b"\n")
+        self._stream.flush()
+        self._told = time.monotonic()
+        if report.last:
+            self._done, self._sent = Done(), 0
 
 
-def _listen(tasks: queue.SimpleQueue[Task]) -> None:
-    """Read orders from standard input; when it closes, end as on a signal."""
+def _listen(numbers: queue.SimpleQueue[int]) -> None:
+    """Read the numbers of parts from standard input; when it closes, end as on a signal."""
     for line in sys.stdin:
-        kind, number = line.split()
-        tasks.put(Task(kind, int(number)))
+        numbers.put(int(line))
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main() -> None:
-    """Make the parts that standard input names."""
-    out, memory, workers, node = sys.argv[1:]
+def make_parts_of_input(planned: str, settings: Mapping[str, Any]) -> None:
+    """Make the parts that standard input names, one after another. An error ends it, after its report."""
+    from shardmill.cluster.part import LoadedTokenizer, make_part
+
     # Standard output is for reports only, whatever a library prints.
     stream = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    interrupts.listen()
-    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(tasks,), name="shardmill-starter", daemon=True).start()
-    reports = _Reports(node, int(memory), stream)
-    own_process()
-    gc.disable()  # imports make many objects and no garbage
-    from shardmill.cluster.part import LoadedTokenizer, make_part
-
-    gc.freeze()
-    gc.enable()
-    interrupts.end_orderly("interrupted")
-    loaded = LoadedTokenizer()
-    try:
-        while True:
-            _, number = tasks.get()
-            reports.send("running")
-            limits = {"memory": int(memory) or None, "workers": int(workers) or None}
-            make_part(out, number, progress=reports, loaded=loaded, **limits)  # type: ignore[arg-type]
-            reports.send("done")
-    except ShardmillError as error:
-        reports.send("failed", error)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        code = interrupts.CODE
-    os._exit(code)  # threads of libraries may outlive the interpreter
-
-
-if __name__ == "__main__":
-    main()
+    numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(numbers,), name="shardmill-numbers", daemon=True).start()
+    reports, loaded = _Reports(stream), LoadedTokenizer()
+    while True:
+        try:
+            number = numbers.get(timeout=_IDLE)
+        except queue.Empty:
+            return
+        try:
+            make_part(planned, number, progress=reports, sent=reports.sent, loaded=loaded, **settings)
+        except ShardmillError as error:
+            reports.send("failed", error)
+            raise
+        reports.send("done")

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,10 +69,19 @@ class Place(ABC):
         """Return a folder of this machine to make it in. Files of an earlier attempt may be in it."""
 
     @abstractmethod
-    def publish(self, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
+    def publish(
+        self,
+        name: str,
+        folder: Path,
+        manifest: dict[str, Any],
+        *,
+        final: bool = False,
+        sent: Callable[[int], None] | None = None,
+    ) -> bool:
         """Publish the files of a folder under this name, unless it is taken. The folder is gone afterwards.
 
-        `final`: they are files of the dataset, and `adopt` will give them their names. Return False if it is taken.
+        `final`: they are files of the dataset, and `adopt` will give them their names. `sent`: called with the size of
+        each block that is uploaded. Return False if it is taken.
         """
 
     @abstractmethod
@@ -173,7 +182,15 @@ class FolderPlace(Place):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def publish(self, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
+    def publish(
+        self,
+        name: str,
+        folder: Path,
+        manifest: dict[str, Any],
+        *,
+        final: bool = False,
+        sent: Callable[[int], None] | None = None,
+    ) -> bool:
         try:
             os.rename(folder, self._folder / name)
         except OSError as why:
@@ -254,7 +271,15 @@ class StorePlace(Place):
             folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def publish(self, name: str, folder: Path, manifest: dict[str, Any], *, final: bool = False) -> bool:
+    def publish(
+        self,
+        name: str,
+        folder: Path,
+        manifest: dict[str, Any],
+        *,
+        final: bool = False,
+        sent: Callable[[int], None] | None = None,
+    ) -> bool:
         # Under a name of its own: a late copy must not replace what others may be reading. Final files have their
         # names already, since a late copy writes the same bytes.
         own = secrets.token_hex(6)
@@ -264,7 +289,7 @@ class StorePlace(Place):
         first = self.read(f"{name}/{MANIFEST}") is None and self.read(PLAN) is not None
         if first:
             for file, size in files.items():
-                self._store.upload(names[file], partial(_blocks, folder / file), size)
+                self._store.upload(names[file], partial(_blocks, folder / file, sent), size)
             data = b"".join(manifest_json({**manifest, "made": own}))
             first = self._store.compare_and_swap(f"{FOLDER}/{name}/{MANIFEST}", data, None) is not None
             if not first:
@@ -319,7 +344,9 @@ def _not_as_made(name: str, file: dict[str, Any], out: str) -> OutputError:
     )
 
 
-def _blocks(content: Path) -> Iterator[bytes]:
+def _blocks(content: Path, sent: Callable[[int], None] | None = None) -> Iterator[bytes]:
     with open(content, "rb") as file:
         while block := file.read(_BLOCK):
+            if sent is not None:
+                sent(len(block))
             yield block

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import tempfile
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -74,6 +75,8 @@ class PartPlan:
     """What was found beside the sources and is not read."""
     keep: int = 0
     """With `--keep-parts`, the number of parts that was asked for; otherwise 0."""
+    id: str = ""
+    """Random, so that a node can tell whether it sees the folder in which the plan was made."""
 
     @cached_property
     def place(self) -> Place:
@@ -141,7 +144,7 @@ def plan_parts(
         made = PartPlan(
             place.out, kept, fingerprint(facts), len(found), total, f"sources-{digest[:16]}.jsonl", starts[-1],
             list(_divided(found, count, starts, divisible)), _undivided(found, total // count, divisible),
-            plan.name, plan.sources.skipped.data(), keep,
+            plan.name, plan.sources.skipped.data(), keep, secrets.token_hex(8),
         )  # fmt: skip
         data = {"shardmill": __version__, **asdict(made), "parts": [list(part) for part in made.parts]}
         stored = json.dumps(data).encode()
@@ -157,7 +160,7 @@ def plan_parts(
             before = read_part_plan(place.out)
     _compare(before, made)
     if before.options != json.loads(stored)["options"]:
-        place.replace(PLAN, stored)
+        place.replace(PLAN, json.dumps({**data, "id": before.id}).encode())
         before = read_part_plan(place.out)
     return before
 
