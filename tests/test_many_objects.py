@@ -92,7 +92,9 @@ def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
     thread.join()
 
 
-@pytest.mark.parametrize("bucket", [3000, pytest.param(1_000_000, marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize(
+    "bucket", [3000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])], indirect=True
+)
 def test_listing_a_bucket_stays_within_the_memory_of_the_command(bucket: int, tmp_path: Path) -> None:
     limits = ("--memory", "400MB", "--workers", "1")
     inspected = metered("inspect", "s3://many/corpus", *limits, "--json")

@@ -124,12 +124,13 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
     nothing.
     """
     from shardmill.cluster import plan_data, plan_parts, plan_words
-    from shardmill.run import inspect as run_inspection
+    from shardmill.run import inspect_plan
 
     _note_shadowed(sources, as_json)
     options = _options_in(flags)
     made = plan_parts(list(sources), out, parts=parts, keep_parts=keep_parts, **options)
-    report = run_inspection(list(sources), out, **options)
+    machine = {name: value for name, value in options.items() if name in ("memory", "workers")}
+    report = inspect_plan(made.load(None, machine)[0], out)
     _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
 

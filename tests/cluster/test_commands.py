@@ -11,6 +11,7 @@ import pytest
 
 import shardmill
 from tests.corpus import contents, documents, write_jsonl
+from tests.hub import Hub
 from tests.meter import SHARDMILL
 
 FLAGS = ["--val", "0.1", "-f", "shards", "--shard-tokens", "20000"]
@@ -78,3 +79,12 @@ def test_a_call_that_cannot_be_is_refused(
 def test_a_task_number_in_the_environment_means_nothing_without_a_plan(tmp_path: Path, source: Path) -> None:
     run("prepare", source, "-o", tmp_path / "out", "-q", SLURM_ARRAY_TASK_ID="7")
     assert (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_a_plan_lists_its_sources_once(tmp_path: Path, hub: Hub) -> None:
+    files = {f"data/{i}.jsonl": write_jsonl(tmp_path / f"{i}.jsonl", documents(20, seed=i)) for i in range(3)}
+    hub.add("someone/web", files)
+    words = ("plan", "hf://datasets/someone/web/data", "-o", tmp_path / "out", "--parts", 2, "--json")
+    planned = json.loads(run(*words, code=0, **hub.environment))
+    assert len(planned["parts"]) == 2
+    assert len(hub.answered("/tree/")) == 1

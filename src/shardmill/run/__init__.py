@@ -6,7 +6,7 @@ from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch, Counted, Entry, OpenDocument, Rows, SplitCount, Stream, eot_places
-    from shardmill.run.before import inspect
+    from shardmill.run.before import inspect, inspect_plan
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.destination import Destination, open_destination
     from shardmill.run.encoded_text import EncodedText, surely_fits
@@ -41,7 +41,7 @@ __all__, __getattr__ = lazily(
     "shardmill.run",
     {
         "batch": "Batch Counted Entry OpenDocument Rows SplitCount Stream eot_places",
-        "before": "inspect",
+        "before": "inspect inspect_plan",
         "budget": "Budget default_memory",
         "destination": "Destination open_destination",
         "encoded_text": "EncodedText surely_fits",

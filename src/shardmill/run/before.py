@@ -17,6 +17,7 @@ from shardmill.options import Options
 from shardmill.run.budget import Budget, check_memory, default_memory
 from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
 from shardmill.run.manifest import dataset_files
+from shardmill.run.plan import Plan
 from shardmill.run.store_destination import SHARDS_HERE, staging_folder
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import ROOM, is_url
@@ -49,8 +50,13 @@ def inspect(
         stream = next(source.name for source in found if source.size is None)
         raise UsageError("a stream can be read only once", place=stream, hint="store it in a file, and inspect that")
     tokenizer = load_tokenizer(chosen.tokenizer, pattern=chosen.pattern, specials=chosen.specials)
-    tokenizer = tokenizer.with_delimiter(chosen.delimiter)
-    machine, budget = _machine(out or ".", chosen, found.remote, tokenizer)
+    return inspect_plan(Plan(found, tokenizer.with_delimiter(chosen.delimiter), chosen), out or ".")
+
+
+def inspect_plan(plan: Plan, out: str) -> Inspection:
+    """Estimate a run of a plan, whose sources are listed already."""
+    found, tokenizer, chosen = plan.sources, plan.tokenizer, plan.options
+    machine, budget = _machine(out, chosen, found.remote, tokenizer)
     started = time.monotonic()
     with looking_fetcher() as fetcher:
         # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
