@@ -90,7 +90,8 @@ def test_honest_names_come_when_files_are_whole_and_the_manifest_last(tmp_path: 
     out = tmp_path / "out"
     seen = crash_everywhere(source, out, every=9, format="shards", shard_tokens=5_000, val=0)
     manifest = json.loads((out / "manifest.json").read_text())
-    whole = {f["name"]: f["sha256"] for f in manifest["splits"]["train"]["files"]}
+    split = manifest["splits"]["train"]
+    whole = {f["name"]: f["sha256"] for f in (*split["files"], split["documents_table"])}
     assert seen, "no crash left anything behind: the test would prove nothing"
     for left in seen:
         if "manifest.json" in left:

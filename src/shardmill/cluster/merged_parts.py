@@ -50,6 +50,7 @@ class MergedParts(Producer):
         self._whole, self._plan, self._outputs, self._parts = whole, plan, outputs, parts
         self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
+        self.has_table = not whole.keep
         self.first, self.bad_allowed = val.first, options.bad_allowed
         self.budget = Budget(None, 1)
         self.engine = parts.manifest(0)["part"]["engine"]

@@ -118,7 +118,7 @@ class PartText(EncodedText):
     ) -> None:
         super().__init__(plan, outputs, engines=engines)
         self._bounds, self._outputs = bounds, outputs
-        self.first = 0
+        self.first, self.has_table = 0, False  # the merge makes the table
         if isinstance(self.bad_allowed, float):
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}

@@ -1,7 +1,8 @@
 """The files of a part that waits for its merge: written by a run, read by the merge.
 
 train-after.bin   the tokens of a split, with EOT where an output wants it; one file for each such choice
-rows.bin          for each row its tokens without EOT, the bytes of its text, and flags: val, opens, closes
+rows.bin          for each row its tokens without EOT, the bytes of its text, its source and record, and flags: val,
+                  opens, closes
 
 With these a merge chooses shards and counts as a run on one machine does. A merge enters a file anywhere, so each ends
 with the CRC-32 of its blocks, and every block is checked before it is used.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from shardmill.run import Writer
 
-ROW = np.dtype([("length", "<i8"), ("bytes", "<i8"), ("flags", "u1")])
+ROW = np.dtype([("length", "<i8"), ("bytes", "<i8"), ("source", "<i4"), ("record", "<i8"), ("flags", "u1")])
 _ROWS = "rows.bin"
 _VAL, _OPENS, _CLOSES = 1, 2, 4
 _BLOCK, _SUM = 1 << 18, np.dtype("<u4")  # bytes of a block, and its checksum
@@ -62,6 +63,7 @@ class RowsOutput(Output):
         """Append rows whose tokens were appended. Their lengths include EOT."""
         table = np.empty(len(rows), ROW)
         table["length"], table["bytes"] = rows.length - eot_places(rows, self.eot), rows.bytes
+        table["source"], table["record"] = rows.source, rows.record
         table["flags"] = _VAL * rows.val + _OPENS * rows.opens + _CLOSES * rows.closes
         self._append(_ROWS, table)
 
@@ -161,13 +163,19 @@ class StoredPart:
         self._sizes = {file["name"]: file["bytes"] for file in files_of(manifest)}
         self._sums: dict[str, NDArray[np.uint32]] = {}
         self._rejects = manifest.get("rejects")
+        self._first_source = int(manifest["part"]["bounds"][0])
         self._dtype = dtype.newbyteorder("<")
 
     def batches(self, position: dict[str, int], eots: tuple[str, ...]) -> Iterator[Batch]:
-        """Yield batches from a position of the merge in this part."""
+        """Yield batches from a position of the merge in this part.
+
+        Their sources and records are those of the whole plan: earlier parts may have read some of the first source.
+        """
         names = [(eot, split, _tokens_name(split, eot)) for eot in eots for split in SPLITS]
         at = {name: position.get(name, 0) for name in ("rows", *(name for _, _, name in names))}
         for rows in self._rows(at["rows"]):
+            rows.record[rows.source == 0] += position.get("records", 0)
+            rows.source[:] += self._first_source
             marked = {eot: replace(rows, length=rows.length + eot_places(rows, eot)) for eot in eots}
             streams = {eot: Stream(marked[eot], {}) for eot in eots}
             for eot, split, name in names:
@@ -249,7 +257,7 @@ def _unpacked(table: NDArray[Any]) -> Rows:
     flags = table["flags"]
     length, size = (table[name].astype(np.int64) for name in ("length", "bytes"))
     val, opens, closes = ((flags & bit) != 0 for bit in (_VAL, _OPENS, _CLOSES))
-    return Rows(length, size, val, opens, closes)
+    return Rows(length, size, val, opens, closes, table["source"].copy(), table["record"].copy())
 
 
 def _note(position: dict[str, int], writer: Writer) -> None:

@@ -129,7 +129,11 @@ class StoredTokens(Producer):
             },
         }
         self.budget = Budget(None, 1)
+        self.has_table = origin.listed_sources is not None
         self.remarks = {"converted": {"from": origin.format}}
+        if self.has_table:  # the table refers to the sources of the dataset that it comes from
+            self.remarks["converted"] |= {"name": self.sources[0].name, "bytes": origin.bytes}
+            self.remarks["sources"] = origin.listed_sources
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         tokens = sum(len(split.tokens) for split in self._origin.splits.values())

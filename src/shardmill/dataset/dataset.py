@@ -8,15 +8,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, dataset_folder, each_output, read_manifest, splits_html
-from shardmill.shards import DocumentIndex, EotIndex, TokenFile, format_named
+from shardmill.run import MANIFEST, TABLE, dataset_folder, each_output, read_manifest, splits_html, tables_in
+from shardmill.shards import DocumentIndex, EotIndex, TableIndex, TokenFile, format_named, open_table
 from shardmill.units import plural
 
 if TYPE_CHECKING:
@@ -164,6 +164,25 @@ class Split:
         """Its documents, as a sequence. Raise UsageError if nothing separates them."""
         return Documents(self, document_index(self))
 
+    @cached_property
+    def table(self) -> TableIndex | None:
+        """Its documents table; None: there is none, or it belongs to another format with other documents.
+
+        DamageError if it does not fit the tokens.
+        """
+        data, first = self.dataset, self.dataset.manifest["splits"].get(self.name, {})
+        if TABLE not in first:
+            return None
+        path, added = data.folder / first[TABLE]["name"], 0
+        if (data.eot == "none") != (data.manifest["eot"] == "none"):
+            added = -1 if data.eot == "none" else 1
+            if str(data.manifest["options"].get("val")).startswith("first:"):
+                return None  # the splits have other documents in this format
+        rows = len(open_table(path))
+        if data.format != data.manifest["format"] and len(self) > first["tokens"] + added * rows:
+            return None  # `--tail drop` left more out of the first format
+        return TableIndex(path, len(self), added)
+
     def decode(self, tokens: NDArray[Any]) -> str:
         """Return the text of some tokens."""
         return self.dataset.decode(tokens)
@@ -173,6 +192,22 @@ class Split:
         from shardmill.dataset.loader import make_batches
 
         return make_batches(self, batch, block, **more)
+
+
+class DocumentOrigin(NamedTuple):
+    """Where a document comes from."""
+
+    source: str
+    unit: str
+    """What `record` counts: `line`, `row`, `document` or `byte`."""
+    record: int
+    """Where it begins in the source, counted from 0."""
+    bytes: int
+    """Bytes of its text."""
+
+    def __str__(self) -> str:
+        """As editors and `rejects.jsonl` count: lines, rows and documents from 1, bytes from 0."""
+        return f"{self.source}, {self.unit} {self.record + (self.unit != 'byte'):,}"
 
 
 class Documents:
@@ -219,7 +254,22 @@ class Documents:
 
     def holding(self, token: int) -> int:
         """Return the number of the document that contains this token of the split."""
+        if isinstance(self._index, TableIndex):
+            return self._index.holding(token)
         return max(0, bisect_right(range(len(self)), token, key=lambda i: self._index.bounds(i)[0]) - 1)
+
+    def origin(self, i: int) -> DocumentOrigin | None:
+        """Return where a document comes from; None: the dataset has no documents table."""
+        table = self._split.table
+        if table is None:
+            return None
+        i = _whole_number(i, "a document is chosen by its number")
+        i = i + len(self) if i < 0 else i
+        if not 0 <= i < len(self):
+            raise IndexError(f"there is no document {i:,}")
+        row = table.table[i]
+        source = self._split.dataset.manifest["sources"][int(row["source"])]
+        return DocumentOrigin(source["name"], source.get("unit", "record"), int(row["record"]), int(row["bytes"]))
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         """Return the ends of documents between `start` and `stop`, whose tokens are `tokens`."""
@@ -247,9 +297,9 @@ def _whole_number(key: Any, rule: str) -> int:
 
 
 def document_index(split: Split) -> DocumentIndex:
-    """Where the documents of a split are."""
+    """Where the documents of a split are: by its table, by the index of its files, or by end-of-text tokens."""
     data, tokens = split.dataset, split.tokens
-    index = format_named(data.format).index(tokens)
+    index = split.table if split.table is not None else format_named(data.format).index(tokens)
     if index is not None:
         return index
     if data.eot == "none" or data.eot_id is None:
@@ -263,7 +313,7 @@ def document_index(split: Split) -> DocumentIndex:
 
 def _check_sizes(folder: Path, splits: dict[str, dict[str, Any]]) -> None:
     """Compare the sizes of all files with the manifest. Each folder is listed once: no system call for each file."""
-    files = [file for split in splits.values() for file in split["files"]]
+    files = [file for split in splits.values() for file in (*split["files"], *tables_in(split))]
     sizes: dict[str, int] = {}
     for prefix in {str(Path(file["name"]).parent) for file in files}:
         if (folder / prefix).is_dir():

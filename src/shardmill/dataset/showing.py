@@ -150,12 +150,18 @@ def _documents(split: Split, first: int, tokens: int) -> Iterator[tuple[str, NDA
             document = split.documents[i]
         except IndexError:
             return
-        yield f"{split.name}, document {i:,}: {plural(len(document), 'token')}", document
+        yield f"{split.name}, document {i:,}: {plural(len(document), 'token')}{_origin(split, i)}", document
 
 
 def _separated(split: Split) -> bool:
     """Whether something says where documents end."""
-    return split.dataset.eot != "none" or format_named(split.dataset.format).indexed
+    return split.dataset.eot != "none" or format_named(split.dataset.format).indexed or split.table is not None
+
+
+def _origin(split: Split, i: int) -> str:
+    """Where a document comes from, for its heading."""
+    origin = split.documents.origin(i)
+    return f" ({origin})" if origin else ""
 
 
 def _stretch(split: Split, start: int, tokens: int) -> tuple[str, NDArray[Any]]:
@@ -174,7 +180,8 @@ def _drawn(split: Split, documents: int, tokens: int, seed: int | None) -> Itera
     count = len(split.documents)
     for i in sorted(random.choice(count, min(count, documents), replace=False).tolist()):
         document = split.documents[i]
-        yield f"{split.name}, document {i:,} of {count:,}: {plural(len(document), 'token')}", document
+        heading = f"{split.name}, document {i:,} of {count:,}: {plural(len(document), 'token')}"
+        yield heading + _origin(split, i), document
 
 
 def _around(split: Split, at: int, tokens: int) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -189,7 +196,8 @@ def _around(split: Split, at: int, tokens: int) -> Iterator[tuple[str, NDArray[A
     begin, end = split.documents.bounds(number)
     start = max(begin, start)
     yield (
-        f"{split.name}, token {at:,} is token {at - begin:,} of document {number:,}; from token {start:,} on",
+        f"{split.name}, token {at:,} is token {at - begin:,} of document {number:,}{_origin(split, number)}; from "
+        f"token {start:,} on",
         split[start : max(end, at + 1)],
     )
     yield from _documents(split, number + 1, tokens)

@@ -14,7 +14,7 @@ from shardmill.dataset.dataset import Dataset, document_index, open_dataset
 from shardmill.errors import UsageError
 from shardmill.run import MANIFEST as NAME
 from shardmill.run import Rows, Stream
-from shardmill.shards import find_foreign, format_named
+from shardmill.shards import TableIndex, find_foreign, format_named
 from shardmill.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class StoredSplit:
     eot: str
     eot_id: int | None
     index: DocumentIndex | None = None
+    """A documents table also says where its documents come from."""
     begins_inside: bool = False
     """Its first document begins in the other split: the stream was cut inside it."""
     ends_inside: bool = False
@@ -50,7 +51,19 @@ class StoredSplit:
             tokens, ends = block, np.empty(0, np.int64)
         else:
             tokens, ends = self._move_eot(start, block, eot, self.eot_id, last)
-        return _stream(name, tokens, ends, last)
+        stream = _stream(name, tokens, ends, last, repeated=isinstance(self.index, TableIndex))
+        return self._with_origins(stream, start) if isinstance(self.index, TableIndex) else stream
+
+    def _with_origins(self, stream: Stream, start: int) -> Stream:
+        """The rows with what the documents table says of them."""
+        assert isinstance(self.index, TableIndex)
+        rows, first = stream.rows, self.index.holding(start)
+        found = self.index.table[first : first + len(rows)]
+        opens = rows.opens.copy()
+        opens[:1] = self.index.bounds(first)[0] == start if first < len(self.index) else False
+        size = np.where(rows.closes, found["bytes"], 0)
+        rows = replace(rows, bytes=size, opens=opens, source=found["source"], record=found["record"])
+        return stream._replace(rows=rows)
 
     def _move_eot(
         self, start: int, block: NDArray[Any], eot: str, eot_id: int, last: bool
@@ -91,14 +104,20 @@ class StoredSplit:
         return block, ends
 
 
-def _stream(name: str, tokens: NDArray[Any], ends: NDArray[np.int64], last: bool) -> Stream:
-    """Tokens as rows, each a document or a part of one; the last block of a split ends its last document."""
-    stops = ends[max(0, np.count_nonzero(ends == 0) - 1) :]  # a document from before ends here once
+def _stream(name: str, tokens: NDArray[Any], ends: NDArray[np.int64], last: bool, *, repeated: bool) -> Stream:
+    """Tokens as rows, each a document or a part of one; the last block of a split ends its last document.
+
+    `repeated`: several documents may end at the start.
+    """
+    # Otherwise a document from before ends here once.
+    stops = ends if repeated else ends[max(0, np.count_nonzero(ends == 0) - 1) :]
     closes = np.ones(len(stops), np.bool_)
     if not len(stops) or stops[-1] < len(tokens):
         stops, closes = np.append(stops, len(tokens)), np.append(closes, last)
     opens, val = np.append(False, closes[:-1]), np.full(len(stops), name == "val")
-    return Stream(Rows(np.diff(stops, prepend=0), np.zeros_like(stops), val, opens, closes), {name: tokens})
+    none = np.zeros_like(stops)
+    rows = Rows(np.diff(stops, prepend=0), none, val, opens, closes, none.astype(np.int32), none)
+    return Stream(rows, {name: tokens})
 
 
 @dataclass(frozen=True)
@@ -125,6 +144,8 @@ class Origin:
     counts: dict[str, int] = field(default_factory=dict)
     """Documents in each split, where that is known."""
     text_bytes: dict[str, int] = field(default_factory=dict)
+    listed_sources: Any = None
+    """The sources that its documents table refers to; None: it has none."""
 
     @property
     def bytes(self) -> int:
@@ -187,6 +208,11 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
     manifest = data.manifest
     indexed = format_named(data.format).indexed
     options = manifest["options"]
+    tables = {name: data[name].table for name in data}
+    indices: dict[str, DocumentIndex | None] = {
+        name: table if table is not None else document_index(data[name]) if indexed else None
+        for name, table in tables.items()
+    }
     return Origin(
         path=path,
         name=options.get("name") or path.resolve().name,
@@ -196,12 +222,7 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
         width=data.dtype.itemsize,
         largest=int(np.iinfo(_output_dtype(data.dtype, manifest["tokenizer"]["vocab_size"])).max),
         splits=_with_cut_document(
-            {
-                name: StoredSplit(
-                    data[name].tokens, data.eot, data.eot_id, document_index(data[name]) if indexed else None
-                )
-                for name in data
-            },
+            {name: StoredSplit(data[name].tokens, data.eot, data.eot_id, indices[name]) for name in data},
             ends_elsewhere=[name for name in data if data[name].described.get("dropped")],
         ),
         tokenizer=manifest["tokenizer"],
@@ -210,8 +231,17 @@ def _of_dataset(path: Path, data: Dataset) -> Origin:
         },
         # What `--tail drop` left out is counted in the manifest, and not there to be converted.
         counts={name: data[name].described["documents"] for name in data if not data[name].described.get("dropped")},
-        text_bytes={name: data[name].described["bytes"] for name in data},
+        text_bytes={name: _text_bytes(data, name) for name in data},
+        listed_sources=None if None in tables.values() else manifest["sources"],
     )
+
+
+def _text_bytes(data: Dataset, name: str) -> int:
+    """Bytes of text of the documents that are there; without a table, also of those that `--tail drop` left out."""
+    described, table = data[name].described, data[name].table
+    if "dropped" in described and table is not None:
+        return int(table.table["bytes"].sum())
+    return int(described["bytes"])
 
 
 def _of_files(path: Path, tokenizer: str, eot: str | None, delimiter: str | None) -> Origin:

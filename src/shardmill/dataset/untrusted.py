@@ -9,12 +9,15 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.run import MANIFEST as NAME
-from shardmill.run import SourceLines, each_output
+from shardmill.run import SourceLines, each_output, tables_in
 from shardmill.shards import FORMATS
 
 _TEXT = (str, type(None))
 _FILE = {"name": str, "tokens": int, "bytes": int, "sha256": str, "role?": str}
-_SPLIT = {"tokens": int, "documents": int, "bytes": int, "files": [_FILE], "dropped?": int}
+_OTHER_FILE = {"name": str, "bytes": int, "sha256": str}
+_SPLIT = {
+    "tokens": int, "documents": int, "bytes": int, "files": [_FILE], "dropped?": int, "documents_table?": _OTHER_FILE
+}  # fmt: skip
 _OUTPUT = {"format": str, "dtype": str, "eot": str, "splits": {"train?": _SPLIT, "val?": _SPLIT}}
 _MANIFEST: dict[str, Any] = {
     **_OUTPUT,
@@ -33,9 +36,13 @@ _MANIFEST: dict[str, Any] = {
     "sources": (list, SourceLines),
     "tokenizer": {"name": str, "sha256": str, "vocab_size": int, "eot": (int, type(None))},
     "also?": [_OUTPUT],
-    "rejects?": {"name": str, "bytes": int, "sha256": str},
+    "rejects?": _OTHER_FILE,
 }
-_SOURCE = {"name": str, "bytes": (int, type(None)), "documents": int, "empty": int, "rejected": int, "tokens?": int}
+_SOURCE = {
+    "name": str, "bytes": (int, type(None)), "unit?": str, "documents": int, "empty": int, "rejected": int,
+    "tokens?": int
+}  # fmt: skip
+_UNITS = ("byte", "line", "row", "document", "token")
 _VALUES = {
     "format": FORMATS,
     "dtype": ("uint16", "uint32", "int32"),
@@ -58,6 +65,7 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
         width = np.dtype(described["dtype"]).itemsize
         for split in described["splits"].values():
             files += [file | {"tokens": file["tokens"] * width} for file in split["files"]]
+            files += [table | {"tokens": 0} for table in tables_in(split)]
     for file in files:
         path = PurePath(file["name"])
         if not path.parts or path.is_absolute() or path.drive or ".." in path.parts or "\0" in file["name"]:
@@ -68,7 +76,10 @@ def check_manifest(manifest: dict[str, Any], place: str) -> None:
 
 def check_source(source: Any, number: int) -> None:
     """Raise DamageError when the manifest does not describe a source as shardmill does."""
-    if wrong := _misfit(source, _SOURCE, f"sources[{number}]"):
+    wrong = _misfit(source, _SOURCE, f"sources[{number}]")
+    if not wrong and source.get("unit", _UNITS[0]) not in _UNITS:
+        wrong = f"`sources[{number}].unit` is {source['unit']!r}"
+    if wrong:
         raise DamageError(f"{NAME}: a source is not described as shardmill does it: {wrong}")
 
 

@@ -18,11 +18,18 @@ import numpy as np
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
 from shardmill.dataset.dataset import Dataset, document_index, open_dataset, tokenizer_of
+from shardmill.dataset.scans import TableScan, TokenScan
 from shardmill.dataset.untrusted import check_manifest, check_source
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest
-from shardmill.shards import SPLITS, format_named, names_in_folder, unlisted_files
+from shardmill.run import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest, tables_in
+from shardmill.shards import (
+    SPLITS,
+    TableIndex,
+    format_named,
+    names_in_folder,
+    unlisted_files,
+)
 from shardmill.storage import ObjectStore, is_url
 from shardmill.tokens import Tokenizer
 from shardmill.units import plural, show_bytes, show_seconds
@@ -31,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _BLOCK = 4 << 20
-_FEW = 1 << 15  # tokens that are looked up at once: numpy makes two arrays of eight bytes each
 _FILES_SHOWN = 10  # files that are not in the manifest
 _LONGEST = 1 << 20  # tokens of a document that a sample encodes again; the library takes a second for a few megabytes
 
@@ -149,6 +155,8 @@ class _Verification:
         """Check the files of one format: sizes, sha256, ids, EOT; then a sample of the documents."""
         splits, marks, text = described["splits"], 0, 0
         for name, split in splits.items():
+            for table in tables_in(split):
+                self._check_table(name, split, table)
             scan = self._scan(described, name, split)
             self.report.tokens += scan.tokens
             marks += scan.marks
@@ -185,6 +193,38 @@ class _Verification:
         if text != counted:
             self._damage.append(f"{MANIFEST}: the tokens stand for {text:,} bytes of text, not {counted:,}")
 
+    def _check_table(self, name: str, split: dict[str, Any], entry: dict[str, Any]) -> None:
+        """Check the documents table of a split: its bytes, and that it adds up to what the manifest says."""
+        self._notify(entry["name"])
+        before, scan = len(self._damage), TableScan(len(self.manifest["sources"]))
+        self._check_file(entry, scan.feed)
+        if len(self._damage) > before:
+            return
+        problems = scan.finish()
+        # What `--tail drop` left out is counted, and not listed; a document at the border of `--val first:N` is listed
+        # in both splits, and counts where it ends.
+        dropped = "dropped" in split
+        cut = (self._is_val_first or self.converted) and name == "val"
+        most = split["documents"] + int(cut)
+        least = 0 if dropped else split["documents"]
+        if scan.end != split["tokens"]:
+            problems.append(f"its last document ends at token {scan.end:,}, not {split['tokens']:,}")
+        if not least <= scan.rows <= most:
+            problems.append(f"it lists {scan.rows:,} documents, not {split['documents']:,}")
+        if not (0 if dropped else split["bytes"]) <= scan.bytes <= split["bytes"]:
+            problems.append(f"its documents have {scan.bytes:,} bytes of text, not {split['bytes']:,}")
+        self._damage += [f"{entry['name']}: {problem}" for problem in problems[:1]]
+
+    def _table(self, described: dict[str, Any], name: str) -> TableIndex | None:
+        """The documents table, if it can be compared with the tokens of this format."""
+        if self.store is not None or self._damage:
+            return None
+        try:
+            return open_dataset(self.folder, described["format"])[name].table
+        except DamageError as error:
+            self._damage.append(f"{name}: {error.message}")
+            return None
+
     def _check_index(self, described: dict[str, Any]) -> None:
         """Compare the number of documents that the index of each split lists with the manifest's."""
         data, splits = open_dataset(self.folder, described["format"]), described["splits"]
@@ -204,13 +244,15 @@ class _Verification:
         old = self.converted or str(self.manifest["shardmill"]).startswith("0.1.")
         return old and self.manifest["options"].get("separator") is None and "val" in described["splits"]
 
-    def _scan(self, described: dict[str, Any], name: str, split: dict[str, Any]) -> _Scan:
+    def _scan(self, described: dict[str, Any], name: str, split: dict[str, Any]) -> TokenScan:
         """Read all files of a split."""
         kind, ids = format_named(described["format"]), self.manifest["tokenizer"]
-        scan = _Scan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
+        scan = TokenScan(np.dtype(described["dtype"]), ids["vocab_size"], ids["eot"], described["eot"])
         scan.lengths = self._tokenizer.lengths if self._tokenizer else None
         scan.may_begin_with_eot |= name == "train" and self._is_val_first
         scan.allows_empty = self.converted or self._finds_specials
+        scan.table = self._table(described, name)
+        scan.finds_specials = self._finds_specials
         for entry in split["files"]:
             self._notify(entry["name"])
             before = len(self._damage)
@@ -289,7 +331,8 @@ class _Verification:
         manifest, limited = self.manifest, plan["options"].get("limit") is not None
         wrong = [key for key in ("options", "tokenizer") if manifest[key] != plan[key]]
         wrong += ["fingerprint"] if manifest["fingerprint"] != fingerprint(plan) else []
-        for row, source in zip_longest(plan["sources"], () if self._damage else manifest["sources"]):
+        listed = [manifest["converted"]] if "name" in manifest.get("converted", ()) else manifest["sources"]
+        for row, source in zip_longest(plan["sources"], () if self._damage else listed):
             if source is None and (limited or self._damage):
                 break  # the others were not read
             if row is None or source is None or (row[0], row[1]) != (source["name"], source.get("bytes")):
@@ -367,63 +410,6 @@ def _file_blocks(path: Path) -> Iterator[memoryview]:
         block = memoryview(bytearray(_BLOCK))
         while got := file.readinto(block):
             yield block[:got]
-
-
-class _Scan:
-    """Checks tokens block by block: ids in range, EOT only between documents that have tokens."""
-
-    def __init__(self, dtype: np.dtype[Any], vocab_size: int, eot: int | None, where: str) -> None:
-        self.dtype = dtype
-        self._vocab_size, self._eot, self._where = vocab_size, eot, where
-        self._skip = 0
-        self._partial_token = b""
-        self.may_begin_with_eot = where != "after"
-        """False if EOT comes after documents: then the first token cannot end one."""
-        self.allows_empty = False
-        """Two EOT may be adjacent: other tools write empty documents, and a text may contain EOT itself."""
-        self._last_was_eot: bool | None = None
-        self.lengths: NDArray[Any] | None = None
-        """Bytes of text of each token."""
-        self.tokens = self.marks = self.text = 0
-        self.problems: list[str] = []
-
-    def skip(self, count: int) -> None:
-        """The next `count` bytes are not tokens."""
-        self._skip = count
-
-    def feed(self, block: memoryview) -> None:
-        """Check the next bytes of the file."""
-        data = block[self._skip :]
-        self._skip = max(0, self._skip - len(block))
-        whole = self._partial_token + bytes(data) if self._partial_token else data
-        keep = len(whole) - len(whole) % self.dtype.itemsize
-        self._partial_token = bytes(whole[keep:])
-        self.check(np.frombuffer(whole[:keep], self.dtype))
-
-    def check(self, tokens: NDArray[Any]) -> None:
-        """Check the next tokens."""
-        if not len(tokens):
-            return
-        for outer in (int(tokens.max()), int(tokens.min())):
-            if not 0 <= outer < self._vocab_size and not self.problems:
-                self.problems.append(f"id {outer:,} is outside the vocabulary of {self._vocab_size:,}")
-        if self._eot is not None and self._where != "none":
-            self._check_eot(tokens)
-        if self.lengths is not None:
-            for start in range(0, len(tokens), _FEW):
-                self.text += int(self.lengths.take(tokens[start : start + _FEW], mode="clip").sum())
-        self.tokens += len(tokens)
-
-    def _check_eot(self, tokens: NDArray[Any]) -> None:
-        at = np.flatnonzero(tokens == self._eot)
-        self.marks += len(at)
-        doubled = at[1:][np.diff(at) == 1]
-        before = not self.may_begin_with_eot if self._last_was_eot is None else self._last_was_eot
-        first = len(at) and at[0] == 0 and before
-        if (first or len(doubled)) and not self.problems and not self.allows_empty:
-            place = self.tokens + (0 if first else int(doubled[0]))
-            self.problems.append(f"two EOT stand side by side at token {place:,}")
-        self._last_was_eot = bool(len(at) and at[-1] == len(tokens) - 1)
 
 
 def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:

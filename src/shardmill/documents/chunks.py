@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from shardmill.storage import is_valid
 
 # Bytes of memory that a row takes while its chunk is processed, besides its text: offsets, lengths, masks, where its
-# tokens end, for each EOT policy. Measured: 76-112 with one policy, up to 136 with three.
-ROW_MEMORY = 144
+# tokens end, for each EOT policy. Measured: 76-112 with one policy, up to 136 with three, before
+# there were source and record, which take 12.
+ROW_MEMORY = 160
 # What a reject takes in addition until its line is written. Measured: 330 for a null, and the line.
 REJECT_MEMORY = 512
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shardmill.run.manifest import NAME as MANIFEST
     from shardmill.run.manifest import (
         REJECTS,
+        TABLE,
         SourceLines,
         dataset_files,
         dataset_folder,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         manifest_json,
         parse_manifest,
         read_manifest,
+        tables_in,
     )
     from shardmill.run.plan import Facts, Plan, as_recorded, fingerprint
     from shardmill.run.process_limit import own_process
@@ -49,8 +51,8 @@ __all__, __getattr__ = lazily(
         "loop": "Producer Run",
         "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
         "main": "open_outputs output_orders prepare",
-        "manifest": "NAME:MANIFEST REJECTS SourceLines dataset_files dataset_folder each_output json_line "
-        "manifest_json parse_manifest read_manifest",
+        "manifest": "NAME:MANIFEST REJECTS TABLE SourceLines dataset_files dataset_folder each_output json_line "
+        "manifest_json parse_manifest read_manifest tables_in",
         "plan": "Facts Plan as_recorded fingerprint",
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",

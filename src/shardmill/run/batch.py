@@ -45,12 +45,16 @@ class Rows:
     """A document begins with it."""
     closes: NDArray[np.bool_]
     """A document ends with it."""
+    source: NDArray[np.int32]
+    """The source of its text, as an index into the plan."""
+    record: NDArray[np.int64]
+    """Where its text begins in that source: a line, row or document, or a byte of plain text, counted from 0."""
 
     def __len__(self) -> int:
         return len(self.length)
 
     def __getitem__(self, wanted: slice | NDArray[np.bool_]) -> Rows:
-        return Rows(self.length[wanted], self.bytes[wanted], self.val[wanted], self.opens[wanted], self.closes[wanted])
+        return Rows(*(column[wanted] for column in vars(self).values()))
 
 
 def eot_places(rows: Rows, eot: str) -> NDArray[np.bool_]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
 from shardmill.run.journal import SavedRun
 from shardmill.run.plan import Facts
-from shardmill.shards import Output
+from shardmill.shards import GrowingFiles
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
@@ -28,7 +28,11 @@ class Checkpoints:
     """Records in the journal what the outputs of a run have written. One thread uses it; `thread` syncs files."""
 
     def __init__(
-        self, destination: Destination, outputs: Sequence[Output], thread: Executor, state: Callable[[], dict[str, Any]]
+        self,
+        destination: Destination,
+        outputs: Sequence[GrowingFiles],
+        thread: Executor,
+        state: Callable[[], dict[str, Any]],
     ) -> None:
         """`state` returns what a later run needs to continue from here, except for the outputs' positions."""
         self._destination, self._outputs, self._thread, self._state = destination, outputs, thread, state

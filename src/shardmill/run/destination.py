@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from shardmill.errors import OutputError
 from shardmill.run.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
 from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts, shard_name
-from shardmill.shards import FORMATS, Output, format_named, names_in_folder
+from shardmill.shards import FORMATS, TABLE_NAMES, GrowingFiles, Output, format_named, names_in_folder
 from shardmill.storage import PARTIAL, PartialFile, Written, is_url, sync_folder, write_whole, writing_to
 from shardmill.units import show_bytes
 
@@ -113,7 +114,7 @@ class Destination:
         """The files that are there; None: look into the folder."""
         return None
 
-    def check_conflicts(self, outputs: Sequence[Output]) -> None:
+    def check_conflicts(self, outputs: Sequence[GrowingFiles]) -> None:
         """Raise OutputError when files that shardmill did not make have names that the outputs will use."""
         there = self.names()
         if foreign := [name for output in outputs for name in output.matching_files(there)]:
@@ -123,7 +124,7 @@ class Destination:
                 hint="choose another folder, or replace them with `--overwrite`",
             )
 
-    def remove_dataset(self, facts: Facts, outputs: Sequence[Output]) -> None:
+    def remove_dataset(self, facts: Facts, outputs: Sequence[GrowingFiles]) -> None:
         """Remove all files of a dataset or an unfinished run, before a run of the plan that `facts` describe.
 
         The names are recorded first, so that a later run can finish this if it is killed. Then the manifest is
@@ -132,7 +133,7 @@ class Destination:
         there = self.names()
         names = [*dataset_files(self.folder), REJECTS + PARTIAL, *(self._recorded_removal() or ())]
         names += [name for output in outputs for name in output.matching_files(there)]
-        names += self._files_of_recorded_plan()
+        names += self._matching_files([TABLE_NAMES]) + self._files_of_recorded_plan()
         # A manifest may come from an untrusted place.
         names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
         self._record_removal(json.dumps(names).encode())
@@ -160,7 +161,10 @@ class Destination:
             return []
         options, first = plan["options"], next(iter(plan["sources"]), ("",))[0]
         kinds = [format_named(name) for name in options.get("format") or () if name in FORMATS]
-        patterns = [kind.file_names(shard_name(options.get("name"), first)) for kind in kinds]
+        return self._matching_files([kind.file_names(shard_name(options.get("name"), first)) for kind in kinds])
+
+    def _matching_files(self, patterns: list[re.Pattern[str]]) -> list[str]:
+        """The files that are there whose names match, unfinished ones included."""
         there = self.names()
         names = names_in_folder(self.folder) if there is None else there
         return [name for name in names for pattern in patterns if pattern.fullmatch(name.removesuffix(PARTIAL))]
@@ -188,7 +192,7 @@ class Destination:
                 if folder.is_dir():
                     sync_folder(folder)
 
-    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
+    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[GrowingFiles]) -> None:
         """Called before the outputs are restored. OutputError when files are missing."""
 
     def restored(self) -> None:

@@ -26,7 +26,7 @@ from shardmill.run.loop import Producer
 from shardmill.run.machine import settle_allocator, trim_memory
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.process_limit import memory_limit
-from shardmill.run.seams import Limit, ending, is_seam, settled
+from shardmill.run.seams import Limit, ending, is_seam, numbered, settled
 from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher
@@ -181,7 +181,8 @@ class EncodedText(Producer):
         ):
             batches = pipeline.run(self._entries(writer))
             batches = batches if self.plan.options.limit is None else self._limited(batches, writer)
-            yield settled(batches, writer.state.open, self._eot_id)
+            state = writer.state
+            yield settled(numbered(batches, state.source, state.position.records), state.open, self._eot_id)
 
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""

@@ -14,7 +14,7 @@ from shardmill.run.checkpoints import checkpoint_thread
 from shardmill.run.destination import Destination
 from shardmill.run.found import warnings_about
 from shardmill.run.journal import SavedRun
-from shardmill.run.manifest import NAME, describe_outputs, manifest_json
+from shardmill.run.manifest import NAME, TABLE, describe_outputs, manifest_json, tables_of
 from shardmill.run.plan import SKIPPED, Facts, fingerprint
 from shardmill.run.progress import Done, Progress
 from shardmill.run.record import RunRecord
@@ -50,6 +50,8 @@ class Producer(ABC):
     """Additional entries of the manifest."""
     retries = 0
     """Requests for sources that were retried."""
+    has_table = True
+    """The dataset gets a documents table: the rows say where each document comes from."""
 
     @abstractmethod
     def batches(self, writer: Writer) -> AbstractContextManager[Iterator[Batch]]:
@@ -170,6 +172,8 @@ class Run:
         facts, state = self.producer.facts, writer.state
         counts = [{split: count[split] for split in self.producer.splits} for count in state.counts]
         first, *others = describe_outputs(self.outputs, writer.checkpoints.files, counts)
+        for name, table in tables_of(writer.checkpoints.files).items():
+            first["splits"][name][TABLE] = table
         manifest = {
             "shardmill": __version__,
             "fingerprint": fingerprint(facts),

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NAME = "manifest.json"
 REJECTS = "rejects.jsonl"
 """Beside it: every record that is not a document, with its place and the reason."""
+TABLE = "documents_table"
+"""The entry of a split of the first format for its documents table."""
 _BEGIN, _END = b' "sources": [\n', b" ]"
 _CHECKSUM = "sha256"
 _UNCHECKED = frozenset(
@@ -157,6 +159,11 @@ def each_output(manifest: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     return manifest, *manifest.get("also", ())
 
 
+def tables_in(split: dict[str, Any]) -> list[dict[str, Any]]:
+    """The documents table of a split, as the manifest describes it, if it has one."""
+    return [split[TABLE]] if TABLE in split else []
+
+
 def describe_outputs(
     outputs: Sequence[Output], files: list[tuple[int, str, Written]], counts: list[dict[str, dict[str, int]]]
 ) -> list[dict[str, Any]]:
@@ -171,6 +178,15 @@ def describe_outputs(
             splits[name]["files"] = [written.entry() for j, split, written in files if (j, split) == (i, name)]
         described.append({"format": output.format, "dtype": str(output.dtype), "eot": output.eot, "splits": splits})
     return described
+
+
+def tables_of(files: list[tuple[int, str, Written]]) -> dict[str, dict[str, Any]]:
+    """What the manifest says of the documents table of each split."""
+    return {
+        split: {"name": written.name, "bytes": written.bytes, "sha256": written.sha256}
+        for _, split, written in files
+        if written.role == "documents"
+    }
 
 
 def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
@@ -191,7 +207,7 @@ def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
     yield from (NAME, REJECTS)
     for described in each_output(manifest):
         for split in described.get("splits", {}).values():
-            yield from (file["name"] for file in split.get("files", ()))
+            yield from (file["name"] for file in (*split.get("files", ()), *tables_in(split)))
     with suppress(OSError):
         for entry in entries:
             yield from (file["name"] for _, _, file in entry["files"])

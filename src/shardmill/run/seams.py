@@ -19,6 +19,30 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def numbered(batches: Iterable[Batch], source: int, records: int) -> Iterator[Batch]:
+    """The batches, with records counted from the start of their source. A worker counts from the start of its batch.
+
+    `records`: those of `source` before the first batch.
+    """
+    for batch in batches:
+        if records:
+            for eot, stream in batch.streams.items():
+                rows = stream.rows
+                batch.streams[eot] = stream._replace(
+                    rows=replace(rows, record=rows.record + np.where(rows.source == source, records, 0))
+                )
+        counted = iter(batch.counted)
+        for entry in batch.entries if batch.final else ():
+            if entry.chunk is None or entry.chunk.whole:
+                source, records = entry.source + 1, 0
+                next(counted) if entry.chunk else None
+                continue
+            if entry.source != source:
+                source, records = entry.source, 0
+            records += next(counted).lines
+        yield batch
+
+
 def settled(batches: Iterable[Batch], open: OpenDocument, eot_id: int) -> Iterator[Batch]:
     """The batches, with the split and the bytes of documents that continue, and with a batch at each seam.
 
@@ -45,11 +69,22 @@ def is_seam(rows: Rows, split: str) -> bool:
     return bool(split and len(some) and not rows.opens[some[0]] and _name(rows.val[some[0]]) != split)
 
 
-def ending(eots: Iterable[str], split: str, dtype: np.dtype[Any], eot_id: int, begin: str = "") -> Batch:
-    """A batch that ends the document in a split, and begins one in the split `begin`."""
+def ending(
+    eots: Iterable[str],
+    split: str,
+    dtype: np.dtype[Any],
+    eot_id: int,
+    begin: str = "",
+    place: tuple[int, int] = (0, 0),
+) -> Batch:
+    """A batch that ends the document in a split, and begins one in the split `begin`.
+
+    `place`: source and record of the one that begins.
+    """
     ends, val = np.array([True, False]), np.array([split == "val", begin == "val"])
     none, mark = np.zeros(2, np.int64), np.array([eot_id], dtype)
-    rows = Rows(none, none, val, ~ends, ends)[: 2 if begin else 1]
+    source, record = np.full(2, place[0], np.int32), np.full(2, place[1], np.int64)
+    rows = Rows(none, none, val, ~ends, ends, source, record)[: 2 if begin else 1]
     streams = {}
     for eot in eots:
         marked = eot_places(rows, eot)
@@ -62,7 +97,10 @@ def _seam(batch: Batch, split: str, eot_id: int) -> Batch:
     arrays = (tokens for stream in batch.streams.values() for tokens in stream.tokens.values())
     # Without tokens there is nothing to be marked either.
     dtype = next((tokens.dtype for tokens in arrays), np.dtype(np.uint32))
-    return ending(batch.streams, split, dtype, eot_id, "train" if split == "val" else "val")
+    rows = next(iter(batch.streams.values())).rows
+    first = _marked(rows)[0]
+    place = int(rows.source[first]), int(rows.record[first])
+    return ending(batch.streams, split, dtype, eot_id, "train" if split == "val" else "val", place)
 
 
 def _settle_piece(batch: Batch, open: OpenDocument) -> OpenDocument:

@@ -34,7 +34,7 @@ from shardmill.run.destination import Destination
 from shardmill.run.journal import FOLDER, REMOVAL, Entries
 from shardmill.run.manifest import NAME, REJECTS
 from shardmill.run.plan import Facts, facts_json, fingerprint
-from shardmill.shards import SPLITS, Output
+from shardmill.shards import DATASET_FOLDERS, GrowingFiles, Output
 from shardmill.storage import (
     LARGEST_OBJECT,
     PARTIAL,
@@ -81,7 +81,7 @@ class StoreDestination(Destination):
         self._parts = Parts(self._store, self.folder, self._run)
         self._pushed = time.monotonic()
         self._completed = False
-        self._outputs: Sequence[Output] = ()
+        self._outputs: Sequence[GrowingFiles] = ()
 
     @property
     def last_response(self) -> float:  # type: ignore[override]
@@ -163,7 +163,7 @@ class StoreDestination(Destination):
 
     def names(self) -> dict[str, int]:
         """The files of the dataset in the store, with their sizes."""
-        return self._store.list_folders(("", *SPLITS))
+        return self._store.list_folders(DATASET_FOLDERS)
 
     def _clear(self, facts: Facts, names: list[str]) -> None:
         """Start anew: delete the manifest first, then write a journal that says that nothing is done."""
@@ -183,7 +183,7 @@ class StoreDestination(Destination):
         names: list[str] | None = json.loads(found[0]) if found else None
         return names
 
-    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
+    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[GrowingFiles]) -> None:
         """Take over the journal, or write the first one; download the recorded parts of unfinished files.
 
         OutputError when files that are recorded as complete are missing.

@@ -93,7 +93,9 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
 
     def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
         begins, ends = chunk.begins and first, chunk.ends and last
-        rows = Rows(*(np.array([value]) for value in (len(tokens), seen if last else 0, val, begins, ends)))
+        begin = 0 if record else chunk.start
+        values = (len(tokens), seen if last else 0, val, begins, ends, chunk.source, begin)
+        rows = Rows(*(np.array([value]) for value in values))
         encoded = Encoded(np.append(tokens, tokens.dtype.type(0)), np.array([0, len(tokens) + 1], np.int64))
         odd.counts[0, 0] = replaced
         counted = [Counted(int(chunk.ends), 0, int(record), replaced, [], total, odd=odd.counts)] if last else []
@@ -174,7 +176,7 @@ def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine
         begin = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64))
         reject = Reject(0, -1, error.message, _head(begin, 0))
         numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-        no_rows = Rows(numbers, numbers, flags, flags, flags)
+        no_rows = Rows(numbers, numbers, flags, flags, flags, numbers.astype(np.int32), numbers)
         no_tokens = Encoded(np.empty(0, text.plan.tokenizer.dtype), np.zeros(1, np.int64))
         return Batch([entry], [Counted(0, 0, 1, 0, [reject], odd=odd.counts)], _with_eots(text, no_rows, no_tokens))
     return None
@@ -192,9 +194,14 @@ def _make_rows(
     """The table of some chunks; its lengths are without end-of-text tokens."""
     opens = np.ones(len(joined), dtype=np.bool_)
     closes = opens.copy()
-    row = 0
-    for chunk, documents in zip(chunks, found, strict=True):
+    source, record = np.empty(len(joined), np.int32), np.empty(len(joined), np.int64)
+    row = lines = 0
+    for i, (chunk, documents) in enumerate(zip(chunks, found, strict=True)):
         end = row + len(documents)
+        lines = lines if i and chunk.source == chunks[i - 1].source else 0
+        source[row:end] = np.arange(chunk.source, chunk.source + end - row) if chunk.whole else chunk.source
+        record[row:end] = 0 if chunk.whole else _records(chunk, documents, lines)
+        lines += documents.lines
         if end > row:
             if chunk.stream:  # neighbours in one split are a document there
                 opens[row + 1 : end] = closes[row : end - 1] = val[row + 1 : end] != val[row : end - 1]
@@ -204,7 +211,15 @@ def _make_rows(
     filled = encoded.lengths > 0
     # A row without tokens is no document: it may have been rejected. Its bytes count only if it is a part of one.
     counts = filled | ~(opens & closes)
-    return Rows(encoded.lengths, joined.lengths * counts, val, opens & filled, closes & filled)
+    return Rows(encoded.lengths, joined.lengths * counts, val, opens & filled, closes & filled, source, record)
+
+
+def _records(chunk: Chunk, documents: Documents, lines: int) -> NDArray[np.int64]:
+    """Where each row begins: the byte in plain text, otherwise the record, counted from `lines`."""
+    if documents.starts is not None:
+        return documents.starts + chunk.start
+    records = np.arange(len(documents), dtype=np.int64) if documents.records is None else documents.records
+    return records + lines
 
 
 def _with_eot(rows: Rows, encoded: Encoded, eot: str, eot_id: int) -> Stream:

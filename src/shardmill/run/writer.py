@@ -14,6 +14,7 @@ from shardmill.documents import Position, TooLarge
 from shardmill.errors import MismatchError, SourceError
 from shardmill.run.batch import ODD, BadPart, Batch, Counted, Entry, OpenDocument, Stream
 from shardmill.run.checkpoints import Checkpoints
+from shardmill.run.documents_table import DocumentsTable
 from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.run.progress import Done
 from shardmill.run.splits import Share, shares
@@ -44,6 +45,8 @@ class State:
     counts: list[dict[str, dict[str, int]]] = field(default_factory=list)
     here: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("documents", "empty", "rejected", "tokens"), 0))
     """Counts of the source that is open at the position."""
+    unit: str = "byte"
+    """What a place in that source counts."""
     odd: dict[str, int] = field(default_factory=dict)
     """What was found of `ODD` in that source; only what was."""
     totals: dict[str, int] = field(
@@ -75,7 +78,9 @@ class Writer:
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.checkpoints = Checkpoints(destination, outputs, thread, self._saved)
+        self.table = DocumentsTable(destination.folder, producer.splits) if producer.has_table else None
+        files = [*outputs, self.table] if self.table else outputs
+        self.checkpoints = Checkpoints(destination, files, thread, self._saved)
         self._bytes_before = self._bytes_of_source = 0
         self._source_lines: list[bytes] = []
         self._last_reason = ""
@@ -88,7 +93,7 @@ class Writer:
         engine = self._producer.engine
         if saved_run and saved_run.state:
             _check_release(saved_run.state)
-            _check_engine(saved_run.state.get("engine") or engine, engine)
+            _check_engine(saved_run.state["engine"], engine)
         if saved := self.checkpoints.begin(self._producer.facts, saved_run):
             self.state = State.load({key: value for key, value in saved.items() if key != "outputs"})
             self._bytes_before = self._producer.sources.bytes_before(self.state.source)
@@ -123,6 +128,8 @@ class Writer:
             written = list(append_batch(output, batch.streams[output.eot], first=first))
             for share in written:
                 count[share.split]["tokens"] += len(share.tokens)
+                if i == 0 and self.table:
+                    self.table.append(share.split, share.rows)
             for amounts in written if batch.split_count is None else [batch.split_count]:
                 count[amounts.split]["documents"] += amounts.documents
                 count[amounts.split]["bytes"] += amounts.bytes
@@ -135,6 +142,7 @@ class Writer:
         for entry in batch.entries if batch.final else ():
             if entry.chunk is None:
                 entry.reader.check()
+                self.state.unit = entry.reader.unit
                 self._finish_source(entry.source)
             elif entry.chunk.whole:
                 self._count_whole(entry, entry.chunk, next(counted))
@@ -206,6 +214,8 @@ class Writer:
         with self.checkpoints.step():
             for output in self._outputs:
                 output.finish(self._producer.splits)
+            if self.table:
+                self.table.finish(self._outputs[0].dropped)
         self.checkpoints.keep(now=True)
         self.checkpoints.extra_files = [self._sources]
         if self._rejects.length:
@@ -217,7 +227,7 @@ class Writer:
 
     def close(self) -> None:
         """Close all files as they are."""
-        for output in self._outputs:
+        for output in (*self._outputs, *([self.table] if self.table else [])):
             output.close()
         self._rejects.close()
         self._sources.close()
@@ -253,8 +263,7 @@ class Writer:
             amounts["documents"] += counted.documents
             amounts["empty"] += counted.empty
             amounts["rejected"] += len(counted.rejects)
-        if "tokens" in state.here:  # not in a run that was begun before they were counted
-            state.here["tokens"] += counted.tokens
+        state.here["tokens"] += counted.tokens
         state.totals["replaced"] += counted.replaced
         self.add_odd({} if counted.odd is None else dict(zip(ODD, counted.odd[0].tolist(), strict=True)))
         # Many at a time: every write releases the interpreter's lock, and workers that parse bad lines hold it long.
@@ -266,7 +275,7 @@ class Writer:
                 lines += reject_line(source.name, entry.reader.unit, number, byte, reject.reason, reject.excerpt)
             self._rejects.append(bytes(lines))
         self._bytes_of_source = chunk.through if chunk.through >= 0 else chunk.end
-        state.source = entry.source
+        state.source, state.unit = entry.source, entry.reader.unit
         state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
         if counted.replaced:
             self.check_invalid(f"{source.name}, byte {chunk.start:,}")
@@ -326,7 +335,15 @@ class Writer:
         """Add the line of a source that has been read to its end, and count from zero for the next."""
         source = self._producer.sources[index]
         self._source_lines.append(
-            json_line({"name": source.name, "bytes": source.size, **self.state.here, **with_odd(self.state.odd)})
+            json_line(
+                {
+                    "name": source.name,
+                    "bytes": source.size,
+                    "unit": self.state.unit,
+                    **self.state.here,
+                    **with_odd(self.state.odd),
+                }
+            )
         )
         self._bytes_before, self._bytes_of_source = self._bytes_before + (source.size or self._bytes_of_source), 0
         self.state.here = dict.fromkeys(self.state.here, 0)
@@ -363,12 +380,13 @@ def with_odd(found: dict[str, int]) -> dict[str, dict[str, int]]:
 def _source_line(source: Source, tokens: int) -> str:
     """The line that `_finish_source` makes of a source that is one document or none, in an eighth of the time."""
     counts = '"documents": 1, "empty": 0' if tokens else '"documents": 0, "empty": 1'
-    return f'{{"name": {_quoted(source.name)}, "bytes": {source.size}, {counts}, "rejected": 0, "tokens": {tokens}}}\n'
+    name = f'"name": {_quoted(source.name)}, "bytes": {source.size}, "unit": "byte"'
+    return f'{{{name}, {counts}, "rejected": 0, "tokens": {tokens}}}\n'
 
 
 def _check_release(saved: dict[str, Any]) -> None:
     """MismatchError where the state is one that this release does not understand."""
-    if saved.keys() - {"outputs", *(one.name for one in fields(State))}:
+    if saved.keys() != {"outputs", *(one.name for one in fields(State))}:
         raise MismatchError(
             "the run was begun by another release of shardmill",
             hint="finish it with that release, or start anew with `--overwrite`",

@@ -1,6 +1,15 @@
 """Tokens ↔ files: one file for each format, which writes, reads, recognises, indexes and sizes it."""
 
 from shardmill.output_formats import FORMATS, SPLITS
+from shardmill.shards.documents_table import (
+    DOCUMENT,
+    HEADER_BYTES,
+    TABLE_NAMES,
+    TableIndex,
+    open_table,
+    table_header,
+    table_name,
+)
 from shardmill.shards.format import (
     Format,
     check_together,
@@ -9,6 +18,6 @@ from shardmill.shards.format import (
     open_output,
     unlisted_files,
 )
-from shardmill.shards.output import Output, names_in_folder
+from shardmill.shards.output import DATASET_FOLDERS, GrowingFiles, Output, names_in_folder
 from shardmill.shards.recognising import Foreign, find_foreign
 from shardmill.shards.token_files import DocumentIndex, EotIndex, TokenFile, TokenFiles

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardmill.output_formats import SPLITS
+from shardmill.shards.documents_table import TABLES
 from shardmill.storage import PARTIAL, PartialFile, Written, writing_to
 
 if TYPE_CHECKING:
@@ -22,14 +23,52 @@ if TYPE_CHECKING:
     from shardmill.shards.format import Format, OutputSettings
 
 
+DATASET_FOLDERS = ("", *SPLITS, TABLES)
+"""The folders in which a dataset has files."""
 _OPEN = 8  # full shards; more of them are closed until they get their names
 
 
-class Output(ABC):
-    """All files of one format, for all splits.
+class GrowingFiles(ABC):  # noqa: B024 - nobody has to define all methods
+    """Files that a run appends to, and syncs at its checkpoints.
 
     One thread appends and asks for positions. Another runs the functions that `prepare_sync` returns, at the same time.
     """
+
+    @property
+    def full(self) -> int:
+        """How many files wait for their names."""
+        return 0
+
+    def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
+        """Return those of `names`, or of the files in the folder, that may be among these files."""
+        return []
+
+    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
+        """Continue from a recorded position: truncate files to it and delete later ones. All zeros: start.
+
+        The files that are `complete` need not be in the folder.
+        """
+
+    def position(self) -> dict[str, list[int]]:
+        """Return the position in each split, as numbers for `restore`."""
+        return {}
+
+    def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
+        """Return a function that syncs what was written so far, and returns the completed files with their splits."""
+        return list
+
+    def recorded(self) -> None:
+        """Remove what only an earlier position needed.
+
+        Called by the syncing thread, after the journal's line for the synced position is on disk.
+        """
+
+    def close(self) -> None:
+        """Close all files as they are."""
+
+
+class Output(GrowingFiles):
+    """All files of one format, for all splits. The first number of a position is the index of the open file."""
 
     format: str
     eot: str
@@ -51,48 +90,16 @@ class Output(ABC):
         """End every open file. Each split in `wanted` gets a file even if it has no tokens. `prepare_sync` follows."""
 
     @property
-    def full(self) -> int:
-        """How many files wait for their names."""
-        return 0
-
-    @property
     def dropped(self) -> dict[str, int]:
         """Tokens at the end of each split that `--tail drop` left out of the files."""
         return {}
 
-    def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
-        """Return those of `names`, or of the files in the folder, that are file names of this output."""
-        return []
-
-    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        """Continue from a recorded position: truncate files to it and delete later ones. All zeros: start.
-
-        The files that are `complete` need not be in the folder.
-        """
-
     def end_document(self) -> None:
         """End the document that is open in any split."""
-
-    def position(self) -> dict[str, list[int]]:
-        """Return the position in each split, as numbers for `restore`. The first is the index of the open file."""
-        return {}
-
-    def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
-        """Return a function that syncs what was written so far, and returns the completed files with their splits."""
-        return list
-
-    def recorded(self) -> None:
-        """Remove what only an earlier position needed.
-
-        Called by the syncing thread, after the journal's line for the synced position is on disk.
-        """
 
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
         """Return warnings about what the format's readers cannot handle; `splits` as in the manifest."""
         return []
-
-    def close(self) -> None:
-        """Close all files as they are."""
 
 
 @dataclass
@@ -231,7 +238,8 @@ class FileOutput(Output):
 
 
 def names_in_folder(folder: Path) -> Iterator[str]:
-    """Yield the names of the files in a dataset's folder, and in the folders of splits in it."""
-    for prefix in ("", *(f"{split}/" for split in SPLITS)):
+    """Yield the names of the files in a dataset's folder, and in the folders of splits and tables in it."""
+    for prefix in DATASET_FOLDERS:
         if (folder / prefix).is_dir():
-            yield from (prefix + entry.name for entry in os.scandir(folder / prefix) if not entry.is_dir())
+            slash = "/" if prefix else ""
+            yield from (prefix + slash + entry.name for entry in os.scandir(folder / prefix) if not entry.is_dir())

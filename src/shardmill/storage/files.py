@@ -94,10 +94,14 @@ class PartialFile:
             file.seek(start)
             return file.read(size)
 
-    def sync(self, length: int) -> None:
-        """Hash the first `length` bytes, as far as they are not hashed yet, and sync them to the disk."""
+    def sync(self, length: int, *, hashed: bool = True) -> None:
+        """Hash the first `length` bytes, as far as they are not hashed yet, and sync them to the disk.
+
+        `hashed`: False to leave the hash for later, for a file whose header will change.
+        """
         with writing_to(self._partial):
-            self._hash_up_to(length)
+            if hashed:
+                self._hash_up_to(length)
             _sync_data(self._file.fileno())
 
     def finish(self, tokens: int, header: bytes = b"", role: str = "") -> Written:

@@ -1,0 +1,112 @@
+"""The documents table: `documents/train.npy` and `documents/val.npy` beside the token files of every format.
+
+A NumPy file of version 1.0 with one row for each document, in the order of the tokens. It is in a folder of its own
+because trainers take every file whose name has `train` in it.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill.errors import DamageError
+from shardmill.output_formats import SPLITS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DOCUMENT = np.dtype([("end", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8")])
+"""A row: where the document ends in the split, in tokens, with its end-of-text token as in the first format of the
+dataset; its source, as an index into the manifest's sources; where it begins there, in the source's unit, counted from
+0; and the bytes of its text."""
+TABLES = "documents"
+"""The folder of the tables."""
+TABLE_NAMES = re.compile(rf"{TABLES}/(?:{'|'.join(SPLITS)})\.npy")
+HEADER_BYTES = 192
+
+
+def table_name(split: str) -> str:
+    """Return the name of a split's table in the folder of the dataset."""
+    return f"{TABLES}/{split}.npy"
+
+
+def table_header(rows: int) -> bytes:
+    """Return the header of a table; its size is always the same."""
+    described = f"{{'descr': {DOCUMENT.descr}, 'fortran_order': False, 'shape': ({rows},), }}"
+    start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
+    return start + described.ljust(HEADER_BYTES - len(start) - 1).encode() + b"\n"
+
+
+def open_table(path: Path) -> NDArray[Any]:
+    """Map a table into memory; DamageError if it is not one."""
+    try:
+        with open(path, "rb") as file:
+            header, size = file.read(HEADER_BYTES), path.stat().st_size
+    except OSError as error:
+        raise DamageError("the documents table cannot be read", place=str(path)) from error
+    rows = (size - HEADER_BYTES) // DOCUMENT.itemsize
+    if size != HEADER_BYTES + rows * DOCUMENT.itemsize or header != table_header(rows):
+        raise DamageError("the file is not a documents table", place=str(path))
+    # An empty array cannot be mapped.
+    return np.memmap(path, DOCUMENT, "r", HEADER_BYTES, (rows,)) if rows else np.empty(0, DOCUMENT)
+
+
+class TableIndex:
+    """The documents of a split by its table."""
+
+    def __init__(self, path: Path, tokens: int, added: int = 0) -> None:
+        """`tokens`: those of the split; where `--tail drop` has left some out, the last document is cut.
+
+        `added`: what each document is longer than in the table, which has the lengths of the first format: 1, 0 or -1.
+        """
+        self._path, self.tokens, self._added = path, tokens, added
+        self.table = open_table(path)
+        self._count = len(self.table)
+        if self._count and self._end(self._count - 1) > tokens:
+            self._count = self._ended_by(tokens - 1) + 1 if tokens else 0
+        elif (self._end(self._count - 1) if self._count else 0) < tokens:
+            raise self._damage()
+
+    def __reduce__(self) -> Any:
+        return TableIndex, (self._path, self.tokens, self._added)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def bounds(self, i: int) -> tuple[int, int]:
+        if not 0 <= i < len(self):
+            raise IndexError(f"there is no document {i:,}")
+        start, end = self._end(i - 1) if i else 0, min(self._end(i), self.tokens)
+        if not 0 <= start <= end:
+            raise self._damage()
+        return start, end
+
+    def holding(self, token: int) -> int:
+        """Return the number of the document that contains a token."""
+        return self._ended_by(token)
+
+    def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
+        first, last = self._ended_by(start), min(self._ended_by(stop), len(self))
+        found: NDArray[np.int64] = self.table["end"][first:last] + self._added * np.arange(first + 1, last + 1)
+        if stop == self.tokens and last < len(self):
+            found = np.append(found, self.tokens)
+        if len(found) and not (start < found[0] and found[-1] <= stop and (found[1:] > found[:-1]).all()):
+            raise self._damage()
+        return found
+
+    def _ended_by(self, token: int) -> int:
+        """How many documents end before or at a place; read in a few steps, since the table may be large."""
+        low, high = 0, len(self.table)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._end(middle) <= token else (low, middle)
+        return low
+
+    def _end(self, i: int) -> int:
+        return int(self.table["end"][i]) + self._added * (i + 1)
+
+    def _damage(self) -> DamageError:
+        return DamageError("the documents table does not fit the tokens", place=str(self._path))
