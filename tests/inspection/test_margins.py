@@ -18,6 +18,7 @@ import zstandard
 from shardmill.documents import Documents, Reading
 from shardmill.inspection import Amount, Kind, expected, places
 from shardmill.inspection.places import SampledPlace, SampledSource
+from shardmill.inspection.report import working_seconds
 from shardmill.run import inspect
 from shardmill.storage import Source
 from shardmill.tokens import Encoded
@@ -154,23 +155,34 @@ def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_read_whole(
     assert abs(report.tokens.value - truth) <= report.tokens.margin < 0.1 * truth
 
 
-def test_a_margin_is_three_standard_errors_and_unknown_if_there_are_few_places() -> None:
+def sampled(values: list[int]) -> Kind:
+    """A gigabyte of JSON Lines, with places of a megabyte that have so many tokens."""
+
     def encode(documents: Documents) -> Encoded:
         raise AssertionError("nothing is read")
 
+    source = SampledSource(0, Source("a", "a", 10**9, ""), Reading(), encode, lambda: False)
+    source.places = [SampledPlace(1e6, 1e6, 1000 / len(values), 10**6, 10**6, tokens) for tokens in values]
+    return Kind("jsonl", "", False, [0], np.array([10**9]), [source], cpu_seconds=2.0)
+
+
+def test_a_margin_is_three_standard_errors_and_unknown_if_there_are_few_places() -> None:
     def told(values: list[int]) -> Amount:
-        kind = Kind("jsonl", "", False, [0], np.array([10**9]))
-        source = SampledSource(0, Source("a", "a", 10**9, ""), Reading(), encode, lambda: False)
-        source.places = [SampledPlace(1e6, 1e6, 1000 / len(values), 10**6, 10**6, tokens) for tokens in values]
-        kind.looked = [source]
-        return expected(kind, separated=False, eot=False).tokens
+        return expected(sampled(values), separated=False, eot=False).tokens
 
     assert told([250_000] * 5) == Amount(250_000_000, None)
     assert told([250_000] * 40) == Amount(250_000_000, 500_000)  # the least margin, 0.2 %
     values = np.random.default_rng(1).normal(250_000, 20_000, 40).astype(int)
     standard_error = np.std(values, ddof=1) / np.sqrt(40) * 1000
-    told_margin = told(values.tolist())
-    assert told_margin.margin == pytest.approx(3 * standard_error + 0.002 * told_margin.value, rel=0.001)
+    tokens = told(values.tolist())
+    assert tokens.margin == pytest.approx(3 * standard_error + 0.002 * tokens.value, rel=0.001)
+
+
+def test_the_time_of_a_run_is_that_of_the_sample_for_all_text_divided_by_the_workers() -> None:
+    kind = sampled([250_000] * 40)  # 40 MB in two CPU seconds
+    holds = expected(kind, separated=False, eot=False)
+    assert working_seconds([kind], [holds], workers=1) == pytest.approx(50)
+    assert working_seconds([kind, kind], [holds, holds], workers=4) == pytest.approx(25)
 
 
 def test_csv_with_quotes_and_line_breaks_is_read_as_rows(tmp_path: Path, few_places: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,18 @@ def test_two_formats_need_the_space_of_both(tmp_path: Path, monkeypatch: pytest.
     )
     with pytest.raises(OutputError):
         shardmill.prepare(source, tmp_path / "out", format=("nanogpt", "npy"))
+
+
+def test_a_stream_of_which_only_the_beginning_was_read_is_refused_only_if_it_clearly_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_places: None
+) -> None:
+    lines = write_jsonl(tmp_path / "a.jsonl", documents(8000)).read_bytes()
+    source = tmp_path / "a.jsonl.gz"
+    source.write_bytes(gzip.compress(lines, 1))
+    needed = inspect(tmp_path / "a.jsonl").output_bytes["nanogpt"]
+    free = Disk(10**9, 0, needed // 2)
+    monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda path: free)
+    with pytest.raises(OutputError, match="the output would take about"):
+        shardmill.prepare(source, tmp_path / "out", val="0")
+    free = Disk(10**9, 0, needed)
+    assert shardmill.prepare(source, tmp_path / "out", val="0").manifest["documents"] > 0
