@@ -43,13 +43,14 @@ class Items:
             self._skip -= first
             self._iterator = _dataset_rows(made, first)
             return
-        if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and not _forgets(made):
+        # Not of a dataset: if it shuffles in a buffer, its state lacks the buffer, and nothing tells that it does.
+        if not is_dataset and hasattr(made, "state_dict") and hasattr(made, "load_state_dict"):
             self._stateful = made
             saved = json.loads(start.state) if start.state else {}
             if "state" in saved:
                 made.load_state_dict(saved["state"])
                 self._skip -= saved["documents"]
-        self._iterator = iter(_asked(made))
+        self._iterator = iter(_batches(made) if is_dataset else _asked(made))
 
     def __iter__(self) -> Iterator[Any]:
         for item in self._iterator:
@@ -103,39 +104,27 @@ class Items:
 def _asked(made: Any) -> Iterable[Any]:
     """The iterable of something that cannot be sliced, in batches if it has them."""
     items: Iterable[Any] = [made] if is_arrow(made) else made
-    if _gives_arrow(made):
-        items = made.iter(_ASKED)
-    elif hasattr(made, "collect_batches"):  # a LazyFrame of polars
+    if hasattr(made, "collect_batches"):  # a LazyFrame of polars
         items = made.collect_batches(maintain_order=True)
     return items
 
 
+def _batches(dataset: Any) -> Iterable[Any]:
+    """The rows of an IterableDataset, as tables if their types are known.
+
+    Without types, a table would have those of its first rows, and a later row may have others.
+    """
+    rows: Iterable[Any] = dataset.with_format("arrow").iter(_ASKED) if dataset.features else dataset.with_format(None)
+    return rows
+
+
 def _with_wanted_columns(dataset: Any, field: str) -> Any:
-    """A Hugging Face dataset with the text column alone, in Arrow format if that is how it is stored."""
+    """A Hugging Face dataset with the text column alone; a Dataset in Arrow format."""
     if hasattr(dataset, "__len__") and dataset.format["type"] == "custom":
         return dataset  # a transform of the user's, which may need any column and returns Python objects
     names = [name for name in (field, field.partition(".")[0]) if name in (dataset.column_names or ())]
     dataset = dataset.select_columns(names[:1]) if names else dataset
-    return dataset.with_format("arrow" if hasattr(dataset, "__len__") or _gives_arrow(dataset) else None)
-
-
-def _gives_arrow(dataset: Any) -> bool:
-    """Whether an IterableDataset has its rows in Arrow. Others would make a table for each row, and the types of such
-    tables differ where a value is null.
-    """
-    return bool(getattr(getattr(dataset, "_ex_iterable", None), "iter_arrow", None))
-
-
-def _forgets(dataset: Any) -> bool:
-    """Whether a Hugging Face dataset shuffles in a buffer, whose contents are missing in its state."""
-    waiting = [getattr(dataset, "_ex_iterable", None)]
-    while waiting:
-        one = waiting.pop()
-        if "BufferShuffled" in type(one).__name__:
-            return True
-        waiting += [inner for inner in (getattr(one, "ex_iterable", None),) if inner is not None]
-        waiting += getattr(one, "ex_iterables", None) or []
-    return False
+    return dataset.with_format("arrow") if hasattr(dataset, "__len__") else dataset
 
 
 def _dataset_rows(dataset: Any, first: int) -> Iterator[Any]:
