@@ -107,9 +107,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardmill.documents.chunks import Chunk, Documents
+from shardmill.documents.chunks import Chunk, Documents, Lease, Position
 from shardmill.documents.reading import FormatReader
-from shardmill.storage import read_range
 
 
 class ParagraphsReader(FormatReader):
@@ -123,13 +122,12 @@ class ParagraphsReader(FormatReader):
                 text = feed.read(position, position + size)
                 found = text.rfind(b"\\n.\\n")
             end = position + (found + 3 if found >= 0 else len(text))
-            payload = None if feed.shared else feed.read(position, end)
-            yield Chunk(self._index, position, end, end - position, payload=payload)
+            yield Chunk(self._index, position, Position(end), Lease(end - position), self._work(feed, position, end))
             feed.drop(end)
             position = end
 
     def read(self, chunk):
-        raw = chunk.payload if chunk.payload is not None else read_range(self._source, chunk.start, chunk.end)
+        raw = self._bytes(chunk, chunk.start)
         texts = [part for part in raw.split(b"\\n.\\n") if part]
         ends = np.cumsum([0, *map(len, texts)], dtype=np.int64)
         return Documents(np.frombuffer(b"".join(texts), np.uint8), ends, lines=raw.count(b"\\n"))

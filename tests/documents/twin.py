@@ -80,7 +80,7 @@ def read_source(
             for row in rows:
                 row.decode()
             if not documents.replaced(len(documents)):
-                assert sum(map(len, rows)) <= chunk.cost
+                assert sum(map(len, rows)) <= chunk.lease.text
             if chunk.stream:
                 out.rows += rows
                 rows = [b"".join(rows)]
@@ -104,7 +104,7 @@ def read_source(
             out.documents[-1] += rows.pop(0)
         out.documents += rows
         out.chunks += 1
-        out.costs.append(chunk.cost)
+        out.costs.append(chunk.lease.text)
         position = Position(chunk.end, position.records + lines, not chunk.ends)
         out.positions.append(position)
     reader.check()

@@ -73,9 +73,9 @@ def read(source: Any, size: int, start: Any) -> Any:
         for row, (begin, end) in enumerate(pairwise(documents.offsets.tolist())):
             rows[documents.record(row)] = data[begin:end]
         assert [i for i, row in enumerate(rows) if row is None] == [reject.record for reject in documents.rejects]
-        assert sum(len(row or b"") for row in rows) == chunk.cost
+        assert sum(len(row or b"") for row in rows) == chunk.lease.text
         found += rows
-        position = Position(chunk.end, chunk.end, state=chunk.state)
+        position = chunk.after._replace(records=chunk.end)
         positions.append(position)
     return found, positions
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.stored import Origin, StoredSplit, find_origin
-from shardmill.documents import Chunk
+from shardmill.documents import Chunk, Position
 from shardmill.errors import DamageError, UsageError
 from shardmill.options import Options
 from shardmill.run import (
@@ -158,7 +158,7 @@ class StoredTokens(Producer):
         streams = {eot: split.stream(name, start, block, eot) for eot in self._eots}
         documents, size = self._origin.amounts(name, start, block)
         through = (before + end) * self._origin.width
-        chunk = Chunk(source=0, start=before + start, end=before + end, cost=0, through=through)
+        chunk = Chunk(0, before + start, Position(before + end), through=through)
         eots = 0 if split.eot == "none" else int(np.count_nonzero(block == split.eot_id))
         counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(block) - eots)
         return Batch([Entry(self._reader, 0, chunk)], [counted], streams, split_count=SplitCount(name, documents, size))

@@ -1,6 +1,7 @@
 """Bytes → documents: the formats of text, and the readers that cut them into chunks."""
 
 from shardmill.documents.chunks import (
+    DONE,
     WHOLE,
     Bounds,
     Chunk,
@@ -18,7 +19,7 @@ from shardmill.documents.opening import footer_bytes, open_source
 from shardmill.documents.reading import SPAN, STREAM_BYTES, FormatReader, Reader, Reading
 
 __all__ = [
-    "SPAN", "STREAM_BYTES", "WHOLE", "Bounds", "Chunk", "Documents", "FormatReader", "Part", "Position", "Reader",
-    "Reading", "Reject", "Section", "SourceReader", "TooLarge", "check_tails", "chunks_of", "content_version",
+    "DONE", "SPAN", "STREAM_BYTES", "WHOLE", "Bounds", "Chunk", "Documents", "FormatReader", "Part", "Position",
+    "Reader", "Reading", "Reject", "Section", "SourceReader", "TooLarge", "check_tails", "chunks_of", "content_version",
     "footer_bytes", "format_reader", "join", "load_libraries", "open_source",
 ]  # fmt: skip

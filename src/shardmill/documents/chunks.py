@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +82,48 @@ class Bounds(NamedTuple):
         return Section(self.byte if source == self.first else 0, self.end if source == self.last else None)
 
 
+class Lease(NamedTuple):
+    """What the memory for a chunk is calculated from."""
+
+    text: int = 0
+    """Upper bound of the bytes of text."""
+    overhead: int = 0
+    """Bytes of memory that are needed besides: see `overhead()`."""
+
+
+class Work:
+    """What is left to do for a chunk. Each reader has kinds of its own."""
+
+    long = False
+    """It is larger than a chunk and is encoded in pieces, by the writer's thread."""
+    tail: bool | None = None
+    """Whether a long text begins in the last share of its source; None: that does not matter."""
+
+
+DONE = Work()
+"""Nothing: the chunk has been read."""
+
+
+@dataclass(frozen=True)
+class Stored(Work):
+    """The worker reads the bytes of the chunk from the source."""
+
+
+@dataclass(frozen=True)
+class Fetched(Work):
+    """The feeder has read them."""
+
+    data: bytes
+
+
+@dataclass(frozen=True)
+class LongText(Work):
+    """A record whose text the feeder has extracted."""
+
+    text: NDArray[np.uint8]
+    long = True
+
+
 class Chunk(NamedTuple):
     """A description of a few megabytes of one source, or of some tiny ones, to be read by a worker."""
 
@@ -89,29 +131,32 @@ class Chunk(NamedTuple):
     """Index in the plan."""
     start: int
     """First byte of (decompressed) text, or first row."""
-    end: int
-    cost: int
-    """Upper bound of the bytes of text; with `overhead` it determines the lease."""
+    after: Position
+    """Where the next chunk begins; without the number of records, which the worker counts."""
+    lease: Lease = Lease()
+    work: Work = DONE
     begins: bool = True
     """False: the first document began in an earlier chunk."""
-    ends: bool = True
-    """False: the last document continues in the next chunk."""
     stream: bool = False
     """It is a stretch of a stream of text: its rows are spans, and neighbours in one split are a document there."""
-    long: bool = False
-    """It is larger than a chunk and has no place to cut it: the writer's thread reads and encodes it in pieces."""
     through: int = -1
     """Stored bytes of the source up to the end of this chunk, for progress; -1: as `end`."""
-    overhead: int = 0
-    """Bytes of memory that are needed besides the text: see `overhead()`."""
     whole: int = 0
     """How many whole sources it holds, from `source` on, each of them a row; 0: it is a part of one source."""
-    payload: Any = None
-    """What the feeder has read already; None: the worker reads the bytes itself."""
-    tail: bool | None = None
-    """Whether a long chunk begins in the last share of its source; None: that does not matter."""
-    state: str = ""
-    """The `state` of the position after it."""
+
+    @property
+    def end(self) -> int:
+        """The byte or row after its last."""
+        return self.after.offset
+
+    @property
+    def ends(self) -> bool:
+        """Whether its last document ends with it."""
+        return not self.after.inside
+
+    @property
+    def long(self) -> bool:
+        return self.work.long
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,11 +270,19 @@ def text_pieces(text: NDArray[np.uint8], size: int) -> Iterator[bytes]:
         begin = stop
 
 
-class Oversize(NamedTuple):
-    """The payload of a chunk that is one record which is too large.
+@dataclass(frozen=True)
+class Ready(Work):
+    """Documents that the feeder has made."""
 
-    Such a chunk costs as much as a full one, so that it is not grouped with others, which are written before the run
-    ends.
+    documents: Documents
+
+
+@dataclass(frozen=True)
+class Oversize(Work):
+    """One record which is too large.
+
+    The lease of such a chunk is that of a full one, so that it is not grouped with others, which are written before the
+    run ends.
     """
 
     what: str

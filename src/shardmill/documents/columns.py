@@ -14,11 +14,16 @@ from shardmill.documents.chunks import (
     ROW_MEMORY,
     Chunk,
     Documents,
+    Lease,
+    LongText,
     Oversize,
+    Position,
     Reject,
+    Work,
     excerpt,
     overhead,
     rows_are_utf8,
+    text_pieces,
 )
 from shardmill.documents.reading import FormatReader
 
@@ -34,7 +39,7 @@ ROW_HEAD = 320
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Work):
     """Texts in Arrow layout: row i is data[offsets[i] : offsets[i + 1]]."""
 
     data: NDArray[np.uint8]
@@ -139,18 +144,12 @@ class RowsReader(FormatReader):
     """Base class of formats of rows; a chunk carries a column."""
 
     def read(self, chunk: Chunk) -> Documents:
-        column: Column = chunk.payload
-        return column.documents(self._field)
+        assert isinstance(chunk.work, Column)
+        return chunk.work.documents(self._field)
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        column: Column = chunk.payload
-        begin, end = column.offsets.tolist()
-        while begin < end:
-            stop = min(begin + size, end)
-            while stop < end and column.data[stop] & 0xC0 == 0x80:
-                stop -= 1
-            yield column.data[begin:stop].tobytes()
-            begin = stop
+        assert isinstance(chunk.work, LongText)
+        yield from text_pieces(chunk.work.text, size)
         return 0
 
     @property
@@ -161,8 +160,9 @@ class RowsReader(FormatReader):
     def _chunk(self, row: int, column: Column, through: int) -> Chunk:
         if len(column) == 1 and self._reading.largest < column.size <= self._largest:
             if rows_are_utf8(column.data, column.offsets):
-                size = column.size  # until it is written
-                return Chunk(self._index, row, row + 1, size, long=True, through=through, overhead=size, payload=column)
+                work = LongText(column.data[column.offsets[0] : column.offsets[1]])
+                lease = Lease(column.size, column.size)  # until it is written
+                return Chunk(self._index, row, Position(row + 1), lease, work, through=through)
             column = Column.bad(*column.not_text(0))
         return chunk_of_rows(self._index, row, column, through, self._largest)
 
@@ -171,8 +171,8 @@ def chunk_of_rows(index: int, row: int, column: Column, through: int, largest: i
     """The chunk that carries these rows, of which the first has this number."""
     if len(column) == 1 and column.size > largest:
         column = Column.too_large(column.size)
-    end = row + len(column)
-    return Chunk(index, row, end, column.size, through=through, overhead=column.memory, payload=column)
+    lease = Lease(column.size, column.memory)
+    return Chunk(index, row, Position(row + len(column)), lease, column, through=through)
 
 
 def skip_rows(columns: Iterable[Column], count: int) -> Iterator[Column]:

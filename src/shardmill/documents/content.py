@@ -52,6 +52,7 @@ def content_version(given: NamedSource, text_field: str, largest: int | None) ->
     One chunk is in memory at a time. A document of more than `largest` bytes, which no run takes, counts by its size.
     """
     from shardmill.documents.chunks import Position
+    from shardmill.documents.columns import Column
     from shardmill.documents.from_python import PythonReader
     from shardmill.documents.reading import Reading
 
@@ -59,5 +60,6 @@ def content_version(given: NamedSource, text_field: str, largest: int | None) ->
     reading = Reading(text_field=text_field, largest=largest or sys.maxsize)
     reader = PythonReader(0, given.as_source(0), reading, given)
     for chunk in reader.chunks(Position(), _CHUNK):
-        content.add(chunk.payload)
+        assert isinstance(chunk.work, Column)
+        content.add(chunk.work)
     return f"documents: {content.count}, sha256: {content.hexdigest()}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -152,9 +153,8 @@ class SourceReader(Reader):
                     return
                 section = WHOLE
             for chunk in self._reader.chunks(opened.feed, start, size, section):
-                if isinstance(chunk.payload, Oversize) and window:
-                    beside = chunk.payload.beside + window
-                    chunk = chunk._replace(payload=chunk.payload._replace(beside=beside))
+                if isinstance(chunk.work, Oversize) and window:
+                    chunk = chunk._replace(work=replace(chunk.work, beside=chunk.work.beside + window))
                 yield chunk
 
     def _reopen(self) -> Feed:

@@ -72,7 +72,7 @@ class PythonReader(Reader):
                 if between:
                     items.mark(row)
                 state = items.state if content is None else json.dumps({"sha256": content.hexdigest()})
-                yield chunk._replace(state=state)
+                yield chunk._replace(after=Position(row, state=state))
         if row < start.offset:
             raise self._other_documents(f"there are {row:,} documents, and {start.offset:,} were read")
 
@@ -85,8 +85,8 @@ class PythonReader(Reader):
         )
 
     def read(self, chunk: Chunk) -> Documents:
-        column: Column = chunk.payload
-        return column.documents(self._field)
+        assert isinstance(chunk.work, Column)
+        return chunk.work.documents(self._field)
 
     def _columns(self, items: Items, values: _Values, size: int) -> Iterator[tuple[Column, bool]]:
         """Columns of about `size`; with each whether it ends with the last item that was taken from the iterable."""

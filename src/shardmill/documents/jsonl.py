@@ -17,10 +17,14 @@ from shardmill.documents.chunks import (
     WHOLE,
     Chunk,
     Documents,
+    Lease,
+    LongText,
     Oversize,
     Position,
+    Ready,
     Reject,
     Section,
+    Work,
     excerpt,
     overhead,
     text_pieces,
@@ -29,7 +33,7 @@ from shardmill.documents.cutting import Search, Splitter
 from shardmill.documents.reading import FormatReader, Memory, Reading
 from shardmill.documents.records import Verdict, fields_hint, judge
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage import SMALL, Beginning, Feed, RandomAccess, Source, read_range
+from shardmill.storage import SMALL, Beginning, Feed, RandomAccess, Source
 
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
@@ -74,7 +78,7 @@ class JsonLinesReader(FormatReader):
             chunk = self._chunk(feed, lines, position, max(1, size))
             yield chunk
             position = chunk.end
-            endless = isinstance(chunk.payload, Oversize) and chunk.payload.hint  # it ends the run
+            endless = isinstance(chunk.work, Oversize) and chunk.work.hint  # it ends the run
             if endless or feed.end_by(position) is not None:
                 return
 
@@ -91,11 +95,13 @@ class JsonLinesReader(FormatReader):
             if stop is None or stop.offset - position > max(room, largest) + 1:
                 return self._long_line(feed, position, size)
             end = stop.offset
-        payload = None if feed.shared else feed.read(position, end)
+        work = self._work(feed, position, end)
         feed.drop(end)
         # Many tiny documents take more than their text.
-        cost = (end - position) * size // room
-        return Chunk(self._index, position, end, cost, through=feed.stored(end), payload=payload)
+        return self._made(feed, position, end, Lease((end - position) * size // room), work)
+
+    def _made(self, feed: Feed, position: int, end: int, lease: Lease, work: Work) -> Chunk:
+        return Chunk(self._index, position, Position(end), lease, work, through=feed.stored(end))
 
     def _refuse_one_value(self, head: bytes) -> None:
         """Raise when the file is one JSON array, or has objects that go over several lines."""
@@ -155,14 +161,11 @@ class JsonLinesReader(FormatReader):
         stop = replace(search, most=most, forget=feed.drop).stop(position, position + searched)
         if stop is None:
             line = Oversize("line", most, _NUL if hole else _NO_LINES)
-            return self._oversize(feed, position, position + size, size, line)
+            return self._made(feed, position, position + size, Lease(size), line)
         end = stop.offset
         newline = feed.read(end - 1, end) == _NEWLINE
         feed.drop(end)
-        return self._oversize(feed, position, end, size, Oversize("line", end - position - newline))
-
-    def _oversize(self, feed: Feed, position: int, end: int, size: int, line: Oversize) -> Chunk:
-        return Chunk(self._index, position, end, size, through=feed.stored(end), payload=line)
+        return self._made(feed, position, end, Lease(size), Oversize("line", end - position - newline))
 
     def _held_line(self, feed: Feed, position: int, end: int, size: int, memory: Memory) -> Chunk:
         """The line as a text that is encoded in pieces, or as what else it gives."""
@@ -173,30 +176,28 @@ class JsonLinesReader(FormatReader):
         if lines.verdicts[0] == LEFT and not _held(memory, judging := _memory_to_judge(raw)):
             beside = max(0, judging - COPIES * len(raw))
             line = Oversize("line", len(raw) - raw.endswith(_NEWLINE), beside=beside)
-            return self._oversize(feed, position, end, size, line)
+            return self._made(feed, position, end, Lease(size), line)
         found = self._documents(raw, lines, begin - position)
-        text, through = len(found.data), feed.stored(end)
+        text = len(found.data)
         if text > self._reading.largest:
             # The text is in a buffer of the line's size.
-            return Chunk(
-                self._index, position, end, text, long=True, through=through, overhead=len(raw), payload=found.data
-            )
+            return self._made(feed, position, end, Lease(text, len(raw)), LongText(found.data))
         found.data = found.data.copy()
-        rest = overhead(1, len(found.rejects))
-        return Chunk(self._index, position, end, text, through=through, overhead=rest, payload=found)
+        return self._made(feed, position, end, Lease(text, overhead(1, len(found.rejects))), Ready(found))
 
     def read(self, chunk: Chunk) -> Documents:
-        if isinstance(chunk.payload, Documents):
-            return chunk.payload
-        if isinstance(chunk.payload, Oversize):
-            return chunk.payload.documents()
+        if isinstance(chunk.work, Ready):
+            return chunk.work.documents
+        if isinstance(chunk.work, Oversize):
+            return chunk.work.documents()
         first = max(chunk.start, self._text_start) - chunk.start
-        raw = read_range(self._source, chunk.start, chunk.end) if chunk.payload is None else chunk.payload
+        raw = self._bytes(chunk, chunk.start)
         raw = raw[first:] if first else raw
         return self._documents(raw, json_lines(raw, self._path), first)
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        yield from text_pieces(chunk.payload, size)
+        assert isinstance(chunk.work, LongText)
+        yield from text_pieces(chunk.work.text, size)
         return 0
 
     def _documents(self, raw: bytes, lines: JsonLines, first: int) -> Documents:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from shardmill.documents.arrow_columns import columns_of, find_column, whole_column
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section, overhead
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Lease, Part, Position, Section, Work, overhead
 from shardmill.documents.columns import (
     BAD_ROW_TEXT,
     LONG_ROW_COPIES,
@@ -122,6 +123,13 @@ class Pages(NamedTuple):
         return both if both.coded == both.rows or both.weight <= size else None
 
 
+@dataclass(frozen=True)
+class StoredPages(Work):
+    """Pages that the worker reads and decodes."""
+
+    pages: list[Pages]
+
+
 class PagesFile:
     """A file of which a column has only these pages, with the methods that Arrow calls.
 
@@ -183,7 +191,8 @@ class ParquetReader(RowsReader):
             try:
                 for piece in self._pieces(groups, row, max(1, size)):
                     end = row + piece.end
-                    yield piece._replace(start=row, end=end, through=(self._source.size or 0) * end // total)
+                    through = (self._source.size or 0) * end // total
+                    yield piece._replace(start=row, after=Position(end), through=through)
                     row = end
             finally:
                 self._file.expect(())  # drops what was fetched ahead
@@ -193,11 +202,10 @@ class ParquetReader(RowsReader):
             return [Part(group.rows, group.size, group.end - group.start) for group in groups]
 
     def read(self, chunk: Chunk) -> Documents:
-        if isinstance(chunk.payload, Column):
+        if not isinstance(chunk.work, StoredPages):
             return super().read(chunk)
         found: list[Column] = []
-        each: Pages
-        for each in chunk.payload:
+        for each in chunk.work.pages:
             with self._errors(each.first):
                 # A whole column at once (0) saves a copy.
                 batches = self._batches(each, each.rows, self._stored_bytes(each), 0 if each.whole else READ_BYTES)
@@ -262,7 +270,8 @@ class ParquetReader(RowsReader):
     def _stored_chunk(self, waiting: list[Pages]) -> Chunk:
         rows, nulls = sum(each.rows - each.skip for each in waiting), sum(each.nulls for each in waiting)
         text, stored = sum(each.text for each in waiting), sum(each.stored for each in waiting)
-        return Chunk(self._index, 0, rows, text, overhead=overhead(rows, nulls) + stored, payload=waiting)
+        lease = Lease(text, overhead(rows, nulls) + stored)
+        return Chunk(self._index, 0, Position(rows), lease, StoredPages(waiting))
 
     def _decoded(self, pages: Pages, size: int) -> Iterator[Column]:
         """The rows of pages that may give more than a chunk, slice by slice."""

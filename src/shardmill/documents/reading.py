@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Part, Position, Section
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Fetched, Part, Position, Section, Stored, Work
 from shardmill.errors import UsageError
-from shardmill.storage import BOM, Feed, Fetcher, Source
+from shardmill.storage import BOM, Feed, Fetcher, Source, read_range
 
 SPAN = 65536
 """Bytes of a stream of text that go to one split, about."""
@@ -128,6 +128,14 @@ class FormatReader(Reader):
     @abstractmethod
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         """The chunks from a position on, in order; with a section only where the format is `sectioned`."""
+
+    def _work(self, feed: Feed, begin: int, end: int) -> Work:
+        """The work of a chunk that needs these bytes, which a worker may be able to read itself."""
+        return Stored() if feed.shared else Fetched(feed.read(begin, end))
+
+    def _bytes(self, chunk: Chunk, begin: int) -> bytes:
+        """The bytes that the work of a chunk needs, from `begin` on."""
+        return chunk.work.data if isinstance(chunk.work, Fetched) else read_range(self._source, begin, chunk.end)
 
     def parts(self, feed: Feed) -> Sequence[Part]:
         """The groups of rows at which a sample may begin; none where the format has no such groups."""

@@ -6,13 +6,24 @@ import codecs
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shardmill.core import find
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Oversize, Position, Section, rows_are_utf8
+from shardmill.documents.chunks import (
+    WHOLE,
+    Chunk,
+    Documents,
+    Lease,
+    Oversize,
+    Position,
+    Section,
+    Work,
+    rows_are_utf8,
+)
 from shardmill.documents.cutting import NO_LIMIT, Read, Search, Splitter, Stop
 from shardmill.documents.reading import SPAN, STREAMS, FormatReader, Reading, no_tail
 from shardmill.errors import SourceError, UsageError
@@ -25,9 +36,18 @@ from shardmill.storage import (
     RandomAccess,
     Source,
     is_valid,
-    read_range,
     replace_invalid,
 )
+
+
+@dataclass(frozen=True)
+class Stretch(Work):
+    """Text without a place to cut it, which is read again in pieces."""
+
+    end: int
+    """Where it ends, without a separator."""
+    tail: bool | None
+    long = True
 
 
 class TextReader(FormatReader):
@@ -70,29 +90,24 @@ class TextReader(FormatReader):
             if stop is None:
                 chunk = self._giant(feed, position, inside, size)
             else:
+                work = self._work(feed, self._begin(position), stop.offset)
+                feed.drop(stop.offset)
                 chunk = Chunk(
                     source=self._index,
                     start=position,
-                    end=stop.offset,
-                    cost=(stop.offset - position) * size // room,  # many tiny documents take more than their text
+                    after=Position(stop.offset, inside=not stop.ends),
+                    lease=Lease((stop.offset - position) * size // room),  # tiny documents take more than their text
+                    work=work,
                     begins=not inside,
-                    ends=stop.ends,
                     stream=self._stream,
                     through=feed.stored(stop.offset),
-                    payload=self._bytes(feed, position, stop.offset),
                 )
             if end is not None and end.inside and chunk.end == end.offset:
-                chunk = chunk._replace(ends=False)
+                chunk = chunk._replace(after=end)
             yield chunk
             if feed.end_by(chunk.end) is not None:
                 return
             position, inside = chunk.end, not chunk.ends
-
-    def _bytes(self, feed: Feed, position: int, end: int) -> bytes | None:
-        """The bytes of a chunk; None if a worker can read them itself."""
-        data = None if feed.shared else feed.read(self._begin(position), end)
-        feed.drop(end)
-        return data
 
     def _splitter(self, feed: Feed, separator: bytes) -> Splitter:
         return Splitter(feed, separator, self._text_start)
@@ -181,18 +196,17 @@ class TextReader(FormatReader):
         if separator and stop.ends and feed.read(text_end - len(separator), text_end) == separator:
             text_end -= len(separator)
         feed.drop(stop.offset)
+        ends = stop.ends or self._ends_head(position, stop.offset)
+        tail = None if self._tail_at is None else position >= self._tail_at
         return Chunk(
             source=self._index,
             start=position,
-            end=stop.offset,
-            cost=stop.offset - position if cut else size,
+            after=Position(stop.offset, inside=not ends),
+            lease=Lease(stop.offset - position if cut else size),
+            work=Stretch(text_end, tail) if cut else Oversize("document", text_end - position),
             begins=not inside,
-            ends=stop.ends or self._ends_head(position, stop.offset),
             stream=self._stream,
-            long=cut is not None,
             through=feed.stored(stop.offset),
-            payload=text_end if cut else Oversize("document", text_end - position),
-            tail=None if self._tail_at is None else position >= self._tail_at,
         )
 
     def _begin(self, start: int) -> int:
@@ -200,10 +214,10 @@ class TextReader(FormatReader):
         return max(0, start - CONTEXT) if self._spans else start
 
     def read(self, chunk: Chunk) -> Documents:
-        if isinstance(chunk.payload, Oversize):
-            return chunk.payload.documents(record=-1, lines=0)
+        if isinstance(chunk.work, Oversize):
+            return chunk.work.documents(record=-1, lines=0)
         begin = self._begin(chunk.start)
-        raw = read_range(self._source, begin, chunk.end) if chunk.payload is None else chunk.payload
+        raw = self._bytes(chunk, begin)
         first = max(chunk.start, self._text_start)
         if self._reading.separator is not None and chunk.ends:
             documents, starts = split_documents(raw[first - begin :], self._reading.separator)
@@ -235,7 +249,8 @@ class TextReader(FormatReader):
         return places
 
     def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        start, end, count = max(chunk.start, self._text_start), chunk.payload, 0
+        assert isinstance(chunk.work, Stretch)
+        start, end, count = max(chunk.start, self._text_start), chunk.work.end, 0
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         with closing(self._reopen()) as feed:
             feed.drop(start)

@@ -6,13 +6,14 @@ An ordinary reader makes a hundred small Python calls for a file, which for a ki
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from shardmill.detection import may_be_other_than_text
-from shardmill.documents.chunks import Chunk, Documents, overhead
+from shardmill.documents.chunks import Chunk, Documents, Lease, Position, Work, overhead
 from shardmill.documents.reading import Reader, Reading
 from shardmill.documents.text import rows_between
 from shardmill.input_formats import INPUT_FORMATS
@@ -25,6 +26,14 @@ if TYPE_CHECKING:
 MOST = 4096
 """Files in a chunk; 0: all files are read one by one."""
 _TEXT = frozenset(INPUT_FORMATS["text"].endings.split())
+
+
+@dataclass(frozen=True)
+class Files(Work):
+    """The text of some files; file i is text[bounds[i] : bounds[i + 1]]."""
+
+    text: bytes
+    bounds: NDArray[np.int64]
 
 
 class TinyFiles(Reader):
@@ -53,13 +62,13 @@ class TinyFiles(Reader):
         if not parts:
             return None
         bounds = np.fromiter(accumulate(map(len, parts), initial=0), np.int64, len(parts) + 1)
-        payload, count = (b"".join(parts), bounds), len(parts)
-        return Chunk(first, 0, 0, self._size - left, whole=count, overhead=overhead(count), payload=payload)
+        lease, work = Lease(self._size - left, overhead(len(parts))), Files(b"".join(parts), bounds)
+        return Chunk(first, 0, Position(), lease, work, whole=len(parts))
 
     def read(self, chunk: Chunk) -> Documents:
         """A row for each file."""
-        contents: tuple[bytes, NDArray[np.int64]] = chunk.payload
-        return rows_between(*contents)
+        assert isinstance(chunk.work, Files)
+        return rows_between(chunk.work.text, chunk.work.bounds)
 
 
 def _is_tiny_text(source: Source) -> bool:

@@ -265,7 +265,7 @@ class SampledSource:
             self.partly = True
             text = next(self._reader.pieces(chunk, UNIT), b"")
             documents = Documents(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64))
-            place.text += chunk.payload - chunk.start - len(text)
+            place.text += chunk.end - chunk.start - len(text)
         else:
             documents = self._reader.read(chunk)
         if documents.rejects and isinstance(large := documents.rejects[0], TooLarge):

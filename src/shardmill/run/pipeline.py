@@ -18,6 +18,7 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from shardmill.documents import DONE
 from shardmill.errors import Interrupted
 from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import set_thread_budget
@@ -142,10 +143,10 @@ class Pipeline:
             if self._stopped.is_set():
                 return
             chunk = entry.chunk
-            text, overhead = (0, 0) if chunk is None else (chunk.cost, chunk.overhead)
+            text, overhead = (0, 0) if chunk is None else chunk.lease
             if chunk is not None and chunk.long:
                 # It is encoded with an additional engine.
-                text, overhead = budget.chunk_bytes, budget.engine_bytes + chunk.overhead
+                text, overhead = budget.chunk_bytes, budget.engine_bytes + chunk.lease.overhead
             alone = chunk is not None and (chunk.long or not (chunk.begins and chunk.ends))
             more = budget.lease_for(text, overhead) - empty
             if task.entries and (alone or task.lease + more > full or task.sources >= _TOGETHER):
@@ -163,7 +164,7 @@ class Pipeline:
     def _work(self, task: _Task) -> Batch:
         batch = encode(self._text, task.entries)
         if self._text.plan.options.limit is None:  # else it may have to be made again from the same entries
-            batch.entries = task.entries = [_without_payload(entry) for entry in task.entries]
+            batch.entries = task.entries = [_without_work(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: then the feeder waits longer.
             needed = batch.size
             self._budget.release(task.lease - needed)
@@ -179,7 +180,6 @@ def _until_error(errors: list[BaseException], entries: Iterable[Entry]) -> Gener
         errors.append(error)
 
 
-def _without_payload(entry: Entry) -> Entry:
-    if entry.chunk is None or entry.chunk.payload is None:
-        return entry
-    return entry._replace(chunk=entry.chunk._replace(payload=None))
+def _without_work(entry: Entry) -> Entry:
+    """The entry of a chunk that was read: its text is not held any longer."""
+    return entry if entry.chunk is None else entry._replace(chunk=entry.chunk._replace(work=DONE))

@@ -89,7 +89,7 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         if len(head) >= PREFIX:
             break
     row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64))
-    val = bool(val_rows(row, text.val, text.seed)[0]) if chunk.tail is None else chunk.tail
+    val = bool(val_rows(row, text.val, text.seed)[0]) if chunk.work.tail is None else chunk.work.tail
 
     def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
         begins, ends = chunk.begins and first, chunk.ends and last

@@ -276,7 +276,7 @@ class Writer:
             self._rejects.append(bytes(lines))
         self._bytes_of_source = chunk.through if chunk.through >= 0 else chunk.end
         state.source, state.unit = entry.source, entry.reader.unit
-        state.position = Position(chunk.end, first + counted.lines, not chunk.ends, chunk.state)
+        state.position = chunk.after._replace(records=first + counted.lines)
         if counted.replaced:
             self.check_invalid(f"{source.name}, byte {chunk.start:,}")
         if counted.rejects:
