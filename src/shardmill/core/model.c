@@ -367,7 +367,7 @@ int64_t sm_model_build(void *memory, int64_t bytes, void *scratch, int64_t scrat
                        const int64_t *offsets, int64_t count, const uint32_t *merges, int64_t merge_count,
                        int32_t scheme, int32_t whole_first) {
     if (!merges) merge_count = -1;
-    i64 borders, scratch_needed, needed = sm_model_bytes(text, offsets, count, merge_count, &scratch_needed);
+    i64 borders, scratch_needed = 0, needed = sm_model_bytes(text, offsets, count, merge_count, &scratch_needed);
     if (needed < 0) return needed;
     if (!memory || !scratch || scheme < 0 || scheme >= SM_SCHEMES || ((uintptr_t)memory & 63) || ((uintptr_t)scratch & 63))
         return SM_ERROR_ARGUMENT;
