@@ -29,6 +29,7 @@ SECTIONS = {
         "docs/python.md",
         "docs/howto/object_stores.md",
         "docs/clusters.md",
+        "docs/howto/shuffle.md",
         "docs/howto/trainers.md",
         "docs/inspect.md",
         "docs/report.md",

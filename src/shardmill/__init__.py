@@ -12,6 +12,7 @@ from shardmill.lazy import lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shardmill.arrange import shuffle as shuffle
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import convert as convert
     from shardmill.dataset import open_dataset
@@ -29,6 +30,7 @@ __version__ = "0.2.0"
 _, __getattr__ = lazily(
     "shardmill",
     {
+        "arrange": "shuffle",
         "dataset": "Dataset convert open_dataset:open",
         "python_sources": "NamedSource",
         "reporting": "card report",
@@ -39,5 +41,5 @@ _, __getattr__ = lazily(
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = [
     "Dataset", "NamedSource", "Result", "ShardmillError", "__version__", "card", "convert", "prepare", "read", "report",
-    "tokenizer",
+    "shuffle", "tokenizer",
 ]  # fmt: skip

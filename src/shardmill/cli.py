@@ -297,6 +297,24 @@ def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> 
     _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
 
 
+@shardmill.command(short_help="write the documents of a dataset in random order")
+@folder_argument("folder")
+@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
+@number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
+@option_flags("format", "eot", "shard_tokens", "tail", "name", "memory", "overwrite")
+@summary_flags
+def shuffle(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Write the documents of each split of a dataset in a random order, whatever the size of the dataset.
+
+    The order depends on `--seed` and the number of documents alone. Formats, EOT and shard size are those of the
+    dataset unless others are given. You can stop it at any moment; the same command resumes it, also with another
+    amount of memory.
+    """
+    from shardmill.arrange import shuffle as run
+
+    _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
+
+
 @shardmill.command(short_help="list the tokenizers that have a name")
 @json_flag(help="print the list as JSON")
 def tokenizers(as_json: bool) -> None:

@@ -1,6 +1,22 @@
-"""Documents of finished datasets in training order: the mathematics of packing and of mixtures."""
+"""Documents of finished datasets in training order: shuffle, and the mathematics of packing and of mixtures."""
 
-from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
-from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
+from typing import TYPE_CHECKING
 
-__all__ = ["KEY_UNITS", "NEVER", "Mixture", "PackingPlan", "Slots", "Stage", "count_pieces", "merge"]
+from shardmill.lazy import lazily
+
+if TYPE_CHECKING:
+    from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
+    from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
+    from shardmill.arrange.shuffling import shuffle
+    from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, Block, Sorter
+
+# Imported on first use: sorting and packing need nothing of what makes a dataset.
+__all__, __getattr__ = lazily(
+    "shardmill.arrange",
+    {
+        "mixing": "KEY_UNITS NEVER Mixture Stage merge",
+        "packing": "PackingPlan Slots count_pieces",
+        "shuffling": "shuffle",
+        "sorting": "FACTS LEAST_MEMORY Block Sorter",
+    },
+)

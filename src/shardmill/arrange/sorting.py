@@ -1,0 +1,348 @@
+"""Documents of a dataset in the order of their keys, within a limit of memory.
+
+First pass: documents are read in their order until the memory is full, sorted by key, and written as a *run*: their
+tokens, keys and facts in the order of the keys. Second pass: the next range of keys that fits into the memory is read,
+one extent from every run, sorted, and handed on. The keys alone define the order, so neither memory nor a kill between
+two steps can change it: a later call may use another amount of memory, and goes on with the runs that are there.
+
+    FOLDER/runs.jsonl    a line for each run, appended when all of the run is on disk
+    FOLDER/N.tokens      the tokens of its documents in the order of the keys
+    FOLDER/N.keys        their keys, ascending
+    FOLDER/N.ends        where the tokens of each document end in the file
+    FOLDER/N.facts       for each document a row of FACTS
+
+A document larger than an eighth of the memory stays where it is, and the second pass reads it from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from shardmill.core import gathered
+from shardmill.errors import DamageError, UsageError
+from shardmill.storage import sync_folder, writing_to
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FACTS = np.dtype([("length", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8"), ("giant", "<i8")])
+"""Of a document: its tokens, EOT included; its source and record; bytes of its text; and the token at which it begins
+in the dataset if it was too large for a run, else -1."""
+LEAST_MEMORY = 32 << 20
+"""Bytes of memory below which sorting would take too many runs."""
+_DOCUMENT_BYTES = 2 * (FACTS.itemsize + 3 * 8)  # memory for the columns of a document, before and after sorting
+_BLOCK_BYTES = 4 << 20  # bytes of tokens that are handed on at once
+_KEYS, _ENDS = np.dtype("<u8"), np.dtype("<i8")
+_LAST_KEY = (1 << 64) - 1
+
+
+class Documents(Protocol):
+    """The documents of one split, by their number."""
+
+    dtype: np.dtype[Any]
+
+    def __len__(self) -> int: ...
+
+    def facts(self, first: int, last: int) -> NDArray[Any]:
+        """Return the rows of FACTS of some documents; `giant` is not set."""
+
+    def read_into(self, start: int, out: NDArray[Any]) -> None:
+        """Fill an array with the tokens from `start` on."""
+
+
+class Block(NamedTuple):
+    """Some documents in their new order, or a piece of one that is larger than a block."""
+
+    tokens: NDArray[Any]
+    facts: NDArray[Any]
+    begins: bool = True
+    """False: the document began in an earlier block."""
+    ends: bool = True
+    """False: the document continues in the next block."""
+
+
+class _Columns(NamedTuple):
+    """The keys of a run, ascending, and where its documents end.
+
+    They are mapped only while a range is looked for, since mapped pages count as memory.
+    """
+
+    keys: NDArray[Any]
+    ends: NDArray[Any]
+
+    def before(self, key: int) -> tuple[int, int]:
+        """Return how many documents have a smaller key, and how many tokens of them are in the file."""
+        count = len(self.keys) if key > _LAST_KEY else int(np.searchsorted(self.keys, np.uint64(key)))
+        return count, int(self.ends[count - 1]) if count else 0
+
+
+class Sorter:
+    """Sorts the documents of a split by key. Call `make_runs`, then `blocks`."""
+
+    def __init__(
+        self, documents: Documents, keys: Callable[[NDArray[np.int64]], NDArray[np.uint64]], folder: Path, memory: int
+    ) -> None:
+        """`keys` returns the keys of documents by their numbers; documents with equal keys keep their order.
+
+        `memory`: bytes that sorting may take. `folder`: for the runs, of these documents and keys alone. UsageError if
+        the memory is too little.
+        """
+        if memory < LEAST_MEMORY:
+            raise UsageError(f"{memory:,} bytes do not suffice to sort", hint=f"the least is {LEAST_MEMORY:,}")
+        self._documents, self._keys, self._folder = documents, keys, folder
+        self._width = documents.dtype.itemsize
+        self._room = memory - 2 * _BLOCK_BYTES
+        self._giant = self._room // 8 // self._width
+        self._runs: list[Path] = []
+        self._tokens = np.empty(0, documents.dtype)
+
+    def _buffer(self, tokens: int) -> NDArray[Any]:
+        """Return room for so many tokens: one buffer for all runs, since to touch new pages costs more than to copy."""
+        if tokens > len(self._tokens):
+            self._tokens = np.empty(0, self._documents.dtype)
+            self._tokens = np.empty(max(tokens, min(self._room // self._width, 2 * tokens)), self._documents.dtype)
+        return self._tokens[:tokens]
+
+    def make_runs(self, made: Callable[[int], None] = lambda documents: None) -> None:
+        """Sort all documents into runs, as far as that was not done before; `made` is told how many are sorted."""
+        with writing_to(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+        first = 0
+        for name, last in self._logged():
+            self._runs.append(self._checked(name, last - first))
+            first = last
+        token = 0
+        if first < len(self._documents):
+            token = self._tokens_before(first)
+        while first < len(self._documents):
+            last, tokens = self._fitting(first)
+            name = str(len(self._runs))
+            self._write_run(name, first, last, token, tokens)
+            self._log(name, last)
+            self._runs.append(self._checked(name, last - first))
+            first, token = last, token + tokens
+            made(first)
+
+    def blocks(self, first: int = 0) -> Iterator[Block]:
+        """Yield the documents in the order of their keys, from the one with the `first`-th smallest key on."""
+        low, skip = self._range_of(first)
+        while low <= _LAST_KEY:
+            columns = self._columns()
+            high = self._next_border(low, columns)
+            extents = [
+                (run, *each.before(low), *each.before(high)) for run, each in zip(self._runs, columns, strict=True)
+            ]
+            del columns
+            yield from self._sorted(extents, skip)
+            low, skip = high, 0
+
+    def _columns(self) -> list[_Columns]:
+        return [
+            _Columns(np.memmap(run.with_suffix(".keys"), _KEYS, "r"), np.memmap(run.with_suffix(".ends"), _ENDS, "r"))
+            for run in self._runs
+        ]
+
+    def _tokens_before(self, first: int) -> int:
+        """Return the token at which a document begins, by adding up in steps."""
+        step, total = 1 << 18, 0
+        for start in range(0, first, step):
+            total += int(self._documents.facts(start, min(first, start + step))["length"].sum())
+        return total
+
+    def _fitting(self, first: int) -> tuple[int, int]:
+        """Return where a run that begins with a document ends, and its tokens, giants included."""
+        last, tokens, used, step = first, 0, 0, 1 << 16
+        while last < len(self._documents):
+            lengths = self._documents.facts(last, min(last + step, len(self._documents)))["length"]
+            kept = np.where(lengths > self._giant, 0, lengths)
+            costs = np.cumsum(kept * self._width + _DOCUMENT_BYTES)
+            count = int(np.searchsorted(costs, self._room - used, side="right"))
+            count = max(count, int(last == first))
+            tokens += int(lengths[:count].sum())
+            last += count
+            if count < len(lengths):
+                break
+            used += int(costs[-1])
+        return last, tokens
+
+    def _write_run(self, name: str, first: int, last: int, token: int, tokens: int) -> None:
+        facts = self._documents.facts(first, last)
+        lengths = facts["length"]
+        begins = token + np.cumsum(lengths) - lengths
+        giants = lengths > self._giant
+        facts["giant"] = np.where(giants, begins, -1)
+        kept = np.where(giants, 0, lengths)
+        buffer, starts = self._read_kept(begins, lengths, kept, giants)
+        keys = self._keys(np.arange(first, last))
+        order = np.argsort(keys, kind="stable")
+        starts, kept = starts[order], kept[order]
+        path = self._folder / name
+        _write(path.with_suffix(".tokens"), self._gathered(buffer, starts, kept))
+        for ending, column in ((".keys", keys[order]), (".ends", np.cumsum(kept)), (".facts", facts[order])):
+            _write(path.with_suffix(ending), [column])
+        with writing_to(self._folder):
+            sync_folder(self._folder)
+
+    def _read_kept(
+        self,
+        begins: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        kept: NDArray[np.int64],
+        giants: NDArray[np.bool_],
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Read the documents of a run, without its giants. Return their tokens, and where each begins in these."""
+        starts = np.cumsum(kept) - kept
+        buffer = self._buffer(int(kept.sum()))
+        # A stretch between two giants is read at once; there are few, since each is an eighth of the memory or more.
+        borders = np.flatnonzero(giants).tolist()
+        for begin, end in zip([0, *(border + 1 for border in borders)], [*borders, len(kept)], strict=True):
+            if begin < end:
+                at = int(starts[begin])
+                count = int(starts[end - 1] + lengths[end - 1]) - at
+                self._documents.read_into(int(begins[begin]), buffer[at : at + count])
+        return buffer, starts
+
+    def _gathered(
+        self, buffer: NDArray[Any], starts: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> Iterator[NDArray[Any]]:
+        """Yield documents of a buffer in a new order, some at a time."""
+        data = buffer.view(np.uint8)
+        for first, last in _cut(lengths, _BLOCK_BYTES // self._width):
+            out = gathered(data, starts[first:last] * self._width, lengths[first:last] * self._width)
+            yield out.view(buffer.dtype)
+
+    def _range_of(self, rank: int) -> tuple[int, int]:
+        """Return the key of the document with this rank, and how many of the same key come before it."""
+        low, high, columns = 0, _LAST_KEY, self._columns()
+        while low < high:
+            middle = (low + high + 1) // 2
+            if sum(each.before(middle)[0] for each in columns) <= rank:
+                low = middle
+            else:
+                high = middle - 1
+        return low, rank - sum(each.before(low)[0] for each in columns)
+
+    def _next_border(self, low: int, columns: list[_Columns]) -> int:
+        """Return the end of the range of keys that begins with `low` and fits into the memory; one key at the least."""
+
+        def cost(high: int) -> int:
+            counts = np.array([each.before(high) for each in columns], np.int64).reshape(-1, 2).sum(axis=0)
+            return int(counts[0]) * _DOCUMENT_BYTES + int(counts[1]) * self._width
+
+        allowed, least, most = cost(low) + self._room, low + 1, _LAST_KEY + 1
+        while least < most:
+            middle = (least + most + 1) // 2
+            if cost(middle) <= allowed:
+                least = middle
+            else:
+                most = middle - 1
+        return least
+
+    def _sorted(self, extents: list[tuple[Path, int, int, int, int]], skip: int) -> Iterator[Block]:
+        """Yield the documents of some extents in order, without the first `skip`.
+
+        An extent: a run, the first document and its first token in the run, and those after the last.
+        """
+        documents = sum(last - first for _, first, _, last, _ in extents)
+        buffer = self._buffer(sum(end - begin for _, _, begin, _, end in extents))
+        facts, keys, ends = np.empty(documents, FACTS), np.empty(documents, _KEYS), np.empty(documents, _ENDS)
+        starts = np.empty(documents, np.int64)
+        at = token = 0
+        for run, first, begin, last, end in extents:
+            here = slice(at, at + last - first)
+            if first == last:
+                continue
+            for ending, column in ((".keys", keys), (".ends", ends), (".facts", facts)):
+                _fill(run.with_suffix(ending), first * column.itemsize, column[here])
+            _fill(run.with_suffix(".tokens"), begin * self._width, buffer[token : token + end - begin])
+            starts[here] = np.concatenate([[begin], ends[here][:-1]]) - begin + token
+            at, token = here.stop, token + end - begin
+        order = np.argsort(keys, kind="stable")[skip:]
+        facts, starts = facts[order], starts[order]
+        giants = np.flatnonzero(facts["giant"] >= 0).tolist()
+        for first, last in zip([0, *(giant + 1 for giant in giants)], [*giants, len(facts)], strict=True):
+            yield from self._in_memory(buffer, starts[first:last], facts[first:last])
+            if last < len(facts):
+                yield from self._from_the_dataset(facts[last : last + 1])
+
+    def _in_memory(self, buffer: NDArray[Any], starts: NDArray[np.int64], facts: NDArray[Any]) -> Iterator[Block]:
+        lengths = np.ascontiguousarray(facts["length"])
+        cuts = _cut(lengths, _BLOCK_BYTES // self._width)
+        for tokens, (first, last) in zip(self._gathered(buffer, starts, lengths), cuts, strict=True):
+            yield Block(tokens, facts[first:last])
+
+    def _from_the_dataset(self, facts: NDArray[Any]) -> Iterator[Block]:
+        """Yield a document that is in no run, in pieces."""
+        begin, length = int(facts["giant"][0]), int(facts["length"][0])
+        step = _BLOCK_BYTES // self._width
+        for done in range(0, length, step):
+            tokens = np.empty(min(step, length - done), self._documents.dtype)
+            self._documents.read_into(begin + done, tokens)
+            yield Block(tokens, facts, begins=done == 0, ends=done + len(tokens) == length)
+
+    def _checked(self, name: str, documents: int) -> Path:
+        """Return the path of a run; DamageError if it was changed or deleted."""
+        path = self._folder / name
+        for ending, size in ((".keys", _KEYS.itemsize), (".ends", _ENDS.itemsize), (".facts", FACTS.itemsize)):
+            file = path.with_suffix(ending)
+            if not file.exists() or file.stat().st_size != documents * size:
+                raise DamageError("a sorted run was changed or deleted", place=str(file))
+        return path
+
+    def _logged(self) -> list[tuple[str, int]]:
+        """Return the runs that are on disk, and the document after the last in each."""
+        path = self._folder / "runs.jsonl"
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind("\n") + 1]
+        if whole != text:  # the last line was torn by a kill
+            with writing_to(path):
+                os.truncate(path, len(whole))
+        return [(name, last) for name, last in map(json.loads, whole.splitlines())]
+
+    def _log(self, name: str, last: int) -> None:
+        path = self._folder / "runs.jsonl"
+        with writing_to(path), open(path, "a") as log:
+            log.write(json.dumps([name, last]) + "\n")
+            log.flush()
+            os.fsync(log.fileno())
+
+
+def _cut(lengths: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
+    """Yield stretches of documents with at most so many tokens, or of one longer document."""
+    ends, first = np.cumsum(lengths), 0
+    while first < len(lengths):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        yield first, last
+        first = last
+
+
+def _write(path: Path, blocks: Iterable[NDArray[Any]]) -> None:
+    """Write a file and sync it."""
+    with writing_to(path), open(path, "wb", buffering=0) as file:
+        for block in blocks:
+            view = memoryview(np.ascontiguousarray(block).view(np.uint8))  # type: ignore[arg-type,unused-ignore]
+            while len(view):
+                view = view[file.write(view) :]
+        os.fsync(file.fileno())
+
+
+def _fill(path: Path, offset: int, out: NDArray[Any]) -> None:
+    """Fill an array from a file."""
+    view = memoryview(out.view(np.uint8))  # type: ignore[arg-type,unused-ignore]
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        while len(view):
+            got = file.readinto(view)
+            if not got:
+                raise DamageError("a sorted run ends too early", place=str(path))
+            view = view[got:]

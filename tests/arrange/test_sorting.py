@@ -1,0 +1,136 @@
+"""Sorting documents by key gives the order that a list in memory would have, whatever the memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from shardmill.arrange import FACTS, LEAST_MEMORY, Block, Sorter
+from shardmill.errors import DamageError, UsageError
+
+MB = 1 << 20
+
+
+class InMemory:
+    """Documents in an array, with a count of the tokens that were read."""
+
+    def __init__(self, lengths: list[int], dtype: str = "<u2") -> None:
+        self.dtype, self.lengths = np.dtype(dtype), np.array(lengths, np.int64)
+        self.tokens = np.random.default_rng(5).integers(0, 60_000, int(self.lengths.sum())).astype(self.dtype)
+        self.read = 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def facts(self, first: int, last: int) -> NDArray[Any]:
+        found = np.zeros(last - first, FACTS)
+        found["length"], found["record"] = self.lengths[first:last], np.arange(first, last)
+        found["source"], found["bytes"] = 7, found["record"] * 3
+        return found
+
+    def read_into(self, start: int, out: NDArray[Any]) -> None:
+        out[:] = self.tokens[start : start + len(out)]
+        self.read += len(out)
+
+    def sorted(self, keys: NDArray[np.uint64]) -> list[tuple[int, bytes]]:
+        """The slow twin: one document after the other."""
+        ends = np.cumsum(self.lengths)
+        order = sorted(range(len(self)), key=lambda i: int(keys[i]))
+        return [(i, self.tokens[ends[i] - self.lengths[i] : ends[i]].tobytes()) for i in order]
+
+
+def documents_of(blocks: list[Block]) -> list[tuple[int, bytes]]:
+    found: list[tuple[int, bytes]] = []
+    open_document = b""
+    for block in blocks:
+        if block.begins and block.ends:
+            ends = np.cumsum(block.facts["length"])
+            for facts, end in zip(block.facts, ends, strict=True):
+                found.append((int(facts["record"]), block.tokens[end - facts["length"] : end].tobytes()))
+            continue
+        assert len(block.facts) == 1
+        open_document = (b"" if block.begins else open_document) + block.tokens.tobytes()
+        if block.ends:
+            found.append((int(block.facts["record"][0]), open_document))
+    return found
+
+
+SHAPES = {
+    "one": [5],
+    "tiny": [2] * 300_000,
+    "mixed": [*range(1, 2000)] * 6,
+    "long among short": [10, 9_000_000, 3, 11_000_000, 1, 8, 30_000_000, 2],
+    "long alone": [40_000_000],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("memory", [LEAST_MEMORY, 48 * MB, 200 * MB])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_documents_come_in_the_order_of_their_keys_for_any_memory(tmp_path: Path, shape: str, memory: int) -> None:
+    documents = InMemory(SHAPES[shape])
+    keys = np.random.default_rng(1).permutation(len(documents)).astype(np.uint64)
+    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, memory)
+    sorter.make_runs()
+    assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
+
+
+def test_wide_tokens_and_equal_keys_keep_their_order(tmp_path: Path) -> None:
+    documents = InMemory([3, 1, 2] * 40_000, "<u4")
+    keys = (np.arange(len(documents)) % 5).astype(np.uint64)
+    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, LEAST_MEMORY)
+    sorter.make_runs()
+    assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
+
+
+def test_a_later_call_goes_on_with_the_runs_that_are_there_and_other_memory(tmp_path: Path) -> None:
+    documents = InMemory([*range(1, 4000)] * 6)
+    keys = np.random.default_rng(2).permutation(len(documents)).astype(np.uint64)
+
+    class Killed(BaseException):
+        pass
+
+    def stop(sorted_documents: int) -> None:
+        raise Killed
+
+    for memory in (LEAST_MEMORY, 40 * MB, 64 * MB):
+        with pytest.raises(Killed):
+            Sorter(documents, lambda numbers: keys[numbers], tmp_path, memory).make_runs(stop)
+    with open(tmp_path / "runs.jsonl", "a") as log:
+        log.write('["9", 12')  # torn by a kill
+    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, 48 * MB)
+    sorter.make_runs()
+    assert documents.read == len(documents.tokens), "a run that is there is not made again"
+    assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
+
+
+@pytest.mark.parametrize("first", [1, 777, 11_993, 11_994])
+def test_it_begins_at_any_place_of_the_order(tmp_path: Path, first: int) -> None:
+    documents = InMemory([*range(1, 2000)] * 6)
+    keys = np.random.default_rng(3).permutation(len(documents)).astype(np.uint64)
+    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, LEAST_MEMORY)
+    sorter.make_runs()
+    assert documents_of(list(sorter.blocks(first))) == documents.sorted(keys)[first:]
+
+
+def test_facts_stay_with_their_documents(tmp_path: Path) -> None:
+    documents = InMemory([4, 2, 9])
+    sorter = Sorter(documents, lambda numbers: (9 - numbers).astype(np.uint64), tmp_path, LEAST_MEMORY)
+    sorter.make_runs()
+    (block,) = sorter.blocks()
+    assert block.facts["record"].tolist() == [2, 1, 0]
+    assert block.facts["bytes"].tolist() == [6, 3, 0] and block.facts["source"].tolist() == [7, 7, 7]
+
+
+def test_too_little_memory_and_a_run_that_is_gone_are_errors(tmp_path: Path) -> None:
+    documents = InMemory([4, 2, 9])
+    with pytest.raises(UsageError, match="do not suffice"):
+        Sorter(documents, lambda numbers: numbers.astype(np.uint64), tmp_path, LEAST_MEMORY - 1)
+    Sorter(documents, lambda numbers: numbers.astype(np.uint64), tmp_path, LEAST_MEMORY).make_runs()
+    (tmp_path / "0.keys").unlink()
+    with pytest.raises(DamageError, match="changed or deleted"):
+        Sorter(documents, lambda numbers: numbers.astype(np.uint64), tmp_path, LEAST_MEMORY).make_runs()
