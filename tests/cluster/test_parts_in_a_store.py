@@ -12,7 +12,7 @@ import shardmill
 from shardmill.cluster import make_part, merge, missing_parts, plan_parts, read_part_plan
 from shardmill.errors import OutputError, UsageError
 from tests.corpus import contents, documents, write_jsonl
-from tests.object_store import Bucket, bucket, s3_server  # noqa: F401 - fixtures
+from tests.object_store import Bucket, FaultyWay, bucket, s3_server  # noqa: F401 - fixtures
 
 OPTIONS: dict[str, Any] = {"val": 0.1, "format": "shards", "shard_tokens": 20_000}
 MEMORY = "8GB"  # more than the tests' own process holds already
@@ -141,3 +141,57 @@ def test_a_kept_shard_that_is_gone_from_the_store_is_named(
         merge(url)
     bucket.put(lost, data)
     assert merge(url).manifest["documents"] > 0
+
+
+def test_a_complete_dataset_counts_also_where_its_parts_cannot_be_deleted(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shardmill.prepare(source, tmp_path / "one", memory=MEMORY, **OPTIONS)
+    url = bucket.url()
+    plan_parts(source, url, parts=2, **OPTIONS)
+    for number in range(2):
+        make_part(url, number, memory=MEMORY)
+
+    complete = list[str]()
+
+    def refused(method: str, path: str) -> int | None:
+        if method == "PUT" and path.partition("?")[0].endswith("/out/manifest.json"):
+            complete.append(path)
+        return 403 if complete and (method == "DELETE" or (method == "POST" and "delete" in path)) else None
+
+    with FaultyWay(bucket.server, refused) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        assert merge(url, memory=MEMORY).manifest["documents"] > 0
+    assert "cannot be deleted" in caplog.text
+    there = {name: data for name, data in bucket.contents().items() if not name.startswith(".parts/")}
+    assert there == contents(tmp_path / "one")
+
+
+def test_parts_are_made_in_the_cache_that_was_given_and_killed_copies_are_removed(
+    tmp_path: Path,
+    source: Path,
+    bucket: Bucket,  # noqa: F811
+    machines: Callable[[object], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from shardmill.cluster.place import StorePlace
+
+    url, cache, made_in = bucket.url(), tmp_path / "cache", list[Path]()
+    plan_parts(source, url, parts=2, **OPTIONS)
+    killed = StorePlace(url, cache).work("00001", 0)
+    (killed / "train-after.bin.partial").write_bytes(b"12")
+    make_part(url, 1, memory=MEMORY)
+    publish = StorePlace.publish
+
+    def seen(self: StorePlace, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
+        made_in.append(folder)
+        return publish(self, name, folder, manifest, **more)
+
+    monkeypatch.setattr(StorePlace, "publish", seen)
+    make_part(url, 0, memory=MEMORY, cache=str(cache))
+    assert made_in and made_in[0].is_relative_to(cache) and not killed.exists()

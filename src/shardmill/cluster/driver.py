@@ -74,6 +74,7 @@ def prepare_in_parts(
     settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)
     driver = Driver({part.number: part.bytes for part in plan.parts}, lambda: missing_parts(plan), runs, progress)
+    before = driver.done().bytes
     with driver.running():
         result = merge_parts(PartsBeingMade(plan, driver), plan, driver.merge_progress(), memory=memory)
     return replace(
@@ -81,7 +82,13 @@ def prepare_in_parts(
         seconds=time.monotonic() - started,
         peak_memory=max(driver.peak_memory, result.peak_memory),
         retries=driver.done().retries,
+        resumed=result.resumed or before > 0,
+        text_before=round(_text_of(result) * before / plan.bytes) if plan.bytes else 0,
     )
+
+
+def _text_of(result: Result) -> int:
+    return sum(split["bytes"] for split in result.manifest["splits"].values())
 
 
 class PartsBeingMade(PlannedParts):

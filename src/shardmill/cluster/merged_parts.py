@@ -18,6 +18,7 @@ from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import final_files, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, facts_of
 from shardmill.documents import Bounds, Position
+from shardmill.errors import OutputError
 from shardmill.options import Val
 from shardmill.run import (
     Batch,
@@ -39,6 +40,15 @@ from shardmill.units import show_bytes
 
 _log = logging.getLogger(__name__)
 _USED = 1 << 30  # bytes of used parts that are removed together
+
+
+@contextmanager
+def deleting(out: str) -> Iterator[None]:
+    """Only warn if parts that are not needed any more cannot be deleted: some stores do not allow it."""
+    try:
+        yield
+    except OutputError as why:
+        _log.warning("warning: what is left of the parts in %s cannot be deleted: %s", out, why.message)
 
 
 class MergedParts(Producer):
@@ -103,9 +113,10 @@ class MergedParts(Producer):
             used_bytes += part.bytes
             if part is parts[-1] or used_bytes >= _USED:
                 writer.checkpoints.keep(now=True)
-                while used:
-                    used.pop().delete()
-                used_bytes = 0
+                with deleting(self._whole.out):
+                    while used:
+                        used.pop().delete()
+                used, used_bytes = [], 0
 
     def _reaches_limit(self, writer: Writer, manifest: dict[str, Any]) -> bool:
         documents, tokens = self._plan.options.limits

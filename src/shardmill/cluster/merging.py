@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from shardmill import arguments
-from shardmill.cluster.merged_parts import KeptParts, MergedParts
+from shardmill.cluster.merged_parts import KeptParts, MergedParts, deleting
 from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import place_of
 from shardmill.cluster.planning import PartPlan, find_part_plan, read_part_plan
@@ -51,12 +51,13 @@ def merge(
 
 def merge_parts(parts: PlannedParts, whole: PartPlan, progress: Progress, **settings: Any) -> Result:
     """Merge parts as they come. `settings`: options of `prepare` that do not change the bytes."""
-    destination = open_destination(whole.out)
+    destination = open_destination(whole.out, whole.options.get("cache"))
     parts.manifest(0)
     plan, _ = whole.load(None, {name: value for name, value in settings.items() if value is not None})
     outputs = open_outputs(plan, destination.folder)
     merged = (KeptParts if whole.keep else MergedParts)(whole, plan, outputs, parts)
     result = Run(merged, destination, outputs, progress).go()
     parts.close()
-    whole.place.clear()
+    with deleting(whole.out):
+        whole.place.clear()
     return result

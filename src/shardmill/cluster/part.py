@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ def make_part(
     """
     arguments.instance("progress", progress, Progress)
     whole = read_part_plan(out)
+    if cache is not None:
+        whole = replace(whole, options={**whole.options, "cache": cache})
     number = arguments.number("number", number, least=0)
     if number >= len(whole.parts):
         raise UsageError(f"there is no part {number:,}", hint=f"the parts are 0 to {len(whole.parts) - 1:,}")

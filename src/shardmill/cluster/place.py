@@ -19,12 +19,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.errors import DamageError, OutputError
-from shardmill.run import MANIFEST, manifest_json, parse_manifest, staging_folder
+from shardmill.errors import BusyError, DamageError, OutputError
+from shardmill.run import MANIFEST, Journal, manifest_json, parse_manifest, staging_folder
 from shardmill.storage import ObjectStore, create_whole, is_url, sync_folder, write_whole, writing_to
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class Place(ABC):
         """Store a small file in place of another."""
 
     @abstractmethod
-    def store(self, name: str, content: Path) -> None:
-        """Store a copy of a file whose name says what it contains, unless it is there already."""
+    def store(self, name: str, content: IO[bytes]) -> None:
+        """Store a copy of a file under a name that says what it contains, unless it is there already."""
 
     @abstractmethod
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
@@ -110,9 +110,9 @@ class Place(ABC):
         return None if data is None else parse_manifest(data, f"{self.out}/{FOLDER}/{name}/{MANIFEST}")
 
 
-def place_of(out: str | os.PathLike[str]) -> Place:
-    """Return the place for the parts of a dataset."""
-    return StorePlace(os.fspath(out)) if is_url(out) else FolderPlace(Path(out))
+def place_of(out: str | os.PathLike[str], cache: str | None = None) -> Place:
+    """Return the place for the parts of a dataset. `cache`: the folder in which parts of a store are made."""
+    return StorePlace(os.fspath(out), Path(cache) if cache else None) if is_url(out) else FolderPlace(Path(out))
 
 
 def part_name(number: int) -> str:
@@ -157,10 +157,10 @@ class FolderPlace(Place):
     def replace(self, name: str, content: bytes) -> None:
         write_whole(self._path(name), content)
 
-    def store(self, name: str, content: Path) -> None:
+    def store(self, name: str, content: IO[bytes]) -> None:
         path = self._path(name)
         if not path.exists():
-            create_whole(path, _blocks(content))
+            create_whole(path, _read_blocks(content))
 
     def _path(self, name: str) -> Path:
         """Return the path of a file that will be written."""
@@ -200,6 +200,7 @@ class FolderPlace(Place):
                 raise OutputError(f"cannot write: {why.strerror or why}", place=str(self._folder)) from why
             shutil.rmtree(folder, ignore_errors=True)
             return False
+        sync_folder(self._folder)  # whoever sees it may rely on it, and delete what it was made from
         return True
 
     def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
@@ -243,10 +244,10 @@ class FolderPlace(Place):
 class StorePlace(Place):
     """Parts in an object store. They are made on the machine's own disk, uploaded, and read by ranges."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, cache: Path | None = None) -> None:
         self._store = ObjectStore(url)
         self.out = self._store.url
-        self._own = staging_folder() / f"{hashlib.sha256(self.out.encode()).hexdigest()[:16]}-parts"
+        self._own = staging_folder(cache) / f"{hashlib.sha256(self.out.encode()).hexdigest()[:16]}-parts"
 
     def read(self, name: str) -> bytes | None:
         found = self._store.read(f"{FOLDER}/{name}")
@@ -258,9 +259,9 @@ class StorePlace(Place):
     def replace(self, name: str, content: bytes) -> None:
         self._store.put(f"{FOLDER}/{name}", content)
 
-    def store(self, name: str, content: Path) -> None:
+    def store(self, name: str, content: IO[bytes]) -> None:
         if self._store.version(f"{FOLDER}/{name}") is None:
-            self._store.upload(f"{FOLDER}/{name}", partial(_blocks, content), content.stat().st_size)
+            self._store.upload(f"{FOLDER}/{name}", partial(_read_blocks, content), content.seek(0, os.SEEK_END))
 
     def section(self, name: str, start: int, end: int) -> NDArray[np.uint8]:
         return np.frombuffer(bytearray(self._store.section(f"{FOLDER}/{name}", start, end)), np.uint8)
@@ -295,7 +296,20 @@ class StorePlace(Place):
             if not first:
                 self._store.delete([names[file] for file in files if file not in staying])
         shutil.rmtree(folder, ignore_errors=True)
+        self._remove_killed()
         return first
+
+    def _remove_killed(self) -> None:
+        """Remove what killed processes of this machine have left of parts that are published by now."""
+        for folder in self._own.iterdir() if self._own.exists() else ():
+            if self.read(f"{folder.name.rpartition('.')[0]}/{MANIFEST}") is None:
+                continue
+            try:
+                journal = Journal(folder)
+            except BusyError:  # a process that does not know yet that it is late
+                continue
+            shutil.rmtree(folder, ignore_errors=True)
+            journal.close()
 
     def adopt(self, files: Mapping[str, list[dict[str, Any]]]) -> None:
         """Check the final files, which have their names already."""
@@ -346,7 +360,14 @@ def _not_as_made(name: str, file: dict[str, Any], out: str) -> OutputError:
 
 def _blocks(content: Path, sent: Callable[[int], None] | None = None) -> Iterator[bytes]:
     with open(content, "rb") as file:
-        while block := file.read(_BLOCK):
+        for block in _read_blocks(file):
             if sent is not None:
                 sent(len(block))
             yield block
+
+
+def _read_blocks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield the content of a file from its beginning."""
+    file.seek(0)
+    while block := file.read(_BLOCK):
+        yield block

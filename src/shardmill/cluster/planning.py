@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from shardmill import __version__, arguments
 from shardmill.cluster.part_files import RowsOutput
@@ -80,7 +80,7 @@ class PartPlan:
 
     @cached_property
     def place(self) -> Place:
-        return place_of(self.out)
+        return place_of(self.out, self.options.get("cache"))
 
     def load(
         self, part: PartBounds | None, settings: Mapping[str, Any], tokenizer: Tokenizer | None = None
@@ -138,8 +138,7 @@ def plan_parts(
     _finished(destination, facts)
     divisible = partial(_can_be_entered, plan, keep_parts)
     kept = {name: value for name, value in given.items() if name not in ("memory", "workers", "overwrite", "recipe")}
-    with writing_temporary_files(), tempfile.TemporaryDirectory(prefix="shardmill-") as folder:
-        listed = Path(folder) / "sources"
+    with writing_temporary_files(), tempfile.TemporaryFile() as listed:  # which has no name that a kill could leave
         starts, digest = _write_sources(found, listed)
         made = PartPlan(
             place.out, kept, fingerprint(facts), len(found), total, f"sources-{digest[:16]}.jsonl", starts[-1],
@@ -318,23 +317,22 @@ def _compare(before: PartPlan, now: PartPlan) -> None:
         )
 
 
-def _write_sources(sources: Sources, path: Path) -> tuple[array[int], str]:
+def _write_sources(sources: Sources, file: IO[bytes]) -> tuple[array[int], str]:
     """Write the list of sources. Return the offset of each and of the end, and the SHA-256 of the file."""
     starts, at, digest = array("q"), 0, hashlib.sha256()
-    with open(path, "wb") as file:
-        for source in sources:
-            if not source.remote:
-                source = source._replace(path=os.path.abspath(source.path))
-            elif source.path != source.name:
-                raise UsageError(
-                    "the URL holds a secret, which is never written down, so other machines could not read it",
-                    place=source.name,
-                    hint="give them credentials in their environment",
-                )
-            starts.append(at)
-            line = json.dumps(source).encode() + b"\n"
-            digest.update(line)
-            at += file.write(line)
+    for source in sources:
+        if not source.remote:
+            source = source._replace(path=os.path.abspath(source.path))
+        elif source.path != source.name:
+            raise UsageError(
+                "the URL holds a secret, which is never written down, so other machines could not read it",
+                place=source.name,
+                hint="give them credentials in their environment",
+            )
+        starts.append(at)
+        line = json.dumps(source).encode() + b"\n"
+        digest.update(line)
+        at += file.write(line)
     starts.append(at)
     return starts, digest.hexdigest()
 

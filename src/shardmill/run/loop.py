@@ -93,6 +93,7 @@ class Run:
             writer = Writer(self.producer, self.destination, self.outputs, thread)
             writer.begin(saved_run)
             engine, resumed = self.producer.engine.get("libraries", ""), saved_run is not None
+            text_before = sum(split["bytes"] for split in writer.state.counts[0].values())
             folder, budget = self.destination.journal.folder, self.producer.budget
             history = RunRecord(folder, thread.submit, budget, engine, writer.done(), resumed=resumed)
             with self._reporting_progress(writer, history) as report, self._recording_an_early_end(writer):
@@ -111,6 +112,7 @@ class Run:
             fallbacks=totals["fallbacks"],
             warnings=warnings_about(self.outputs, manifest),
             resumed=resumed,
+            text_before=text_before,
             retries=self._done(writer).retries,
             engine=engine,
         )

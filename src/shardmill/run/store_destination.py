@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -48,6 +49,7 @@ from shardmill.storage import (
     writing_to,
 )
 
+_log = logging.getLogger(__name__)
 _JOURNAL, _PLAN, _REMOVAL = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json", f"{FOLDER}/{REMOVAL}"
 _EVERY = 5.0  # seconds between uploads: the work that a kill costs, besides the chunks in flight
 _BLOCK = 1 << 20
@@ -250,10 +252,13 @@ class StoreDestination(Destination):
         self._upload(_PLAN, self.folder / _PLAN)
         self._check_owner()
         self._upload(NAME, self.folder / NAME)
-        self._store.delete([REJECTS + PARTIAL])
-        # An upload whose first answer was lost is still open, though its data has been sent again.
-        self._store.abort_uploads(self._owns)
-        self.tidy()
+        try:
+            self._store.delete([REJECTS + PARTIAL])
+            # An upload whose first answer was lost is still open, though its data has been sent again.
+            self._store.abort_uploads(self._owns)
+            self.tidy()
+        except OutputError as why:  # the dataset is complete; some stores do not allow to delete anything
+            _log.warning("warning: the working files in %s cannot be deleted: %s", self.url, why.message)
 
     def tidy(self, facts: Facts | None = None) -> None:
         """Delete all working files of a complete dataset except for the plan.

@@ -30,6 +30,8 @@ class Result:
     already: bool = False
     """The dataset was already complete; nothing was done."""
     resumed: bool = False
+    text_before: int = 0
+    """Bytes of text that earlier attempts had written; `seconds` are those of the last attempt."""
     retries: int = 0
     """Requests to remote sources and to the output's store that were retried. Those that the store's library retries
     within an upload of many parts are not counted."""
@@ -117,10 +119,9 @@ def as_text(result: Result, *, verbose: bool = False) -> str:
     if data["rejected"] and not tokens:
         lines.append("warning: the dataset is empty: every document was rejected")
     lines += [f"warning: {warning}" for warning in result.warnings]
-    speed = f", {show_bytes(text / result.seconds)}/s" if result.seconds else ""
-    lines.append(
-        f"{show_seconds(result.seconds)}{speed}, at most {show_bytes(result.peak_memory)} of memory → {result.out}"
-    )
+    speed = f", {show_bytes(max(0, text - result.text_before) / result.seconds)}/s" if result.seconds else ""
+    took = f"{'resumed: ' if result.resumed else ''}{show_seconds(result.seconds)}{speed}"
+    lines.append(f"{took}, at most {show_bytes(result.peak_memory)} of memory → {result.out}")
     return "\n".join(lines)
 
 
