@@ -18,6 +18,7 @@ from shardmill.output_formats import FORMATS
 from shardmill.run import manifest_json, read_manifest
 from shardmill.tokens import load_tokenizer
 from tests.corpus import contents, documents
+from tests.crashing import crash_everywhere
 from tests.shards.readers import read_stream
 
 ROW = [("end", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8")]
@@ -199,3 +200,10 @@ def _forge(out: Path) -> None:
 def test_a_dataset_without_val_has_one_table(tmp_path: Path) -> None:
     shardmill.prepare([{"text": "text"}], tmp_path / "out", val="0")
     assert [path.name for path in (tmp_path / "out" / "documents").iterdir()] == ["train.npy"]
+
+
+def test_a_table_that_tail_drop_cuts_is_the_same_after_a_kill_at_any_step(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    source.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents(300)))
+    crash_everywhere(source, tmp_path / "out", every=9, format="shards", shard_tokens=5_000, val=0.2, tail="drop")
+    check_table(tmp_path / "out")
