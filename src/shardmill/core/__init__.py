@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardmill.errors import ShardmillError
 
-ABI = 8
+ABI = 9
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32

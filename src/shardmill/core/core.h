@@ -18,7 +18,7 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 8
+#define SM_ABI 9
 SM_API int32_t sm_abi(void);
 
 enum {
