@@ -12,9 +12,7 @@ from click.testing import CliRunner
 
 import shardmill
 from shardmill.cli import shardmill as command
-from shardmill.errors import UsageError
 from shardmill.options import FORMATS
-from shardmill.shards import format_named
 from tests.corpus import documents, write_jsonl
 from tests.crashing import DIFFERENT
 from tests.datasets import TOGETHER
@@ -84,11 +82,6 @@ def look_at(folder: Path, sample: int = 20) -> dict[tuple[str, str], np.ndarray]
     return tokens
 
 
-def has_ends(format: str, shape: str) -> bool:
-    """Whether such a dataset says where its documents end: by EOT, or by an index."""
-    return shape != "bare" or format_named(format).indexed
-
-
 @pytest.mark.parametrize(("format", "tokenizer", "shape"), CELLS)
 def test_what_prepare_makes_can_be_read_verified_shown_and_converted(
     format: str, tokenizer: str, shape: str, source: Path, tmp_path: Path
@@ -104,18 +97,10 @@ def test_what_prepare_makes_can_be_read_verified_shown_and_converted(
     made = look_at(tmp_path / "made")
     eot = json.loads((tmp_path / "made" / "manifest.json").read_text())["eot"]
     change = {"format": NEXT[format], "shard_tokens": 1500, "name": "x", "eot": eot}
-    if not has_ends(format, shape) and format_named(NEXT[format]).indexed:
-        with pytest.raises(UsageError, match="nothing says where documents end"):
-            shardmill.convert(tmp_path / "made", tmp_path / "other", **change)
-        return
     shardmill.convert(tmp_path / "made", tmp_path / "other", **change)
     assert list(map(list, look_at(tmp_path / "other").values())) == list(map(list, made.values()))
     said("report", tmp_path / "made", tmp_path / "other", "-o", tmp_path / "page.html")
     again = {"format": format, "shard_tokens": 1500, "name": "x", "eot": eot}
-    if not has_ends(NEXT[format], shape) and format_named(format).indexed:
-        with pytest.raises(UsageError, match="nothing says where documents end"):
-            shardmill.convert(tmp_path / "other", tmp_path / "back", **again)
-        return
     shardmill.convert(tmp_path / "other", tmp_path / "back", **again)
     assert look_at(tmp_path / "back").keys() == made.keys()
     # Without EOT a stream does not say where files that end with documents were cut.
