@@ -123,7 +123,7 @@ def test_prepare_looks_at_remote_sources_too_before_it_begins(
     made = corpus(400_000, 5)
     hub.web["a.jsonl"] = b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made)
     url = f"{hub.url}/web/a.jsonl"
-    needed = 2 * true_tokens(made)
+    needed = 2 * true_tokens(made) + 28 * len(made) + 2 * 192  # tokens, and the documents tables
     monkeypatch.setattr("shardmill.run.encoded_text.shutil.disk_usage", lambda path: Disk(10**9, 0, needed - 1))
     with pytest.raises(OutputError, match="the output would take about"):
         shardmill.prepare(url, tmp_path / "out", val="0")

@@ -102,7 +102,7 @@ def test_a_vocabulary_too_large_for_uint16_is_told(tmp_path: Path) -> None:
     report = inspect(source, tokenizer=str(rank_file("cl100k_base.tiktoken")))
     assert report.token_bytes == 4
     assert "uint16" in found(report, "vocabulary")[0].message
-    assert report.output_bytes["nanogpt"] == 4 * report.tokens.value
+    assert 4 * report.tokens.value <= report.output_bytes["nanogpt"] < 4 * report.tokens.value + 2000
 
 
 @pytest.mark.parametrize("content", [b"", b'{"text": "', b"words without an end "])

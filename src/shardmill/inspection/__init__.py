@@ -1,10 +1,10 @@
 """Before a run: a sample of the sources, what it says of the whole, and what would go wrong."""
 
-from shardmill.inspection.estimate import Amount, Expected, expected, output_sizes
+from shardmill.inspection.estimate import Amount, Expected, expected, output_sizes, table_size
 from shardmill.inspection.report import Inspection, Machine, make_report
 from shardmill.inspection.sample import Kind, download_speed, looking_fetcher, take_sample
 
 __all__ = [
     "Amount", "Expected", "Inspection", "Kind", "Machine", "download_speed", "expected", "looking_fetcher",
-    "make_report", "output_sizes", "take_sample",
+    "make_report", "output_sizes", "table_size", "take_sample",
 ]  # fmt: skip

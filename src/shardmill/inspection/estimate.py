@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill.inspection.places import BUCKETS, bucketed
-from shardmill.shards import FORMATS, format_named
+from shardmill.shards import DOCUMENT, FORMATS, HEADER_BYTES, SPLITS, format_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,3 +129,8 @@ def output_sizes(expects: Expected, width: int, vocab_size: int, shard_tokens: i
     """Bytes that each output format takes; `width` is that of a token."""
     tokens, documents = expects.tokens.value, expects.written.value
     return {name: format_named(name).size(tokens, documents, width, vocab_size, shard_tokens) for name in FORMATS}
+
+
+def table_size(expects: Expected) -> int:
+    """Bytes of the documents tables, which every dataset has once."""
+    return len(SPLITS) * HEADER_BYTES + expects.written.value * DOCUMENT.itemsize

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.documents import STREAM_BYTES
-from shardmill.inspection.estimate import Amount, Expected, expected, histogram, output_sizes
+from shardmill.inspection.estimate import Amount, Expected, expected, histogram, output_sizes, table_size
 from shardmill.inspection.troubles import Separator, find_separators, find_troubles
 from shardmill.shards import format_named
 
@@ -135,7 +135,8 @@ def make_report(
     expects = [expected(kind, separated=separated, eot=eot) for kind in kinds]
     total = sum(expects, Expected())
     without_eot = total.tokens.value - total.written.value * eot
-    sizes = output_sizes(total, width, tokenizer.vocab_size, options.tokens_per_shard)
+    tokens_alone = output_sizes(total, width, tokenizer.vocab_size, options.tokens_per_shard)
+    sizes = {name: size + table_size(total) for name, size in tokens_alone.items()}
     # Shards leave the staging folder when they are complete.
     staged = {name: min(size, staged_bytes) if format_named(name).sharded else size for name, size in sizes.items()}
     fetched = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))

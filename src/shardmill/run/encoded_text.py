@@ -147,7 +147,7 @@ class EncodedText(Producer):
         if surely_fits(plan, destination, outputs):
             return
         # Imported here, since most runs never get here and it takes a twentieth of a second.
-        from shardmill.inspection import Expected, expected, looking_fetcher, output_sizes, take_sample
+        from shardmill.inspection import Expected, expected, looking_fetcher, output_sizes, table_size, take_sample
 
         sized = plan.sources.without(number for number, size in enumerate(plan.sources.sizes) if size <= 0)
         engine = self.take_engine()
@@ -167,6 +167,7 @@ class EncodedText(Producer):
             unsure = _UNSURE * tokens.value if tokens.margin is None else tokens.margin
             size, margin = destination.space(output, sizes[output.format], unsure * width)
             need, doubt = need + size, doubt + margin
+        need += table_size(all_of_it)
         destination.check_free(need, doubt, f"{destination.hint}; `--limit` prepares only a part of the text")
 
     @contextmanager
