@@ -75,6 +75,8 @@ SHAPES = {
     "other-column.arrow": (_other_column, "400MB"),
     "deltas.arrow": (_deltas, "400MB"),
     "other-field.csv": (_csv(b"text,b\n", b"words," + b"x" * 4_800_000 + b"\n", 30), "400MB"),
+    "not-utf-8.csv": (_csv(b"text,b\n", b"words,\xff" + b"\xc3\xa9" * 15_000_000 + b"\n", 10), "400MB"),
+    "pairs-of-quotes.csv": (_csv(b"text,b\n", b'words,"' + b'""' * 15_000_000 + b'"\n', 10), "400MB"),
     "empty-rows.arrow": (_empty_rows, "1GB"),
     "much-text.arrow": (_much_text, "400MB"),
     "empty-rows.csv": (_csv(b"text,b\n", b",1\n", 8 * MB), "1GB"),

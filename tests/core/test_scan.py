@@ -66,7 +66,7 @@ def test_bytes_are_counted(simd: bool) -> None:
     for size in (0, 1, 31, 32, 33, 8159, 8160, 8161, 100_000):
         for byte in (0, 10, 255):
             data = np.where(chance.random(size) < 0.9, np.uint8(byte), np.uint8(7)).tobytes()
-            assert core.library().sm_count(data, size, byte, simd) == data.count(bytes([byte]))
+            assert reading.count(data, byte, simd=simd) == data.count(bytes([byte]))
 
 
 @pytest.mark.parametrize(

@@ -89,26 +89,46 @@ def test_a_csv_field_larger_than_a_block_is_read(tmp_path: Path, ending: str, mo
         assert got.documents == [b"word " * (i * 10) for i in range(40)]
 
 
-@pytest.mark.parametrize("quote", ["", '"'])
-def test_a_csv_text_larger_than_memory_allows_ends_the_run_with_its_place_and_size(tmp_path: Path, quote: str) -> None:
-    path = tmp_path / "a.csv"
-    row = f"1,{quote}{'x' * (3 << 20)}{quote},z\n"
-    path.write_text(f"id,text,more\n0,a,z\n{row}2,b,z\n")
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize("quote", [b"", b'"'])
+@pytest.mark.parametrize("block", [1 << 16, 1 << 21, 1 << 24])
+def test_a_csv_row_larger_than_memory_allows_ends_the_run_with_its_place_and_size(
+    tmp_path: Path, ending: str, quote: bytes, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "BLOCK", block)
+    path = tmp_path / f"a.csv{ending}"
+    junk = quote + b"x" * (3 << 20) + quote
+    rows = [b"id,text,more", b"0,a,z", b"1," + junk + b",z", b"2,b,z", b"3,c," + junk, junk + b",d,", b"5,e,z"]
+    path.write_bytes(COMPRESSIONS[ending](b"\n".join(rows)))
     got = read_path(path, 100, Reading(largest=1 << 20))
-    assert got.documents == [b"a", b"b"]
-    assert got.too_large == [(3 << 20) + 2 * len(quote)] and got.rejects[0][0] == 1
+    assert got.documents == [b"a", b"b", b"e"]
+    assert [row for row, _ in got.rejects] == [1, 3, 4]
+    assert got.too_large == [len(rows[row + 1]) for row in (1, 3, 4)]
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
 @pytest.mark.parametrize("quote", [b"", b'"'])
-def test_other_fields_of_csv_may_be_larger_than_memory_allows(tmp_path: Path, ending: str, quote: bytes) -> None:
+def test_a_long_csv_row_is_parsed_whole_and_only_its_text_is_kept(tmp_path: Path, ending: str, quote: bytes) -> None:
     path = tmp_path / f"a.csv{ending}"
     junk = quote + b"x" * (3 << 20) + quote
-    rows = [b"id,text,more", b"0,a," + junk, junk + b",b,", b"2,c" + junk + b"," + junk + b",too many", b"3,d,"]
+    rows = [b"id,text,more", b"0,a," + junk, junk + b",b,", b"2,c" + junk + b",x,too many", b"3,\xff," + junk]
+    rows += [b"4,d,\xff" + junk, b"5," + junk + b"," + junk, b"6,e,"]
     path.write_bytes(COMPRESSIONS[ending](b"\n".join(rows)))
-    got = read_path(path, 100, Reading(largest=1 << 20))
-    assert got.documents == [b"a", b"b", b"d"]
-    assert got.rejects == [(2, "4 fields where the header has 3")]
+    got = read_path(path, 100, Reading(largest=1 << 20, largest_row=1 << 23))
+    assert got.documents == [b"a", b"b", b"d", b"x" * (3 << 20), b"e"] and got.long == 1
+    assert got.rejects == [(2, "4 fields where the header has 3"), (3, "invalid UTF-8")]
+
+
+def test_a_text_of_csv_may_begin_with_a_byte_order_mark_wherever_a_block_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delimited, "BLOCK", 20)
+    texts = ["\ufeffabc".encode(), b"a", b"\xef\xbb"] * 20
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,id\n" + b"".join(text + b",1\n" for text in texts))
+    for size in (1, 1 << 20):
+        got = read_path(path, size)
+        assert got.documents == [text for text in texts if text != b"\xef\xbb"]
 
 
 @pytest.mark.parametrize("last", [b'2,"open', b'2,"', b'"2,open', b'2,"a ""quote""', b'2,"a""', b'2,"two\n3,lines\n'])
@@ -182,7 +202,7 @@ def test_a_csv_in_utf_16_with_a_mark_is_read(tmp_path: Path) -> None:
 # What rows are made of where something may go wrong: quotes in all places, all line ends, what is not UTF-8.
 _PARTS = [
     b",", b",", b"\n", b"\r\n", b"\r", b'"', b'""', b',"', b'",', b'"\n', b"a", b"bc", b"\t", b" ", b"\xff",
-    "é😀".encode(),
+    "é😀".encode(), b"\xef\xbb\xbf",
 ]  # fmt: skip
 _HEADERS = [b"text", b"id,text", b'text,"i""d"', b'a,"text",c', b"\xef\xbb\xbftext,b", b"\n\r\nid,text"]
 

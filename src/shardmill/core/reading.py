@@ -66,6 +66,11 @@ def is_utf8(data: bytes | NDArray[np.uint8], *, simd: bool = True) -> bool:
     return bool(library().sm_utf8_valid(held.ctypes.data, len(held), simd))
 
 
+def count(data: bytes, byte: int, *, simd: bool = True) -> int:
+    """How often a byte occurs."""
+    return int(library().sm_count(data, len(data), byte, simd))
+
+
 def find(data: NDArray[np.uint8], separator: bytes, *, simd: bool = True) -> NDArray[np.int64]:
     """Where the separator occurs, as `bytes.split` finds it: from the left, without overlaps."""
     data = np.ascontiguousarray(data)

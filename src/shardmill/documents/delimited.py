@@ -8,46 +8,141 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyarrow.csv import ConvertOptions, InvalidRow, ParseOptions, ReadOptions, read_csv
 
-from shardmill.core import gathered
-from shardmill.documents.arrow_columns import find_column
-from shardmill.documents.chunks import WHOLE, Chunk, Position, Section, excerpt
-from shardmill.documents.columns import LONG_TEXT, ROW_HEAD, Column, RowsReader, runs, skip_rows
-from shardmill.documents.reading import Memory, Reading
-from shardmill.errors import SourceError
-from shardmill.storage import Feed, Scanner
+from shardmill.core import count, find
+from shardmill.documents.arrow_columns import find_column, layout
+from shardmill.documents.chunks import WHOLE, Chunk, Documents, Lease, Position, Section, Work, excerpt, overhead
+from shardmill.documents.columns import BAD_ROW_TEXT, LONG_TEXT, ROW_HEAD, Column, RowsReader, runs
+from shardmill.documents.reading import Memory
+from shardmill.errors import BudgetError, SourceError
+from shardmill.storage import BOM, Feed, is_valid
 
-# Bytes that are parsed at once: with a quarter of it, calls take as long as the bytes. A delimiter, quote or line break
-# takes 150 bytes of memory meanwhile, so where every sixteenth byte is one, the blocks are smaller.
-BLOCK, DENSE_BLOCK, DENSE = 1 << 20, 1 << 16, 16
+# Bytes that are cut at once: with a quarter of it, reading takes a quarter more CPU time. A quote or line break takes
+# 150 bytes of memory meanwhile, so where every 32nd byte is one, the blocks are smaller.
+BLOCK, DENSE_BLOCK, DENSE = 1 << 21, 1 << 16, 32
 # The longest header line in bytes, and bytes of memory for each of them: a name is an object. Measured: 18.
 LONGEST_HEADER, HEADER_MEMORY = 1 << 22, 20
+# The memory for a long row in times its size: the row, its fields and its text; and where it has to be recoded.
+COPIES, RECODED_COPIES = 3, 7
+# Arrow counts the bytes that it parses at once in 31 bits.
+LONGEST_ROW = (1 << 31) - 1
 QUOTE, CR, LF = b'"\r\n'
 _Places = NDArray[np.int64]
-_QUOTES = re.compile(rb'"+')
+
+
+@dataclass(frozen=True)
+class WholeRows(Work):
+    """Whole rows, which a worker parses."""
+
+    data: bytes | memoryview
+    count: int
 
 
 class CsvReader(RowsReader):
-    """Rows are parsed by the feeder: whether a line break ends a row is known only from the start of the file."""
+    """The feeder cuts rows: whether a line break ends one is known only from the start of the file."""
 
     delimiter = ","
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
-        number, count = self._find(feed)
-        scanner = Scanner(feed, self._text_start)
-        parser = RowParser(self.delimiter, number, count, self._reading, self._source.name)
-        row = start.offset
-        for rows in skip_rows(parser.columns(scanner, max(1, size)), 1 + row):  # the header is the first row
-            yield self._chunk(row, rows, scanner.stored)
-            row += len(rows)
+        self._parser = RowParser(self.delimiter, *self._find(feed))
+        at, width = self._text_start, BLOCK
+        row, skip = start.offset, 1 + start.offset  # the header is the first row
+        with closing(Memory(self._reading, self._source.name)) as memory:
+            while data := feed.read(at, at + width):
+                width = DENSE_BLOCK if _is_dense(data) else BLOCK
+                data = data[:width]
+                ends = Quotes(self.delimiter).row_ends(data)
+                if len(ends):
+                    at += int(ends[-1]) + 1
+                    starts = np.concatenate([[0], ends[:-1] + 1])
+                    starts, ends = starts[starts < ends], ends[starts < ends]
+                    made = list(self._made(data, starts[skip:], ends[skip:], row, max(1, size), memory))
+                    skip = max(0, skip - len(ends))
+                else:
+                    at, found = self._long_row(feed, at, memory)
+                    if isinstance(found, Column):
+                        made = [self._chunk(row, found, 0)]
+                    else:
+                        made = list(self._made(found, np.zeros(1, np.int64), np.array([len(found)]), row, 1, memory))
+                    made, skip = made[skip:], max(0, skip - 1)
+                    del found
+                memory.need("a long row", 0)
+                del data
+                feed.drop(at)
+                for chunk in made:
+                    yield chunk._replace(through=feed.stored(at))
+                    row = chunk.end
+
+    def _made(
+        self, data: bytes, starts: _Places, ends: _Places, row: int, size: int, memory: Memory
+    ) -> Iterator[Chunk]:
+        """Chunks of about `size` with these rows, of which the first has this number."""
+        weights = np.maximum(ends - starts, BAD_ROW_TEXT)  # any row may be a reject, which takes as much memory
+        for first, last in runs(weights, np.ones(len(weights), np.bool_), size):
+            begin, end = int(starts[first]), int(ends[last - 1])
+            if last - first == 1 and end - begin > self._reading.largest:
+                yield self._held_row(data[begin:end], row + first, memory)
+                continue
+            some = memoryview(data)[begin : end + 1]
+            work = WholeRows(some if last - first == len(starts) else bytes(some), last - first)
+            lease = Lease(int(weights[first:last].sum()), overhead(last - first))
+            yield Chunk(self._index, row + first, Position(row + last), lease, work)
+
+    def _held_row(self, data: bytes, row: int, memory: Memory) -> Chunk:
+        """The chunk of a row that is too long for a worker: it is parsed here, to be encoded in pieces."""
+        if len(data) > self._largest:
+            return self._chunk(row, Column.too_large(len(data)), 0)
+        if recoded(data):
+            memory.need("a long row", RECODED_COPIES * len(data), len(data))
+        column = self._parser.column(data, 1)
+        if column.size <= self._reading.largest:  # the buffer has room for the other fields too
+            column = replace(column, data=column.data.copy())
+        return self._chunk(row, column, 0)
+
+    def _long_row(self, feed: Feed, begin: int, memory: Memory) -> tuple[int, bytes | Column]:
+        """Where a row ends that has no end in its first block, and the row, or why it cannot be parsed."""
+        at, held, ends, quotes = begin, True, np.empty(0, np.int64), Quotes(self.delimiter)
+        shown = feed.read(begin, begin + ROW_HEAD)
+        while not len(ends) and (block := feed.read(at, at + max(2, DENSE_BLOCK))):
+            # What quotes mean depends on how many follow, so they are read with what follows, or else in pairs.
+            block = block[: len(block.rstrip(b'"')) or len(block) & ~1 or 1]
+            ends = quotes.row_ends(block)
+            at += int(ends[0]) if len(ends) else len(block)
+            held = held and self._held(at - begin, memory)
+            if not held:  # its end is looked for to name an amount of memory that suffices
+                feed.drop(at)
+        if not len(ends) and quotes.inside:
+            reason = f"a quote is not closed; the {at - begin:,} bytes to the end of the file are in this row"
+            return at, Column.bad(reason, excerpt(shown))
+        if at - begin > LONGEST_ROW:
+            what = f"a row of {at - begin:,} bytes is longer than any that can be read"
+            raise SourceError(what, place=self._source.name, hint="is a quote not closed, or missing?")
+        return at, feed.read(begin, at) if held else Column.too_large(at - begin)
+
+    def _held(self, size: int, memory: Memory) -> bool:
+        """Hold memory for a row of so many bytes; False: there will never be so much."""
+        if size > min(self._largest, LONGEST_ROW):
+            memory.need("a long row", 0)
+            return False
+        try:
+            room = min(self._largest, -(-size // LONG_TEXT) * LONG_TEXT)
+            memory.need("a long row", COPIES * room if size > LONG_TEXT else 0)
+        except BudgetError:
+            return False
+        return True
+
+    def read(self, chunk: Chunk) -> Documents:
+        if isinstance(chunk.work, WholeRows):
+            return self._parser.column(chunk.work.data, chunk.work.count).documents(self._field)
+        return super().read(chunk)
 
     def _find(self, feed: Feed) -> tuple[int, int]:
         """The number of the text column, and how many there are."""
@@ -93,203 +188,88 @@ class TsvReader(CsvReader):
     delimiter = "\t"
 
 
-class RowParser:
-    """Parses one column of a stream, block by block; of the other columns nothing is held."""
+def _is_dense(block: bytes) -> bool:
+    return DENSE * sum(count(block, byte) for byte in (QUOTE, CR, LF)) > len(block)
 
-    def __init__(self, delimiter: str, column: int, columns: int, reading: Reading, name: str) -> None:
+
+class Quotes:
+    """Finds the line breaks that end rows, block by block from the start of a row on."""
+
+    def __init__(self, delimiter: str) -> None:
         self._delimiter = ord(delimiter)
-        self._column, self._columns = column, columns
-        self._at_once, self._largest = reading.largest, max(reading.largest, reading.largest_row)
-        self._memory = Memory(reading, name)
-        self._inside = False
+        self.inside = False
+        """Whether the blocks so far end inside quotes."""
         self._before = LF
-        self._open: _OpenRow | None = None
-        self._special = bytes(byte in (CR, LF, self._delimiter) for byte in range(256))
 
-    def columns(self, scanner: Scanner, size: int) -> Iterator[Column]:
-        """All rows, the header included, in columns of about `size` bytes."""
-        held = b""
-        with closing(self._memory):
-            while block := scanner.next(BLOCK):
-                step = self._step(block)
-                for at in range(0, len(block), step):
-                    part = held + block[at : at + step]
-                    # What a quote means depends on how many follow, so a part ends before quotes. When it holds nothing
-                    # else, pairs of them can be taken.
-                    cut = len(part.rstrip(b'"')) or len(part) & ~1
-                    held = part[cut:]
-                    yield from self._rows(part[:cut], size)
-            yield from self._rows(held, size)
-            if self._open is not None:  # no line break follows the last row
-                yield self._open.row(closed=not self._inside)
-
-    def _step(self, block: bytes) -> int:
-        """How much of a block may be parsed at once."""
+    def row_ends(self, block: bytes) -> _Places:
+        """The line breaks outside quotes in the next block."""
         raw = np.frombuffer(block, np.uint8)
-        ends = sum(np.count_nonzero(raw == byte) for byte in (QUOTE, CR, LF, self._delimiter))
-        return len(block) if ends * DENSE <= len(block) else DENSE_BLOCK
-
-    def _rows(self, block: bytes, size: int) -> Iterator[Column]:
-        """The rows that end in this block."""
-        drops, places, kinds = self._separators(block)
-        if block and block[-1] != QUOTE:
-            self._before = block[-1]
-        delimiters, breaks = places[kinds == self._delimiter], places[kinds != self._delimiter]
-        first = 0
-        if self._open is not None:
-            end = int(breaks[0]) if len(breaks) else len(block)
-            self._add(block, 0, end, delimiters[: np.searchsorted(delimiters, end)])
-            if not len(breaks):
-                return
-            yield self._open.row()
-            self._memory.need("a long row", 0)
-            self._open, breaks, first = None, breaks[1:], end + 1
-        if len(breaks):
-            yield from self._whole_rows(block, first, breaks, delimiters, drops, size)
-            first = int(breaks[-1]) + 1
-        if first < len(block):
-            self._open = _OpenRow(self._column, self._columns, self._largest)
-            self._add(block, first, len(block), delimiters[np.searchsorted(delimiters, first) :])
-
-    def _add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
-        assert self._open is not None
-        self._open.add(block, begin, end, delimiters)
-        room = 2 * min(self._largest, -(-self._open.size // self._at_once) * self._at_once)
-        self._memory.need("a long row", room if self._open.size > LONG_TEXT else 0)
-
-    def _separators(self, block: bytes) -> tuple[_Places, _Places, NDArray[np.uint8]]:
-        """Where the quotes are that are not text, where fields and rows end, and with which byte."""
-        raw = np.frombuffer(block, np.uint8)
-        quotes = np.flatnonzero(raw == QUOTE)
+        quotes, breaks, returns = (find(raw, byte) for byte in (b'"', b"\n", b"\r"))
+        before, self._before = self._before, block[-1] if block[-1] != QUOTE else self._before
         if not len(quotes):
-            places = quotes if self._inside else self._special_in(block)
-            return quotes, places, raw[places]
+            return breaks[:0] if self.inside else _merged(breaks, returns)
         starts = np.flatnonzero(np.diff(quotes, prepend=-2) != 1)
-        lengths = np.diff(starts, append=len(quotes))
+        odd = np.diff(starts, append=len(quotes)) % 2 == 1
         begins = quotes[starts]
-        before = raw[begins - 1]
+        last = raw[begins - 1]
         if begins[0] == 0:
-            before[0] = self._before
-        opening = (before == self._delimiter) | (before == LF) | (before == CR)
+            last[0] = before
         # An even number of quotes changes nothing: they are pairs, or they open and close. An odd number opens or
         # closes where a field could begin, and elsewhere it can only close. So whether a place is inside quotes is the
         # parity of the former since the last of the latter.
-        odd = lengths % 2 == 1
-        turns = int(self._inside) + np.cumsum(odd & opening)
+        opening = (last == self._delimiter) | (last == LF) | (last == CR)
+        turns = int(self.inside) + np.cumsum(odd & opening)
         inside = (turns - np.maximum.accumulate(np.where(odd & ~opening, turns, 0))) % 2 == 1
-        states = np.concatenate([[self._inside], inside])
-        self._inside = bool(states[-1])
-        # Of quotes inside quotes, and after one that opens, the first of each pair is text.
-        opens = opening & ~states[:-1]
-        number = np.arange(len(quotes)) - np.repeat(starts + opens, lengths)
-        drop = (number % 2 == 1) & np.repeat(opens | states[:-1], lengths)
-        drop[(starts + lengths - 1)[(odd ^ opens) & (opens | states[:-1])]] = True
-        # The parts outside quotes, joined: mostly little, and only there fields and rows end.
-        outside = np.flatnonzero(~states)
-        firsts = np.append(0, begins + lengths)[outside]
-        sizes = np.append(begins, len(block))[outside] - firsts
-        together = gathered(raw, firsts, sizes)
-        found = self._special_in(together.tobytes())
-        ends = np.cumsum(sizes)
-        stretch = np.searchsorted(ends, found, side="right")
-        return quotes[drop], found - (ends - sizes - firsts)[stretch], together[found]
-
-    def _special_in(self, block: bytes) -> _Places:
-        return np.flatnonzero(np.frombuffer(block.translate(self._special), np.bool_))
-
-    def _whole_rows(
-        self, block: bytes, first: int, breaks: _Places, delimiters: _Places, drops: _Places, size: int
-    ) -> Iterator[Column]:
-        """The rows from `first` to the last of the breaks."""
-        starts = np.concatenate([[first], breaks[:-1] + 1])
-        some = breaks > starts
-        starts, ends = starts[some], breaks[some]
-        if not len(ends):
-            return
-        behind = np.searchsorted(delimiters, starts)
-        counts = np.searchsorted(delimiters, ends) - behind + 1
-        good = counts == self._columns
-        begins, lasts, behind = starts[good], ends[good], behind[good]
-        if self._column:
-            begins = delimiters[behind + self._column - 1] + 1
-        if self._column < self._columns - 1:
-            lasts = delimiters[behind + self._column]
-        lengths = np.zeros(len(ends), np.int64)
-        text, lengths[good] = _texts(block, begins, lasts, drops)
-        column = Column.of(text, lengths, good)
-        for at, to in runs(lengths, good, size):
-            reasons = {
-                row: _wrong(int(counts[at + row]), self._columns, block[starts[at + row] : ends[at + row]][:ROW_HEAD])
-                for row in np.flatnonzero(~good[at:to]).tolist()
-            }
-            yield replace(column.slice(at, to), reasons=reasons)
+        states = np.concatenate([[self.inside], inside])
+        self.inside = bool(states[-1])
+        return _merged(*(places[~states[np.searchsorted(begins, places)]] for places in (breaks, returns)))
 
 
-class _OpenRow:
-    """A row that continues after the block in which it began."""
-
-    def __init__(self, column: int, columns: int, largest: int) -> None:
-        self._column, self._columns, self._largest = column, columns, largest
-        self._delimiters = self._length = 0
-        self.size = 0
-        """Bytes of its text so far."""
-        self._pieces: list[bytes] = []
-        self._shown = b""
-
-    def add(self, block: bytes, begin: int, end: int, delimiters: _Places) -> None:
-        """Add the bytes from `begin` to `end`, with these delimiters between fields."""
-        self._length += end - begin
-        self._shown += block[begin : min(end, begin + ROW_HEAD - len(self._shown))]
-        wanted, found = self._column - self._delimiters, len(delimiters)
-        self._delimiters += found
-        if not 0 <= wanted <= found:
-            return
-        start = begin if wanted == 0 else int(delimiters[wanted - 1]) + 1
-        stop = end if wanted == found else int(delimiters[wanted])
-        self.size += stop - start
-        if self.size <= self._largest:
-            self._pieces.append(block[start:stop])
-        else:
-            self._pieces.clear()
-
-    def row(self, closed: bool = True) -> Column:
-        """The whole row, as a column of one."""
-        if not closed:
-            reason = f"a quote is not closed; the {self._length:,} bytes to the end of the file are in this row"
-            return Column.bad(reason, excerpt(self._shown))
-        if self._delimiters + 1 != self._columns:
-            return Column.bad(*_wrong(self._delimiters + 1, self._columns, self._shown))
-        if self.size > self._largest:
-            return Column.too_large(self.size)
-        text = b"".join(self._pieces)
-        self._pieces.clear()
-        text = _value(text)
-        return Column.of(text, np.array([len(text)]))
+def _merged(some: _Places, others: _Places) -> _Places:
+    return np.sort(np.concatenate([some, others])) if len(others) else some
 
 
-def _wrong(fields: int, columns: int, raw: bytes) -> tuple[str, str]:
-    """Why a row with so many fields is bad, and its excerpt."""
-    count = "1 field" if fields == 1 else f"{fields:,} fields"
-    return f"{count} where the header has {columns:,}", excerpt(raw)
+class RowParser:
+    """Parses one column of rows with pyarrow."""
+
+    def __init__(self, delimiter: str, column: int, columns: int) -> None:
+        names = [str(number) for number in range(columns)]
+        name = names[column]
+        self._delimiter, self._columns = delimiter, columns
+        self._read = ReadOptions(use_threads=False, block_size=LONGEST_ROW, column_names=names)
+        self._convert = ConvertOptions(
+            include_columns=[name], column_types={name: pa.binary()}, strings_can_be_null=False, check_utf8=False
+        )
+
+    def column(self, data: bytes | memoryview, rows: int) -> Column:
+        """The texts of so many rows, and why others have none."""
+        coding = "latin-1" if recoded(data) else "utf-8"
+        if coding == "latin-1":
+            data = str(data, coding).encode()
+        reasons: dict[int, tuple[str, str]] = {}
+
+        def skip(row: InvalidRow) -> str:
+            fields = "1 field" if row.actual_columns == 1 else f"{row.actual_columns:,} fields"
+            shown = excerpt(row.text[:ROW_HEAD].encode(coding))
+            reasons[row.number - 1] = f"{fields} where the header has {self._columns:,}", shown
+            return "skip"
+
+        parse = ParseOptions(delimiter=self._delimiter, newlines_in_values=True, invalid_row_handler=skip)
+        table = read_csv(pa.BufferReader(pa.py_buffer(data)), self._read, parse, self._convert)
+        if len(table) + len(reasons) != rows:
+            raise RuntimeError(f"pyarrow found {len(table) + len(reasons):,} rows of CSV where there are {rows:,}")
+        texts = [layout(array) for array in table.column(0).chunks]
+        text, offsets = texts[0] if texts else (np.empty(0, np.uint8), np.zeros(1, np.int64))
+        if coding == "latin-1":
+            offsets = np.concatenate([[0], np.cumsum(text & 0xC0 != 0x80)])[offsets]
+            text = np.frombuffer(str(text.data, "utf-8").encode(coding), np.uint8)
+        valid = np.ones(rows, np.bool_)
+        valid[list(reasons)] = False
+        lengths = np.zeros(rows, np.int64)
+        lengths[valid] = np.diff(offsets)
+        return replace(Column.of(text, lengths, valid), reasons=reasons)
 
 
-def _texts(block: bytes, begins: _Places, ends: _Places, drops: _Places) -> tuple[NDArray[np.uint8], _Places]:
-    """The values of these fields without the quotes that are not text, and their lengths."""
-    first, last = np.searchsorted(drops, begins), np.searchsorted(drops, ends)
-    behind = np.cumsum(last - first) - (last - first)
-    inner = drops[np.repeat(first - behind, last - first) + np.arange(int((last - first).sum()))]
-    starts, stops = np.sort(np.concatenate([begins, inner + 1])), np.sort(np.concatenate([ends, inner]))
-    return gathered(np.frombuffer(block, np.uint8), starts, stops - starts), ends - begins - (last - first)
-
-
-def _value(field: bytes) -> bytes:
-    """The text of a field, without its quotes."""
-    if field[:1] != b'"':
-        return field
-    if field.endswith(b'"') and field.count(b'"', 1, -1) == 2 * field.count(b'""', 1, -1):
-        return field[1:-1].replace(b'""', b'"')
-    for quotes in _QUOTES.finditer(field, 1):
-        if (quotes.end() - quotes.start()) % 2:
-            inner, rest = field[1 : quotes.end() - 1], field[quotes.end() :]
-            return inner.replace(b'""', b'"') + rest
-    raise ValueError("the quote is not closed")
+def recoded(data: bytes | memoryview) -> bool:
+    """Whether rows are parsed as Latin-1: pyarrow shows bad ones as `str`, and drops a byte order mark before them."""
+    return data[:3] == BOM or not is_valid(np.frombuffer(data, np.uint8))
