@@ -55,8 +55,9 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What the outputs have written: all but manifest and working files."""
-    return {n: d for n, d in contents(folder).items() if n != "manifest.json" and not n.startswith(".shardmill")}
+    """What the outputs have written: all but manifest, documents tables and working files."""
+    others = ("manifest.json", "documents/", ".shardmill")
+    return {name: data for name, data in contents(folder).items() if not name.startswith(others)}
 
 
 def _cells() -> Iterator[Any]:

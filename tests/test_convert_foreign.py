@@ -14,6 +14,7 @@ from shardmill.dataset import conversion, verify
 from shardmill.dataset.stored import StoredSplit
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
+from shardmill.run import read_manifest
 from shardmill.shards import TokenFile, TokenFiles, format_named
 from shardmill.shards.token_files import EndsIndex
 from tests.corpus import write_jsonl
@@ -38,8 +39,26 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What the outputs have written: all but manifest and working files."""
-    return {n: d for n, d in contents(folder).items() if n != "manifest.json" and not n.startswith(".shardmill")}
+    """What the outputs have written: all but manifest, documents tables and working files."""
+    others = ("manifest.json", "documents/", ".shardmill")
+    return {name: data for name, data in contents(folder).items() if not name.startswith(others)}
+
+
+def check_table(folder: Path, documents: int | None = None) -> None:
+    """The slow twin: the tables list the documents between end-of-text tokens, by number; `documents`: of train."""
+    manifest, data = read_manifest(folder), shardmill.open(folder)
+    for split in data:
+        table, tokens = np.load(folder / "documents" / f"{split}.npy"), data[split][:]
+        marks = np.flatnonzero(tokens == EOT)
+        ends = {"after": marks + 1, "before": marks[marks > 0], "none": table["end"]}[data.eot].tolist()
+        assert table["end"].tolist() == sorted({*ends, len(tokens)} - {0})
+        assert table["record"].tolist() == list(range(len(table)))
+        assert not table["source"].any() and not table["bytes"].any()
+        assert documents in (None, len(table))
+        assert len(data[split].documents) == len(list(data[split].documents)) == len(table)
+    assert [source["unit"] for source in manifest["sources"]] == ["document"]
+    report = verify(folder, sample=0)  # the tokens are not those of a text
+    assert not report.damage, report.text()
 
 
 def converted(folder: Path, out: Path, **more: Any) -> tuple[list[int], dict[str, int]]:
@@ -67,6 +86,7 @@ def test_a_stream_that_was_cut_inside_a_document_gets_no_token_more_and_no_docum
     ends = np.cumsum([len(document) + 1 for document in documents])
     # Before a mark and after it are the same place between documents, but for the one token.
     assert counts["val"] == np.count_nonzero(ends <= at)
+    check_table(tmp_path / "ours")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +114,17 @@ def test_the_user_can_say_where_eot_stands_in_files_of_other_tools(eot: str, tmp
     kept = shardmill.convert(tmp_path / "theirs", tmp_path / "kept", eot=eot, source_eot=eot)
     assert shardmill.open(tmp_path / "kept")["train"][:].tolist() == stream.tolist()
     assert kept.manifest["splits"]["train"]["documents"] == {"after": 2, "before": 2, "none": 1}[eot]
+    assert (tmp_path / "kept" / "documents").exists() == (eot != "none")
     if eot != "none":
+        check_table(tmp_path / "kept")
+        bare = shardmill.convert(tmp_path / "theirs", tmp_path / "bare", eot="none", source_eot=eot)
+        assert bare.manifest["splits"]["train"]["tokens"] == 3
+        check_table(tmp_path / "bare", 2)
+        shardmill.convert(tmp_path / "kept", tmp_path / "bare again", eot="none")
+        again = np.load(tmp_path / "bare again" / "documents" / "train.npy")
+        assert again["end"].tolist() == [2, 3]
+        assert again["record"].tolist() == {"after": [1, 2], "before": [0, 1]}[eot]  # as in the first conversion
+        assert not verify(tmp_path / "bare again", sample=0).damage
         shardmill.convert(tmp_path / "theirs", tmp_path / "moved", eot="before", source_eot=eot)
         moved = shardmill.open(tmp_path / "moved")["train"][:].tolist()
         assert moved == {"after": [EOT, EOT, 1, 2, EOT, 3], "before": stream.tolist()}[eot]
@@ -116,6 +146,24 @@ def test_files_that_other_tools_have_made_are_taken(make: Callable[..., Any], to
     assert {name: split["documents"] for name, split in result.manifest["splits"].items()} == {
         name: len(made) for name, made in DOCUMENTS.items()
     }
+    check_table(tmp_path / "out")
+    for split, made in DOCUMENTS.items():
+        listed = shardmill.open(tmp_path / "out")[split].documents
+        assert [document.tolist() for document in listed] == [document.tolist() for document in made]
+        assert str(listed.origin(3)) == f"{tmp_path / 'theirs'}, document 4"
+
+
+@pytest.mark.parametrize("way", ["after", "before", "none"])
+@pytest.mark.parametrize("start", ["nanogpt", "npy", "megatron", "mds"])
+def test_a_dataset_without_a_table_gets_one(start: str, way: str, tmp_path: Path) -> None:
+    made = make_dataset(start, tmp_path / "old", DOCUMENTS)
+    shardmill.convert(made, tmp_path / "new", eot=way)
+    check_table(tmp_path / "new")
+    for split, documents in DOCUMENTS.items():
+        found = shardmill.open(tmp_path / "new")[split].documents
+        assert [document.tolist() for document in found] == [document.tolist() for document in documents]
+    shardmill.convert(tmp_path / "new", tmp_path / "newer", format="npy")
+    check_table(tmp_path / "newer")
 
 
 def test_a_single_file_is_taken_as_train(tmp_path: Path) -> None:
@@ -176,6 +224,7 @@ def test_what_is_damaged_or_unknown_is_said(tmp_path: Path) -> None:
     refused(UsageError, "nothing says where documents end", format="npy")
     shardmill.convert(theirs, tmp_path / "bare", format="npy", eot="none")
     assert np.array_equal(shardmill.open(tmp_path / "bare")["train"][:], np.arange(100))
+    assert not (tmp_path / "bare" / "documents").exists()
     write_megatron(theirs / "bad", [np.array([1, 70_000, EOT])], [0, 1])
     (theirs / "train.bin").unlink()
     assert "token 1" in refused(DamageError, "70,000 is no token of `gpt2`").place

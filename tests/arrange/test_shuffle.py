@@ -18,6 +18,8 @@ from shardmill.options import FORMATS
 from shardmill.permutation import Permutation
 from tests.corpus import contents
 from tests.crashing import crash_everywhere
+from tests.datasets import EOT, make_dataset
+from tests.foreign import DOCUMENTS, FOREIGN
 from tests.meter import metered_command
 
 TEXTS = [f"document {i}: " + "words and numbers " * (i * 7 % 40) + str(i * i) for i in range(400)]
@@ -41,13 +43,13 @@ def listed(folder: Path, split: str) -> list[tuple[bytes, Any]]:
     return [(np.asarray(documents[i], np.int64).tobytes(), documents.origin(i)) for i in range(len(documents))]
 
 
-def check(before: Path, after: Path, seed: int) -> None:
+def check(before: Path, after: Path, seed: int, *, sample: int = 100) -> None:
     """The slow twin: every document at the place that the permutation says, with its source and record."""
     for split in shardmill.open(before):
         old = listed(before, split)
         order = Permutation(len(old), seed, split)(np.arange(len(old))).tolist()
         assert listed(after, split) == [old[i] for i in order]
-    assert not verify(after).damage
+    assert not verify(after, sample=sample).damage
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -115,6 +117,40 @@ def test_splits_without_documents_stay_so(tmp_path: Path) -> None:
     shardmill.prepare(tmp_path / "one.jsonl", tmp_path / "before", val="0.1")
     shardmill.shuffle(tmp_path / "before", tmp_path / "after")
     check(tmp_path / "before", tmp_path / "after", 0)
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_files_of_other_tools_are_converted_and_then_shuffled(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    FOREIGN[kind](tmp_path / "theirs")
+    shardmill.convert(tmp_path / "theirs", tmp_path / "before", format="npy")
+    shardmill.shuffle(tmp_path / "before", tmp_path / "after", seed=1)
+    check(tmp_path / "before", tmp_path / "after", 1, sample=0)  # the tokens are not those of a text
+    found = [one.tolist() for split in ("val", "train") for one in shardmill.open(tmp_path / "before")[split].documents]
+    if "cut" not in kind:
+        assert sorted(found) == sorted(one.tolist() for made in DOCUMENTS.values() for one in made)
+
+
+def test_empty_documents_of_other_tools_are_shuffled_too(tmp_path: Path) -> None:
+    np.array([EOT, 1, 2, EOT, EOT, 3, EOT], np.uint16).tofile(tmp_path / "train.bin")
+    shardmill.convert(tmp_path / "train.bin", tmp_path / "ours")
+    for eot, count in (("after", 4), ("before", 4), ("none", 2)):
+        shardmill.shuffle(tmp_path / "ours", tmp_path / eot, eot=eot)
+        found = [one.tolist() for one in shardmill.open(tmp_path / eot)["train"].documents]
+        assert len(found) == count and sorted(filter(None, found)) == [[1, 2], [3]]
+        assert not verify(tmp_path / eot, sample=0).damage
+
+
+def test_a_dataset_without_a_table_has_to_be_converted_first(tmp_path: Path) -> None:
+    old = make_dataset("shards", tmp_path / "old", DOCUMENTS)
+    with pytest.raises(UsageError, match="no documents table") as refused:
+        shardmill.shuffle(old, tmp_path / "after")
+    assert "shardmill convert" in str(refused.value.hint) and "-f shards" in str(refused.value.hint)
+    np.arange(100, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    shardmill.convert(tmp_path / "train.bin", tmp_path / "bare", eot="none")
+    with pytest.raises(UsageError, match="nothing says where documents end"):
+        shardmill.shuffle(tmp_path / "bare", tmp_path / "after")
+    assert not (tmp_path / "after" / "manifest.json").exists()
 
 
 def test_the_memory_of_the_whole_command_stays_below_the_limit(tmp_path: Path) -> None:

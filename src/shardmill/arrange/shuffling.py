@@ -257,10 +257,11 @@ class DocumentsOfSplit:
         self._split, self._table = split, split.table
         self.dtype = split.tokens.dtype
         if self._table is None:
+            _ = split.documents  # UsageError if nothing says where they end: then converting does not help
             raise UsageError(
                 "the dataset has no documents table",
                 place=str(split.dataset.folder),
-                hint="make it again with this release of shardmill",
+                hint=f"`shardmill convert` writes one: convert it with `-f {split.dataset.format}` first",
             )
 
     def __len__(self) -> int:

@@ -103,7 +103,7 @@ class StoredTokens(Producer):
     A position counts tokens, of all splits together.
     """
 
-    unit = "token"
+    unit = "document"
 
     def __init__(
         self, origin: Origin, outputs: list[Output], options: Options, source_eot: str | None, before: Facts | None
@@ -129,9 +129,10 @@ class StoredTokens(Producer):
             },
         }
         self.budget = Budget(None, 1)
-        self.has_table = origin.listed_sources is not None
+        self.has_table = all(split.has_documents for split in origin.splits.values())
+        self.numbers_documents = origin.listed_sources is None
         self.remarks = {"converted": {"from": origin.format}}
-        if self.has_table:  # the table refers to the sources of the dataset that it comes from
+        if not self.numbers_documents:  # the table refers to the sources of the dataset that it comes from
             self.remarks["converted"] |= {"name": self.sources[0].name, "bytes": origin.bytes}
             self.remarks["sources"] = origin.listed_sources
 

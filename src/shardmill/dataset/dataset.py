@@ -203,7 +203,7 @@ class DocumentOrigin(NamedTuple):
     record: int
     """Where it begins in the source, counted from 0."""
     bytes: int
-    """Bytes of its text."""
+    """Bytes of its text; 0: unknown, since the dataset was converted from tokens alone."""
 
     def __str__(self) -> str:
         """As editors and `rejects.jsonl` count: lines, rows and documents from 1, bytes from 0."""
@@ -237,7 +237,7 @@ class Documents:
             for cut in (self._index.ends(start, stop, block) - start).tolist():
                 document = self._strip(np.concatenate([*open_pieces, block[at:cut]]))
                 open_pieces = []
-                if len(document) or start + cut > 1:
+                if len(document) or start + cut > 1 or isinstance(self._index, TableIndex):
                     yield document
                 at = cut
             if at < len(block):

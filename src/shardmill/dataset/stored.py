@@ -37,6 +37,11 @@ class StoredSplit:
     ends_inside: bool = False
     """Its last document continues in the other split."""
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether something says where documents end."""
+        return self.index is not None or (self.eot != "none" and self.eot_id is not None)
+
     def blocks(self, at: int, size: int) -> Iterator[tuple[int, NDArray[Any]]]:
         """The tokens from `at` on, as they are: (where a block begins, its tokens)."""
         for start in range(at, len(self.tokens), size):
@@ -158,7 +163,7 @@ class Origin:
                 raise UsageError(
                     f"the tokenizer `{self.tokenizer['name']}` has no end-of-text token", hint="add `--eot none`"
                 )
-            if split.eot == "none" and split.index is None:
+            if not split.has_documents:
                 what = "nothing says where documents end: there are no end-of-text tokens"
                 if format_named(format).indexed and self.counts.get(name, 0) > 1:
                     raise UsageError(what, hint=f"make `{format}` with `prepare`; its index is a list of documents")

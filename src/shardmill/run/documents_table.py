@@ -56,8 +56,9 @@ class _SplitTable:
 class DocumentsTable(GrowingFiles):
     """The tables of all splits, which grow with the tokens of the first output."""
 
-    def __init__(self, folder: Path, splits: tuple[str, ...] = SPLITS) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, splits: tuple[str, ...] = SPLITS, *, numbered: bool = False) -> None:
+        """`numbered`: the rows say only where documents end; the record of each is its number in the table."""
+        self._folder, self._numbered = folder, numbered
         self._tables = {split: _SplitTable() for split in splits}
         self._ended: dict[str, int] = {}
         """The splits that are to be completed, and the tokens that `--tail drop` has left of each."""
@@ -69,6 +70,12 @@ class DocumentsTable(GrowingFiles):
             return
         table = self._tables[split]
         stops, text = np.cumsum(rows.length) + table.tokens, np.cumsum(rows.bytes)
+        if self._numbered:
+            documents = np.zeros(np.count_nonzero(rows.closes), DOCUMENT)
+            documents["end"] = stops[rows.closes]
+            self._add(split, documents)
+            table.tokens = int(stops[-1])
+            return
         opens, closes = np.flatnonzero(rows.opens), np.flatnonzero(rows.closes)
         # Documents do not overlap: only the first that ends here can have begun before.
         continues = not len(opens) or (len(closes) > 0 and closes[0] < opens[0])
@@ -101,6 +108,10 @@ class DocumentsTable(GrowingFiles):
         table = self._tables[split]
         # Not earlier: a run that is killed before its journal has begun leaves no files.
         table.file = table.file or self._open(table_name(split))
+        # A document that was only an end-of-text token has no tokens where these are left out.
+        documents = documents[np.diff(documents["end"], prepend=table.end) > 0]
+        if self._numbered:
+            documents["record"] = np.arange(table.rows, table.rows + len(documents))
         if len(documents):
             table.file.append(documents)
             table.rows += len(documents)

@@ -51,7 +51,9 @@ class Producer(ABC):
     retries = 0
     """Requests for sources that were retried."""
     has_table = True
-    """The dataset gets a documents table: the rows say where each document comes from."""
+    """The dataset gets a documents table."""
+    numbers_documents = False
+    """Nothing says where documents come from: the table has the number of each in its split."""
 
     @abstractmethod
     def batches(self, writer: Writer) -> AbstractContextManager[Iterator[Batch]]:

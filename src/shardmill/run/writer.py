@@ -78,7 +78,11 @@ class Writer:
         self.state = State(
             counts=[{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         )
-        self.table = DocumentsTable(destination.folder, producer.splits) if producer.has_table else None
+        self.table = (
+            DocumentsTable(destination.folder, producer.splits, numbered=producer.numbers_documents)
+            if producer.has_table
+            else None
+        )
         files = [*outputs, self.table] if self.table else outputs
         self.checkpoints = Checkpoints(destination, files, thread, self._saved)
         self._bytes_before = self._bytes_of_source = 0
