@@ -178,9 +178,12 @@ class Split:
             added = -1 if data.eot == "none" else 1
             if str(data.manifest["options"].get("val")).startswith("first:"):
                 return None  # the splits have other documents in this format
-        rows = len(open_table(path))
-        if data.format != data.manifest["format"] and len(self) > first["tokens"] + added * rows:
-            return None  # `--tail drop` left more out of the first format
+        if data.format != data.manifest["format"]:
+            more = len(self) - first["tokens"] - added * len(open_table(path))
+            if more > 0:
+                return None  # `--tail drop` left more out of the first format
+            if more and data.eot != data.manifest["eot"] and "converted" in data.manifest:
+                return None  # a document is cut between the splits, and has its EOT in the other one here
         return TableIndex(path, len(self), added)
 
     def decode(self, tokens: NDArray[Any]) -> str:
