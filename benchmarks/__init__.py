@@ -1,4 +1,4 @@
-"""Benchmarks that anybody can run: `python -m benchmarks compare`, `python -m benchmarks growth`.
+"""Benchmarks that anybody can run: `python -m benchmarks compare`, `python -m benchmarks cores`.
 
 corpus.py      the documents: text of your own, or text made here
 containers.py  the same documents as text, JSON Lines, parquet, compressed, or thousands of files
@@ -8,12 +8,8 @@ ways.py        what is compared: a script, its container, what its tokens must b
 peers/         those ways, one script each
 oracle.py      whether the tokens of a way are those of tiktoken
 compare.py     shardmill beside what people use instead
-growth.py      time and memory against size, workers, budget, container and kind of text
-steps.py       the steps that cannot be left out, each in a process of its own
-bounds.py      those steps and shardmill's runs, in turn
-bound_shares.py what the steps allow for each container, and the share of it that is reached
 machines.py    a dataset in parts against one run, on the same cores
-scale.py       clusters on paper: the real driver with an executor that only counts seconds
+cores.py       how many cores one run keeps busy, with an encoder that only sleeps
 results.py     machine, versions, JSON, Markdown tables
 plot.py        SVG
 """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import bound_shares, bounds, compare, growth, machines, plot, python, remote, report, results, scale
+from benchmarks import compare, cores, machines, plot, python, remote, report, results
 from benchmarks.corpus import Corpus
 
 UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
@@ -20,23 +20,17 @@ def main() -> None:
     if arguments.command == "table":
         show(json.loads(arguments.file.read_text()), arguments.file)
         return
-    if arguments.command == "scale":
-        scale.main()
-        return
     runs = {
         "compare": run_compare,
-        "growth": run_growth,
-        "bounds": run_bounds,
         "tokenizers": run_tokenizers,
         "remote": run_remote,
         "python": run_python,
         "report": run_report,
         "machines": run_machines,
+        "cores": run_cores,
     }
     result = runs[arguments.command](arguments)
     path = results.save(result, arguments.results)
-    if arguments.command == "bounds":
-        arguments.page.write_text(bound_shares.page(result, path, arguments.source, arguments.page))
     show(result, path)
     print(f"\nkept in {path}", file=sys.stderr)
 
@@ -52,26 +46,6 @@ def run_compare(arguments: argparse.Namespace) -> dict[str, Any]:
         repeat=arguments.repeat,
         timeout=arguments.timeout,
         only=arguments.only,
-    )
-
-
-def run_growth(arguments: argparse.Namespace) -> dict[str, Any]:
-    chosen = growth.cells(arguments.sizes, size=arguments.size, workers=arguments.workers, memory=arguments.memory)
-    if arguments.only:
-        chosen = [cell for cell in chosen if cell.question in arguments.only]
-    if not chosen:
-        raise SystemExit(f"error: --only takes {', '.join(growth.TITLES)}")
-    return growth.grow(chosen, arguments.input, repeat=arguments.repeat, timeout=arguments.timeout)
-
-
-def run_bounds(arguments: argparse.Namespace) -> dict[str, Any]:
-    size = arguments.size or (None if arguments.source else size_of("200MB"))
-    return bounds.measure(
-        Corpus("english", size, arguments.source),
-        workers=arguments.workers,
-        memory=arguments.memory,
-        repeat=arguments.repeat,
-        timeout=arguments.timeout,
     )
 
 
@@ -119,38 +93,34 @@ def run_machines(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def run_cores(arguments: argparse.Namespace) -> dict[str, Any]:
+    return cores.measure(
+        Corpus("english", arguments.size, arguments.input),
+        workers=arguments.workers,
+        memory=arguments.memory,
+        timeout=arguments.timeout,
+        only=arguments.only,
+    )
+
+
 def show(result: dict[str, Any], path: Path) -> None:
-    """The Markdown to stdout, the plots beside the result."""
-    if result["kind"] == "compare":
-        print(compare.table(result))
-        plots = {"": plot.bars(rows, "MB/s of text")} if (rows := compare.bars(result)) else {}
-    elif result["kind"] == "bounds":
-        print(bound_shares.table(result))
-        plots = {}
-    elif result["kind"] == "remote":
-        print(remote.table(result))
-        plots = {}
-    elif result["kind"] == "python":
-        print(python.table(result))
-        plots = {}
-    elif result["kind"] == "report":
-        print(report.table(result))
-        plots = {}
-    elif result["kind"] == "machines":
-        print(machines.table(result))
-        plots = {}
-    elif result["kind"] == "tokenizers":
+    """The Markdown to stdout, the plot beside the result."""
+    if result["kind"] == "tokenizers":
         from benchmarks import tokenizers
 
         print(tokenizers.table(result))
-        plots = {}
-    else:
-        print(growth.table(result))
-        units = {"speed": "MB/s of text", "memory": "peak memory, MB"}
-        found = {name: growth.series(result, name) for name in units}
-        plots = {f"-{name}": plot.lines(found[name], "GB of text", units[name]) for name in units if found[name]}
-    for suffix, svg in plots.items():
-        path.with_name(f"{path.stem}{suffix}.svg").write_text(svg)
+        return
+    tables = {
+        "compare": compare.table,
+        "remote": remote.table,
+        "python": python.table,
+        "report": report.table,
+        "machines": machines.table,
+        "cores": cores.table,
+    }
+    print(tables[result["kind"]](result))
+    if result["kind"] == "compare" and (rows := compare.bars(result)):
+        path.with_suffix(".svg").write_text(plot.bars(rows, "MB/s of text"))
 
 
 def size_of(written: str) -> int:
@@ -188,22 +158,6 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--slice", type=size_of, default=size_of("20MB"), help="what the slowest ways get")
     one.add_argument("--repeat", type=int, default=3)
 
-    two = commands.add_parser("growth", parents=[both], help="against size, workers, budget, container, kind")
-    sizes = [size_of(s) for s in ("100MB", "300MB", "1GB", "3GB", "10GB")]
-    two.add_argument("--sizes", type=lambda s: [size_of(one) for one in s.split(",")], default=sizes)
-    two.add_argument("--size", type=size_of, default=size_of("300MB"), help="for all questions but that of size")
-    two.add_argument("--repeat", type=int, default=2)
-
-    least = commands.add_parser("bounds", help="what each necessary step takes alone, and the share that is reached")
-    least.add_argument("source", nargs="?", type=Path, help="as --input of the others; default: 200MB of made text")
-    least.add_argument("--size", type=size_of, help="bytes of text; default: all of SOURCE")
-    least.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
-    least.add_argument("--memory", default="512MB", help="shardmill's --memory")
-    least.add_argument("--repeat", type=int, default=3)
-    least.add_argument("--timeout", type=float, default=1800, help="seconds for one step or run")
-    least.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
-    least.add_argument("--page", type=Path, default=bound_shares.PAGE, help="the page of the docs that is written")
-
     tokens = commands.add_parser("tokenizers", help="engine, speed and differences of every tokenizer")
     tokens.add_argument("--input", type=Path)
     tokens.add_argument("--size", type=size_of, default=size_of("40MB"), help="bytes of text")
@@ -230,7 +184,14 @@ def _parser() -> argparse.ArgumentParser:
     many.add_argument("--parts", type=int, default=10)
     many.add_argument("--repeat", type=int, default=3)
 
-    commands.add_parser("scale", help="the tables of docs/scale.md: clusters on paper")
+    busy = commands.add_parser("cores", help="how many cores one run keeps busy, with an encoder that only sleeps")
+    busy.add_argument("--input", type=Path, help="as for the others")
+    busy.add_argument("--size", type=size_of, default=size_of("2GB"), help="bytes of text")
+    busy.add_argument("--workers", type=lambda s: [int(one) for one in s.split(",")], default=list(cores.WORKERS))
+    busy.add_argument("--memory", default="8GB", help="shardmill's --memory")
+    busy.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
+    busy.add_argument("--only", action="append", default=[], metavar="CONTAINER", help="may be given more than once")
+    busy.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
 
     three = commands.add_parser("table", help="the tables of a result again")
     three.add_argument("file", type=Path)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import itertools
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from io import BufferedIOBase
 from pathlib import Path
@@ -18,8 +19,11 @@ import pyarrow.parquet as pq
 from benchmarks.corpus import SEPARATOR, Corpus
 
 CACHE = Path(__file__).parent / ".cache"
+Opener = Callable[[Path], AbstractContextManager[BufferedIOBase]]
 TINY = 1000
 """Bytes in each of the many small files."""
+MANY = 16
+"""Compressed files of about the same size."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,22 @@ def _text(separator: str) -> Callable[[Path, Iterable[str]], None]:
     return write
 
 
-def _jsonl(opener: Callable[[Path], object]) -> Callable[[Path, Iterable[str]], None]:
+def _jsonl(opener: Opener) -> Callable[[Path, Iterable[str]], None]:
     def write(path: Path, documents: Iterable[str]) -> None:
-        with opener(path) as file:  # type: ignore[attr-defined]
+        with opener(path) as file:
             for i, text in enumerate(documents):
                 file.write(json.dumps({"id": i, "text": text}, ensure_ascii=False).encode() + b"\n")
+
+    return write
+
+
+def _many_jsonl(opener: Opener, ending: str) -> Callable[[Path, Iterable[str]], None]:
+    def write(path: Path, documents: Iterable[str]) -> None:
+        path.mkdir()
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(opener(path / f"{i:02}{ending}")) for i in range(MANY)]
+            for i, text in enumerate(documents):
+                files[i % MANY].write(json.dumps({"id": i, "text": text}, ensure_ascii=False).encode() + b"\n")
 
     return write
 
@@ -155,6 +170,8 @@ WRITERS: dict[str, Callable[[Path, Iterable[str]], None]] = {
     "jsonl.zst": _jsonl(_zstd),
     "parquet-snappy": _parquet("snappy"),
     "parquet-zstd": _parquet("zstd"),
+    f"{MANY}-jsonl.gz": _many_jsonl(_gzip, ".jsonl.gz"),
+    f"{MANY}-jsonl.zst": _many_jsonl(_zstd, ".jsonl.zst"),
     "tiny-files": _files,
     "tiny-documents": _pieces(100),
     "huge-documents": _pieces(10_000_000),
@@ -167,6 +184,8 @@ SUFFIXES = {
     "jsonl.zst": ".jsonl.zst",
     "parquet-snappy": ".parquet",
     "parquet-zstd": ".parquet",
+    f"{MANY}-jsonl.gz": "",
+    f"{MANY}-jsonl.zst": "",
     "tiny-files": "",
     "tiny-documents": ".jsonl",
     "huge-documents": ".jsonl",

@@ -18,8 +18,7 @@ from benchmarks import results
 from benchmarks.containers import CACHE, build
 from benchmarks.corpus import Corpus
 from benchmarks.environment import ours
-from benchmarks.growth import COMMAND
-from benchmarks.measure import run
+from benchmarks.measure import COMMAND, run
 
 FILES = 100_000
 MANY = 1_000

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,8 @@ from typing import Any
 import psutil
 
 INTERVAL = 0.05
+COMMAND = [sys.executable, "-c", "import sys; from shardmill.cli import main; sys.exit(main())"]
+"""The command `shardmill`, of the environment that runs the benchmark."""
 
 
 @dataclass

@@ -21,8 +21,7 @@ from benchmarks import results
 from benchmarks.containers import CACHE
 from benchmarks.corpus import Corpus
 from benchmarks.environment import ours
-from benchmarks.growth import COMMAND
-from benchmarks.measure import run
+from benchmarks.measure import COMMAND, run
 
 ROOT = Path(__file__).parent.parent
 FILES = 4

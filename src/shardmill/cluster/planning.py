@@ -31,7 +31,7 @@ from shardmill.storage import Source, compression_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
 
 PART_BYTES = 4 << 30
-"""Default size of a part, in bytes of its sources; `docs/scale.md` says why."""
+"""Default size of a part, in bytes of its sources; `docs/clusters.md` says why."""
 _MOST_PARTS, _MOST_FILES = 100_000, 1_000_000  # of a plan, and of a split of a part
 _NAMED = 3  # sources that a message names at most
 

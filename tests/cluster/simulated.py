@@ -1,25 +1,16 @@
-"""A cluster on paper: the real driver, with an executor whose nodes are numbers and whose clock runs ahead.
-
-What `python -m benchmarks scale` prints stands in docs/scale.md. tests/cluster/test_scale.py compares it with real
-runs.
-"""
+"""A cluster on paper: an executor whose nodes are numbers and whose clock runs ahead."""
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from benchmarks import results
-from shardmill.cluster import driver
 from shardmill.cluster.executors import Executor, PartReport
 from shardmill.run import Done
-from shardmill.run.progress import Progress
 
-GB = 10**9
 _SIGN = 30.0  # seconds between two signs of life; fewer than in a real run, so that a simulation takes seconds
 _NOTICED = 30.0  # seconds until an executor says that a node is gone
 
@@ -172,109 +163,3 @@ class SimulatedExecutor(Executor):
     def _later(self, seconds: float, kind: str, which: int) -> None:
         self._count += 1
         heapq.heappush(self._events, (self.now + seconds, self._count, kind, which))
-
-
-@dataclass(frozen=True)
-class Outcome:
-    seconds: float
-    ideal: float
-    """Seconds if nothing went wrong, started or ended."""
-    worked: float
-    """Slot-seconds spent, of those that an ideal run would take."""
-
-
-def simulate(cluster: Cluster, text: float, part: float, seed: int = 0) -> Outcome:
-    """A run of the real driver over `text` bytes in parts of `part`."""
-    count = max(1, round(text / part))
-    sizes = dict.fromkeys(range(count), int(text / count))
-    executor = SimulatedExecutor(cluster, sizes, seed)
-    driver.Driver(sizes, executor.missing, executor, Progress(), executor.clock).run()
-    ideal = text / cluster.rate
-    return Outcome(executor.now, ideal / (cluster.nodes * cluster.slots), executor.worked / ideal)
-
-
-def replay(seconds: list[float], slots: int) -> float:
-    """How long a run takes on one node whose parts take so many seconds."""
-    sizes = dict.fromkeys(range(len(seconds)), GB)
-    executor = SimulatedExecutor(Cluster(nodes=1, slots=slots, lost=0.0), sizes, seconds=seconds)
-    driver.Driver(sizes, executor.missing, executor, Progress(), executor.clock).run()
-    return executor.now
-
-
-TEXTS = {
-    "FineWeb-Edu 10BT": (10e9, 27.6e9),
-    "FineWeb-Edu 100BT": (100e9, 277.4e9),
-    "FineWeb 15T": (15e12, 44e12),
-    "100 TB of text": (23e12, 67.5e12),
-}
-"""Tokens, and bytes as they are stored."""
-BYTES_A_TOKEN = 4.35  # the README's web text
-CORE = 114e6  # bytes of text in a second of a core: parquet in the README's table, 228 MB/s on two
-CPU = 60e6  # bytes of text in a second of a rented CPU, which is half a core, with the other half busy too
-NETWORK = 1.25e9  # bytes a second of a node: 12.5 Gbit/s, less what is lost
-NODE = 16  # CPUs
-GET, PUT, MONTH, HOUR = 0.4e-6, 5e-6, 0.023e-9, 0.05  # dollars: a request, a request, a byte, a CPU
-
-
-def merge_rate() -> float:
-    """Bytes of tokens in a second of CPU of a merge, by the last run of `python -m benchmarks machines` with one."""
-    found = (json.loads(path.read_text()) for path in sorted(results.FOLDER.glob("*-machines.json")))
-    *_, last = (row for result in found for row in result["rows"] if row["way"] == "merge")
-    return float(last["bytes"] / min(last["cpu"]))
-
-
-def paper() -> Iterable[str]:
-    """What each text takes, from measured rates; without what goes wrong, which is what is simulated."""
-    yield "| | text | tokens stored | core-hours | read | GET | PUT | requests | CPUs | a month of storage |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
-    for name, (tokens, stored) in TEXTS.items():
-        text, out = tokens * BYTES_A_TOKEN, 2 * tokens
-        gets, puts = (stored + out) / 4e6, 2 * out / 8e6  # the tokens once as parts, once as the dataset
-        yield (
-            f"| {name} | {_amount(text)} | {_amount(out)} | {text / CORE / 3600:,.1f} | {_amount(stored)} "
-            f"| {gets / 1e6:,.2f}M | {puts / 1e6:,.2f}M | ${gets * GET + puts * PUT:,.2f} "
-            f"| ${text / CPU / 3600 * HOUR:,.2f} | ${out * MONTH:,.2f} |"
-        )
-    yield ""
-    yield "| parts, without the merge | 1 node | 10 nodes | 100 nodes | the merge, one process | over the network |"
-    yield "|---|---:|---:|---:|---:|---:|"
-    for name, (tokens, stored) in TEXTS.items():
-        text, out = tokens * BYTES_A_TOKEN, 2 * tokens
-        times = [max(text / (NODE * CPU), (stored + out) / NETWORK) / nodes for nodes in (1, 10, 100)]
-        merging = [out / merge_rate(), 2 * out / NETWORK]
-        yield f"| {name} | {' | '.join(_time(one) for one in times + merging)} |"
-
-
-def _amount(size: float) -> str:
-    return f"{size / 1e12:,.1f} TB" if size >= 1e12 else f"{size / 1e9:,.0f} GB"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:,.0f} min" if seconds < 5400 else f"{seconds / 3600:,.1f} h"
-
-
-def main() -> None:
-    """The tables of docs/scale.md."""
-    print("\n".join(paper()), end="\n\n", flush=True)
-    print("| text | nodes | part | time | longer than ideal | work beyond ideal |\n|---|---:|---:|---:|---:|---:|")
-    for text, nodes in ((277 * GB, 1), (277 * GB, 10), (44_000 * GB, 10), (44_000 * GB, 100)):
-        for part in (1, 4, 8, 16, 64):
-            row = _mean([simulate(Cluster(nodes=nodes), text, part * GB, seed) for seed in range(3)])
-            print(f"| {text / GB:,.0f} GB | {nodes} | {part:g} GB | {_shown(row)} |", flush=True)
-
-
-def _mean(outcomes: list[Outcome]) -> Outcome:
-    def mean(name: str) -> float:
-        return float(sum(getattr(one, name) for one in outcomes)) / len(outcomes)
-
-    return replace(outcomes[0], seconds=mean("seconds"), worked=mean("worked"))
-
-
-def _shown(row: Outcome) -> str:
-    return f"{row.seconds / 60:,.1f} min | {row.seconds / row.ideal - 1:.0%} | {row.worked - 1:.0%}"
-
-
-if __name__ == "__main__":
-    main()
