@@ -24,6 +24,10 @@ def _status(name: str) -> int:
 
 class _Asked:
     now = most = 0
+    largest_row = 1 << 40
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
 
     @contextmanager
     def hold(self, amount: int, what: str, place: str, longest: int = 0) -> Iterator[None]:
@@ -35,8 +39,8 @@ class _Asked:
 
 def measure(source: Source, size: int) -> tuple[int, int, int]:
     """The bytes asked for, the growth of this process, and the bytes of text, when all of a source is read."""
-    asked, before, text = _Asked(), _status("VmRSS"), 0
-    reader = SourceReader(0, source, Reading(hold=asked.hold, largest=size, largest_row=1 << 40))
+    asked, before, text = _Asked(size), _status("VmRSS"), 0
+    reader = SourceReader(0, source, Reading(), asked)
     for chunk in reader.chunks(Position(), size):  # each is held while the next is made, as in a run
         text += sum(map(len, reader.pieces(chunk, 1 << 16))) if chunk.long else reader.read(chunk).offsets[-1]
     return asked.most, _status("VmHWM") - before, int(text)

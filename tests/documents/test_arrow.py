@@ -223,6 +223,7 @@ class _Asked:
 
     def __init__(self) -> None:
         self.held = self.peak = 0
+        self.largest, self.largest_row = 64 << 20, 0
 
     @contextmanager
     def hold(self, amount: int, what: str, place: str, longest: int = 0) -> Any:
@@ -238,7 +239,7 @@ def test_memory_is_asked_for_a_dictionary_and_given_back(tmp_path: Path) -> None
     path = tmp_path / "a.arrow"
     path.write_bytes(_stored([pa.RecordBatch.from_arrays([column], ["text"])], stream=True, compression="zstd"))
     asked = _Asked()
-    _check(read_path(path, 10_000, Reading(hold=asked.hold)), values)
+    _check(read_path(path, 10_000, room=asked), values)
     assert 3_000_000 <= asked.peak < 10_000_000 and asked.held == 0
 
 

@@ -169,11 +169,11 @@ def test_a_decompression_bomb_is_read_in_bounded_memory(tmp_path: Path, ending: 
     path.write_bytes(REAL[ending](part) * (BOMBS[ending] >> 20))
     assert path.stat().st_size < 1 << 20
     code = f"""
-        from shardmill.documents import Position, Reading, SourceReader
+        from shardmill.documents import FreeRoom, Position, Reading, SourceReader
         from shardmill.run.machine import most_resident
         from shardmill.sources import find_sources
         [source] = find_sources([{str(path)!r}])
-        reader = SourceReader(0, source, Reading(separator=b"\\n"))
+        reader = SourceReader(0, source, Reading(separator=b"\\n"), FreeRoom())
         before = most_resident()
         rows = sum(len(reader.read(chunk)) for chunk in reader.chunks(Position(), 1 << 20))
         assert rows == {BOMBS[ending]}, rows

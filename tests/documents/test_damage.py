@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Reading
+from shardmill.documents import FreeRoom, Reading
 from shardmill.errors import ShardmillError, SourceError
 from shardmill.input_formats import INPUT_FORMATS
 from tests.documents.twin import (
@@ -38,12 +38,12 @@ WHOLE = {
     "a.jsonl.xz": COMPRESSIONS[".xz"](jsonl_bytes(TEXTS)),
     "a.txt": "\n\n".join(text or "" for text in TEXTS).encode("utf-16"),
 }
-READING = Reading(separator=b"\n\n", cut=cut, largest=1 << 20)
+READING = Reading(separator=b"\n\n", cut=cut)
 
 
 def _try(path: Path, size: int = 100, reading: Reading = READING, form: str = "auto") -> Read | None:
     try:
-        return read_path(path, size, reading, form)
+        return read_path(path, size, reading, form, FreeRoom(1 << 20))
     except ShardmillError as error:
         _check_error(error)
         return None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Reading, delimited
+from shardmill.documents import FreeRoom, Reading, delimited
 from shardmill.errors import SourceError
 from shardmill.storage.feeds import FileFeed
 from tests.documents.twin import (
@@ -100,7 +100,7 @@ def test_a_csv_row_larger_than_memory_allows_ends_the_run_with_its_place_and_siz
     junk = quote + b"x" * (3 << 20) + quote
     rows = [b"id,text,more", b"0,a,z", b"1," + junk + b",z", b"2,b,z", b"3,c," + junk, junk + b",d,", b"5,e,z"]
     path.write_bytes(COMPRESSIONS[ending](b"\n".join(rows)))
-    got = read_path(path, 100, Reading(largest=1 << 20))
+    got = read_path(path, 100, room=FreeRoom(1 << 20))
     assert got.documents == [b"a", b"b", b"e"]
     assert [row for row, _ in got.rejects] == [1, 3, 4]
     assert got.too_large == [len(rows[row + 1]) for row in (1, 3, 4)]
@@ -114,7 +114,7 @@ def test_a_long_csv_row_is_parsed_whole_and_only_its_text_is_kept(tmp_path: Path
     rows = [b"id,text,more", b"0,a," + junk, junk + b",b,", b"2,c" + junk + b",x,too many", b"3,\xff," + junk]
     rows += [b"4,d,\xff" + junk, b"5," + junk + b"," + junk, b"6,e,"]
     path.write_bytes(COMPRESSIONS[ending](b"\n".join(rows)))
-    got = read_path(path, 100, Reading(largest=1 << 20, largest_row=1 << 23))
+    got = read_path(path, 100, room=FreeRoom(1 << 20, 1 << 23))
     assert got.documents == [b"a", b"b", b"d", b"x" * (3 << 20), b"e"] and got.long == 1
     assert got.rejects == [(2, "4 fields where the header has 3"), (3, "invalid UTF-8")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.documents import Position, Reading, SourceReader, jsonl
+from shardmill.documents import FreeRoom, Position, Reading, SourceReader, jsonl
 from shardmill.documents.records import judge
 from shardmill.sources import find_sources
 from tests.documents.twin import read_path
@@ -73,6 +73,8 @@ def test_a_chunk_has_no_more_lines_because_memory_allows_it(tmp_path: Path) -> N
     path.write_bytes(b"x\n" * 500_000)
     [source] = find_sources([str(path)], "auto")
     for size in (1 << 16, 1 << 20, 1 << 23, 1 << 26):
-        sizes = [chunk.end - chunk.start for chunk in SourceReader(0, source, Reading()).chunks(Position(), size)]
+        sizes = [
+            chunk.end - chunk.start for chunk in SourceReader(0, source, Reading(), FreeRoom()).chunks(Position(), size)
+        ]
         assert sum(sizes) == 1_000_000
         assert max(sizes) <= 2 * jsonl.LINES

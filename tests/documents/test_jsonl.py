@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Reading, jsonl
+from shardmill.documents import FreeRoom, Reading, jsonl
 from shardmill.errors import SourceError
 from tests.documents.json_ways import WAYS, take_way
 from tests.documents.twin import COMPRESSIONS, SIZES, json_documents, read_path
@@ -186,7 +186,7 @@ def test_a_line_larger_than_memory_allows_is_told_by_its_size_and_is_a_chunk_of_
         path = tmp_path / f"a.jsonl{ending}"
         path.write_bytes(COMPRESSIONS[ending](b"\n".join(lines) + end))
         for size in (10, 100_000):
-            got = read_path(path, size, Reading(largest=200_000))
+            got = read_path(path, size, room=FreeRoom(200_000))
             assert got.documents == [b"a", b"b"]
             [(record, reason)] = got.rejects
             assert (record, reason) == (at, f"a line of {len(giant):,} bytes is larger than the memory allows")

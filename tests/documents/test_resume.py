@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.documents import SPAN, Position, Reading
+from shardmill.documents import SPAN, FreeRoom, Position, Reading
 from shardmill.sources import find_sources
 from tests.documents.twin import (
     COMPRESSIONS,
+    FREE,
     Read,
     arrow_bytes,
     csv_bytes,
@@ -24,19 +25,20 @@ TEXTS: list[str | None] = [f"text {i} " * (i % 9) if i % 11 else None for i in r
 PROSE = b"\xef\xbb\xbf" + b"\n\n".join((text or "\n").encode() for text in TEXTS) + b"x" * 400 + b" \xff end of it"
 SPANNED = b"word and word " * (3 * SPAN // 14) + b"z" * 3000 + b" tail"
 
+LARGEST = {"long.txt": 200, "long.txt.gz": 200, "giant.jsonl": 1000}
 CASES: dict[str, tuple[bytes, Reading]] = {
     "separated.txt": (PROSE, Reading(separator=b"\n\n", cut=cut)),
     "separated.txt.gz": (COMPRESSIONS[".gz"](PROSE), Reading(separator=b"\n\n", cut=cut)),
     "whole.txt": (PROSE, Reading(cut=cut)),
     "whole.txt.zst": (COMPRESSIONS[".zst"](PROSE), Reading(cut=cut)),
-    "long.txt": (PROSE, Reading(separator=b"\n\n", cut=cut, largest=200)),
-    "long.txt.gz": (COMPRESSIONS[".gz"](PROSE), Reading(separator=b"\n\n", cut=cut, largest=200)),
+    "long.txt": (PROSE, Reading(separator=b"\n\n", cut=cut)),
+    "long.txt.gz": (COMPRESSIONS[".gz"](PROSE), Reading(separator=b"\n\n", cut=cut)),
     "wide.txt": ("erste Zeile ü 😀 und mehr\n\n".encode("utf-16") * 30, Reading(separator=b"\n\n", cut=cut)),
     "spans.txt": (SPANNED, Reading(cut=cut, only_source=True, spans=True)),
     "spans.txt.gz": (COMPRESSIONS[".gz"](SPANNED), Reading(cut=cut, only_source=True, spans=True)),
     "a.jsonl": (jsonl_bytes(TEXTS), Reading()),
     "a.jsonl.xz": (COMPRESSIONS[".xz"](jsonl_bytes(TEXTS)), Reading()),
-    "giant.jsonl": (jsonl_bytes([*TEXTS, "x" * 3000, *TEXTS]), Reading(largest=1000)),
+    "giant.jsonl": (jsonl_bytes([*TEXTS, "x" * 3000, *TEXTS]), Reading()),
     "a.parquet": (parquet_bytes(table(TEXTS), rows=20), Reading()),
     "one.parquet": (parquet_bytes(table(TEXTS), rows=1000, use_dictionary=False), Reading()),
     "a.arrow": (arrow_bytes(table(TEXTS), rows=20), Reading()),
@@ -48,21 +50,22 @@ CASES: dict[str, tuple[bytes, Reading]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_that_goes_on_from_any_position_gives_the_same(tmp_path: Path, name: str) -> None:
     data, reading = CASES[name]
+    room = FreeRoom(LARGEST[name]) if name in LARGEST else FREE
     path = tmp_path / name
     path.write_bytes(data)
     [source] = find_sources([str(path)])
-    whole = read_source(source, 1000 if "giant" in name else 1 << 22, reading)
+    whole = read_source(source, 1000 if "giant" in name else 1 << 22, reading, room=room)
     first_sizes = (1000, SPAN) if "spans" in name else (40, 300)
     for first in first_sizes:
-        before = read_source(source, first, reading)
+        before = read_source(source, first, reading, room=room)
         assert before.documents == whole.documents
         assert before.rejects == whole.rejects
         step = max(1, len(before.positions) // 6)
         for i in range(0, len(before.positions), step):
             position = before.positions[i]
-            head = read_source(source, first, reading, most=i + 1)
+            head = read_source(source, first, reading, most=i + 1, room=room)
             for size in (first // 3 + 1, 1000 if "giant" in name else 1 << 22):
-                rest = read_source(source, size, reading, position)
+                rest = read_source(source, size, reading, position, room=room)
                 joined = _join(head, rest, position)
                 assert joined == (whole.documents, whole.rows, whole.records, whole.rejects)
 
@@ -80,12 +83,13 @@ def _join(
 @pytest.mark.parametrize("name", CASES)
 def test_a_source_that_was_read_to_its_end_has_nothing_more(tmp_path: Path, name: str) -> None:
     data, reading = CASES[name]
+    room = FreeRoom(LARGEST[name]) if name in LARGEST else FREE
     path = tmp_path / name
     path.write_bytes(data)
     [source] = find_sources([str(path)])
     end = read_source(source, 100, reading).positions[-1]
     assert not end.inside
-    rest = read_source(source, 100, reading, end)
+    rest = read_source(source, 100, reading, end, room=room)
     assert rest.chunks == 0
 
 

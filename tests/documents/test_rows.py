@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from shardmill.core import CoreError, gathered
-from shardmill.documents import Reading
+from shardmill.documents import FreeRoom, Reading
 from shardmill.documents.columns import ROW_TEXT
 from shardmill.errors import SourceError
 from tests.documents.twin import (
@@ -254,7 +254,7 @@ def test_of_an_arrow_batch_larger_than_memory_allows_only_a_row_that_is_too_larg
     path = tmp_path / f"a.arrow{ending}"
     texts: list[str | None] = ["a" * 60_000, "b" * 90_000, "c" * 3_000_000, "d" * 90_000] * 2
     path.write_bytes(COMPRESSIONS[ending](arrow_bytes(table(texts), rows=100, compression=compression)))
-    got = read_path(path, 100, Reading(largest=100_000))
+    got = read_path(path, 100, room=FreeRoom(100_000))
     assert got.documents == [text.encode() for text in texts if text and len(text) < 100_000]
     assert got.too_large == [3_000_000] * 2 and [record for record, _ in got.rejects] == [2, 6]
 

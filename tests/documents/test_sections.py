@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.documents import Reading, SourceReader
+from shardmill.documents import FreeRoom, Reading, SourceReader
 from shardmill.documents.chunks import Position, Section
 from shardmill.sources import find_sources
 from tests.documents.twin import arrow_bytes, compress_zstd, csv_bytes, cut, jsonl_bytes, parquet_bytes, table
@@ -44,7 +44,7 @@ SOURCES: dict[str, tuple[str, bytes, Reading]] = {
 def _read(path: Path, reading: Reading, size: int, section: Section) -> tuple[list[tuple[bytes, bool, bool]], int]:
     """Rows, whether each begins and ends a document; neighbours within a document are one. And the bad records."""
     [source] = find_sources([str(path)], "auto")
-    reader = SourceReader(0, source, reading)
+    reader = SourceReader(0, source, reading, FreeRoom())
     rows: list[tuple[bytes, bool, bool]] = []
     bad = 0
     for chunk in reader.chunks(Position(), size, section):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.documents import Position, Reading, SourceReader
+from shardmill.documents import FreeRoom, Position, Reading, SourceReader
 from shardmill.errors import ShardmillError, SourceError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.sources import find_sources
@@ -184,7 +184,7 @@ def test_standard_input_is_read(data: bytes) -> None:
         "from shardmill.documents import *\n"
         "from shardmill.sources import find_sources\n"
         "[source] = find_sources(['-'])\n"
-        "reader = SourceReader(0, source, Reading())\n"
+        "reader = SourceReader(0, source, Reading(), FreeRoom())\n"
         "print([bytes(reader.read(chunk).data) for chunk in reader.chunks(Position(), 100)], reader.unit)"
     )
     done = subprocess.run([sys.executable, "-c", code], input=data, capture_output=True, check=True)
@@ -202,7 +202,7 @@ def test_a_file_that_vanishes_is_an_error_with_its_place(tmp_path: Path, name: s
         read_source(source, 10)
     assert caught.value.place == str(path)
     with pytest.raises(SourceError):
-        SourceReader(0, source, Reading()).check()
+        SourceReader(0, source, Reading(), FreeRoom()).check()
 
 
 def _lines(count: int) -> bytes:
@@ -215,7 +215,7 @@ def test_a_file_that_changes_while_it_is_read_is_an_error(tmp_path: Path, name: 
     path = tmp_path / name
     path.write_bytes(_lines(20_000))
     [source] = find_sources([str(path)])
-    reader = SourceReader(0, source, Reading(separator=b"\n"))
+    reader = SourceReader(0, source, Reading(separator=b"\n"), FreeRoom())
     chunks = reader.chunks(Position(), 10_000)
     reader.read(next(chunks))
     later = next(chunks)
@@ -242,7 +242,7 @@ def test_files_are_closed_when_chunks_are_exhausted_or_given_up(tmp_path: Path) 
         path = tmp_path / name
         path.write_bytes(_lines(20_000) if not name.endswith("gz") else gzip.compress(_lines(20_000)))
         [source] = find_sources([str(path)])
-        reader = SourceReader(0, source, Reading(separator=b"\n"))
+        reader = SourceReader(0, source, Reading(separator=b"\n"), FreeRoom())
         for chunk in reader.chunks(Position(), 100_000):
             reader.read(chunk)
         given_up = reader.chunks(Position(), 1000)
@@ -255,8 +255,8 @@ def test_places_are_for_people(tmp_path: Path) -> None:
     for name, place, unit in (("a.jsonl", "line 18,204,551", "line"), ("a.parquet", "row 18,204,551", "row")):
         (tmp_path / name).write_bytes(b"")
         [source] = find_sources([str(tmp_path / name)])
-        reader = SourceReader(0, source, Reading())
+        reader = SourceReader(0, source, Reading(), FreeRoom())
         assert reader.place(18_204_550, 7) == place and reader.unit == unit
     (tmp_path / "a.txt").write_bytes(b"")
     [source] = find_sources([str(tmp_path / "a.txt")])
-    assert SourceReader(0, source, Reading()).place(-1, 1234) == "byte 1,234"
+    assert SourceReader(0, source, Reading(), FreeRoom()).place(-1, 1234) == "byte 1,234"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shardmill.documents import SPAN, Position, Reading, SourceReader
+from shardmill.documents import SPAN, FreeRoom, Position, Reading, SourceReader
 from shardmill.errors import UsageError
 from shardmill.sources import find_sources
 from tests.documents.twin import COMPRESSIONS, cut, read_path, span_starts
@@ -105,7 +105,7 @@ def test_the_tail_begins_with_a_span_of_its_own(tmp_path: Path, tail: float) -> 
 
 def _rows(path: Path, size: int, tail: float) -> list[bytes]:
     [source] = find_sources([str(path)])
-    reader = SourceReader(0, source, Reading(cut=cut, tail=tail))
+    reader = SourceReader(0, source, Reading(cut=cut, tail=tail), FreeRoom())
     rows = []
     for chunk in reader.chunks(Position(), size):
         documents = reader.read(chunk)
@@ -131,7 +131,7 @@ def test_spans_stay_the_same_around_a_stretch_that_memory_cannot_hold(tmp_path: 
     starts = span_starts(data)
     [source] = find_sources([str(path)])
     for size in (1, SPAN, 2 * SPAN):
-        reader = SourceReader(0, source, Reading(cut=cut, only_source=True, spans=True, largest=2 * SPAN))
+        reader = SourceReader(0, source, Reading(cut=cut, only_source=True, spans=True), FreeRoom(2 * SPAN))
         got, long = [], 0
         for chunk in reader.chunks(Position(), size):
             if chunk.long:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Position, Reading, SourceReader
+from shardmill.documents import FreeRoom, Position, Reading, SourceReader
 from shardmill.errors import SourceError, UsageError
 from shardmill.sources import find_sources
 from tests.documents.twin import COMPRESSIONS, SIZES, cut, read_path, read_source, text_documents
@@ -114,9 +114,9 @@ def test_many_threads_may_read_at_once(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(COMPRESSIONS[".gz" if name.endswith("gz") else ""](b"\n".join(lines)))
     [source] = find_sources([str(path)])
-    reader = SourceReader(0, source, Reading(separator=b"\n"))
+    reader = SourceReader(0, source, Reading(separator=b"\n"), FreeRoom())
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(reader.read, reader.chunks(Position(), 20_000)))
+        found = list(pool.map(lambda chunk: reader.read(chunk).packed(), reader.chunks(Position(), 20_000)))
     rows = [d.data[d.offsets[i] : d.offsets[i + 1]].tobytes() for d in found for i in range(len(d))]
     assert rows == ([b"%d" % i for i in range(30_000)] if name.endswith("jsonl") else lines)
 
@@ -137,7 +137,7 @@ def test_a_stretch_without_a_cut_beyond_the_largest_record_is_read_in_pieces(
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(COMPRESSIONS[ending](data))
     for size in (1, 100, 2000):
-        got = read_path(path, size, Reading(separator=separator, cut=cut, largest=4000))
+        got = read_path(path, size, Reading(separator=separator, cut=cut), room=FreeRoom(4000))
         assert got.documents == text_documents(data, separator)
         assert got.long == 1
         assert max(got.costs[:-1] + got.costs[-1:]) >= 9000
@@ -153,7 +153,7 @@ def test_a_document_too_large_for_a_tokenizer_without_cuts_is_told_by_its_size(
     path = tmp_path / f"a.txt{ending}"
     path.write_bytes(COMPRESSIONS[ending](b"\n\n".join(pieces)))
     for size in (1, 100, 3000):
-        got = read_path(path, size, Reading(separator=b"\n\n", largest=4000))
+        got = read_path(path, size, Reading(separator=b"\n\n"), room=FreeRoom(4000))
         assert got.documents == [b"a", b"b"]
         [(_, reason)] = got.rejects
         assert reason == f"a document of {len(giant):,} bytes is larger than the memory allows"
@@ -169,7 +169,7 @@ def test_a_long_stretch_of_a_pipe_is_an_error_with_its_place(tmp_path: Path) -> 
         [source] = find_sources([f"/dev/fd/{read_end}"])
         assert source.size is None
         with pytest.raises(SourceError, match="no place where it may be cut") as caught:
-            read_source(source, 100, Reading(cut=cut, largest=4000))
+            read_source(source, 100, Reading(cut=cut), room=FreeRoom(4000))
         assert caught.value.place and "byte 0" in caught.value.place
     finally:
         os.close(read_end)

@@ -15,11 +15,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from shardmill.documents import SPAN, Position, Reading, SourceReader
+from shardmill.documents import SPAN, FreeRoom, Position, Reading, Room, SourceReader
 from shardmill.documents.chunks import TooLarge
 from shardmill.sources import find_sources
 from shardmill.storage import Source
 
+FREE = FreeRoom()
 SIZES = (1, 2, 3, 5, 7, 16, 61, 1000, 1 << 22)
 
 _GAP = re.compile(rb"(?<=[!-~]) (?=[!-~\x80-\xff])")
@@ -53,12 +54,16 @@ class Read:
 
 
 def read_source(
-    source: Source, size: int, reading: Reading | None = None, start: Position | None = None, most: int | None = None
+    source: Source,
+    size: int,
+    reading: Reading | None = None,
+    start: Position | None = None,
+    most: int | None = None,
+    room: Room = FREE,
 ) -> Read:
     """Read a source from a position on, at most so many chunks of it, and check what holds for any chunks."""
-    reading = reading or Reading()
     start = start or Position()
-    reader = SourceReader(3, source, reading)
+    reader = SourceReader(3, source, reading or Reading(), room)
     out = Read()
     position = start
     for chunk in islice(reader.chunks(start, size), most):
@@ -73,7 +78,7 @@ def read_source(
             rows, lines = [b"".join(pieces)], 0
             rows[0].decode()
         else:
-            documents = reader.read(chunk)
+            documents = reader.read(chunk).packed()
             data = documents.data.tobytes()
             ends = documents.offsets.tolist()
             rows = [data[a:b] for a, b in pairwise(ends)]
@@ -111,9 +116,11 @@ def read_source(
     return out
 
 
-def read_path(path: Path | str, size: int = 1 << 22, reading: Reading | None = None, form: str = "auto") -> Read:
+def read_path(
+    path: Path | str, size: int = 1 << 22, reading: Reading | None = None, form: str = "auto", room: Room = FREE
+) -> Read:
     [source] = find_sources([str(path)], form)
-    return read_source(source, size, reading)
+    return read_source(source, size, reading, room=room)
 
 
 def text_documents(data: bytes, separator: bytes | None) -> list[bytes]:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from shardmill.documents import Documents, Reading
+from shardmill.documents import Documents, FreeRoom, Reading
 from shardmill.inspection import Amount, Kind, expected, places
 from shardmill.inspection.places import SampledPlace, SampledSource
 from shardmill.inspection.report import working_seconds
@@ -161,7 +161,7 @@ def sampled(values: list[int]) -> Kind:
     def encode(documents: Documents) -> Encoded:
         raise AssertionError("nothing is read")
 
-    source = SampledSource(0, Source("a", "a", 10**9, ""), Reading(), encode, lambda: False)
+    source = SampledSource(0, Source("a", "a", 10**9, ""), Reading(), FreeRoom(), None, encode, lambda: False)
     source.places = [SampledPlace(1e6, 1e6, 1000 / len(values), 10**6, 10**6, tokens) for tokens in values]
     return Kind("jsonl", "", False, [0], np.array([10**9]), [source], cpu_seconds=2.0)
 

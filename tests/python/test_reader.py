@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardmill.documents import Position, Reading
+from shardmill.documents import FreeRoom, Position
 from shardmill.documents.from_python import PythonReader
 from shardmill.python_sources import NamedSource
 
@@ -63,7 +63,7 @@ WAYS = [lambda made: made, lambda made: lambda: iter(made), Stateful]
 
 def read(source: Any, size: int, start: Any) -> Any:
     """The documents from a position on, and every position between two chunks."""
-    reader = PythonReader(3, source.as_source(3), Reading(), source)
+    reader = PythonReader(3, source.as_source(3), "text", FreeRoom(), source)
     found, positions, position = [], [], start
     for chunk in reader.chunks(start, size):
         assert (chunk.source, chunk.start) == (3, position.offset)

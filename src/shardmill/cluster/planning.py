@@ -205,8 +205,8 @@ def _undivided(sources: Sources, size: int, divisible: Callable[[Source], bool])
 def _can_be_entered(plan: Plan, keep_parts: bool, source: Source) -> bool:
     """Whether a part may begin inside a source: not inside a document, and with `keep_parts` not inside a stream."""
     format = source.input_format if source.input_format != "auto" else format_of(source.path) or "text"
-    reading = Reading(separator=plan.options.separator_bytes, only_source=plan.only_source).for_source(source)
-    whole = format == "text" and reading.separator is None and (keep_parts or not reading.stream)
+    reading = Reading(separator=plan.options.separator_bytes, only_source=plan.only_source)
+    whole = format == "text" and reading.separator is None and (keep_parts or not reading.is_stream(source))
     return INPUT_FORMATS[format].sectioned and not whole and not compression_of(source.path)
 
 

@@ -26,7 +26,7 @@ from shardmill.documents.arrow_messages import (
 )
 from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
 from shardmill.documents.columns import LONG_ROW_COPIES, LONG_TEXT, Column, RowsReader, first_line, skip_rows
-from shardmill.documents.reading import Memory, Reading
+from shardmill.documents.reading import FreeRoom, Memory, Room
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import ARROW_MARK
 from shardmill.storage import STREAM_BLOCK, Feed, FileFeed, RandomAccess, Scanner
@@ -52,7 +52,7 @@ class ArrowReader(RowsReader):
                 "the file is Feather version 1", place=self._source.name, hint="write it again with pyarrow.feather"
             )
         row = start.offset
-        stream = self._stream(feed, self._reading)
+        stream = self._messages(feed, self._room)
         with closing(stream.memory):
             try:
                 for column in stream.columns(row, max(1, size)):
@@ -68,12 +68,13 @@ class ArrowReader(RowsReader):
         if not isinstance(feed, FileFeed):
             return []
         with suppress(ValueError):  # reading from the start will say what is wrong
-            found = [message for message in self._stream(feed, Reading()).messages() if message.kind == RECORD_BATCH]
+            found = [message for message in self._messages(feed, FreeRoom()).messages() if message.kind == RECORD_BATCH]
             return [Part(each.rows, each.size, each.size) for each in found]
         return []
 
-    def _stream(self, feed: Feed, reading: Reading) -> _Stream:
-        return _Stream(feed, self._source.name, reading, FILE_START if self._head.startswith(ARROW_MARK) else 0)
+    def _messages(self, feed: Feed, room: Room) -> _Stream:
+        begin = FILE_START if self._head.startswith(ARROW_MARK) else 0
+        return _Stream(feed, self._source.name, self._field, room, begin)
 
     def _check_end(self, feed: Feed, begin: int) -> None:
         """Raise when the wrong bytes follow the last message: a length that was damaged to zero looks like the end.
@@ -120,11 +121,11 @@ class _Messages:
 class _Stream:
     """The messages of a stream, and the texts in them. ValueError where it is damaged."""
 
-    def __init__(self, feed: Feed, name: str, reading: Reading, at: int) -> None:
-        self._feed, self._name, self._reading = feed, name, reading
+    def __init__(self, feed: Feed, name: str, field: str, room: Room, at: int) -> None:
+        self._feed, self._name, self._field = feed, name, field
         self._begin = self.at = at
         """How far the stream was read."""
-        self.memory = Memory(reading, name)
+        self.memory = Memory(room, name)
         self._size = feed.size if isinstance(feed, RandomAccess) else None
         self._dictionaries: dict[int, int] = {}
         """Bytes of each dictionary."""
@@ -136,7 +137,7 @@ class _Stream:
         for message in self.messages():
             if message.kind == SCHEMA and schema is None:
                 schema = pa.ipc.read_schema(pa.py_buffer(_encapsulated(message)))
-                path = find_column(schema, self._reading.text_field, self._name)
+                path = find_column(schema, self._field, self._name)
                 number, messages = schema.get_field_index(path[0]), _Messages()
                 messages.put(message.header)
                 reader = pa.ipc.open_stream(messages, options=pa.ipc.IpcReadOptions(included_fields=[number]))
@@ -238,7 +239,7 @@ class _Stream:
                     hint="store it as a plain file",
                 )
             return []
-        rest = _Stream(self._feed, self._name, Reading(), message.begin + message.size)
+        rest = _Stream(self._feed, self._name, self._field, FreeRoom(), message.begin + message.size)
         return [each for each in rest.messages() if each.kind == DICTIONARY_BATCH]
 
     def messages(self) -> Iterator[Message]:

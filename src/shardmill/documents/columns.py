@@ -155,10 +155,10 @@ class RowsReader(FormatReader):
     @property
     def _largest(self) -> int:
         """The largest row that may be held."""
-        return max(self._reading.largest, self._reading.largest_row)
+        return max(self._room.largest, self._room.largest_row)
 
     def _chunk(self, row: int, column: Column, through: int) -> Chunk:
-        if len(column) == 1 and self._reading.largest < column.size <= self._largest:
+        if len(column) == 1 and self._room.largest < column.size <= self._largest:
             if rows_are_utf8(column.data, column.offsets):
                 work = LongText(column.data[column.offsets[0] : column.offsets[1]])
                 lease = Lease(column.size, column.size)  # until it is written

@@ -54,11 +54,10 @@ def content_version(given: NamedSource, text_field: str, largest: int | None) ->
     from shardmill.documents.chunks import Position
     from shardmill.documents.columns import Column
     from shardmill.documents.from_python import PythonReader
-    from shardmill.documents.reading import Reading
+    from shardmill.documents.reading import FreeRoom
 
     content = ContentHash(text_field)
-    reading = Reading(text_field=text_field, largest=largest or sys.maxsize)
-    reader = PythonReader(0, given.as_source(0), reading, given)
+    reader = PythonReader(0, given.as_source(0), text_field, FreeRoom(largest or sys.maxsize), given)
     for chunk in reader.chunks(Position(), _CHUNK):
         assert isinstance(chunk.work, Column)
         content.add(chunk.work)

@@ -55,7 +55,7 @@ class CsvReader(RowsReader):
         self._parser = RowParser(self.delimiter, *self._find(feed))
         at, width = self._text_start, BLOCK
         row, skip = start.offset, 1 + start.offset  # the header is the first row
-        with closing(Memory(self._reading, self._source.name)) as memory:
+        with closing(Memory(self._room, self._source.name)) as memory:
             while data := feed.read(at, at + width):
                 width = DENSE_BLOCK if _is_dense(data) else BLOCK
                 data = data[:width]
@@ -88,7 +88,7 @@ class CsvReader(RowsReader):
         weights = np.maximum(ends - starts, BAD_ROW_TEXT)  # any row may be a reject, which takes as much memory
         for first, last in runs(weights, np.ones(len(weights), np.bool_), size):
             begin, end = int(starts[first]), int(ends[last - 1])
-            if last - first == 1 and end - begin > self._reading.largest:
+            if last - first == 1 and end - begin > self._room.largest:
                 yield self._held_row(data[begin:end], row + first, memory)
                 continue
             some = memoryview(data)[begin : end + 1]
@@ -103,7 +103,7 @@ class CsvReader(RowsReader):
         if recoded(data):
             memory.need("a long row", RECODED_COPIES * len(data), len(data))
         column = self._parser.column(data, 1)
-        if column.size <= self._reading.largest:  # the buffer has room for the other fields too
+        if column.size <= self._room.largest:  # the buffer has room for the other fields too
             column = replace(column, data=column.data.copy())
         return self._chunk(row, column, 0)
 
@@ -148,7 +148,7 @@ class CsvReader(RowsReader):
         """The number of the text column, and how many there are."""
         width = 1 << 14
         while True:
-            with self._reading.hold(HEADER_MEMORY * width, "the header line", self._source.name):
+            with self._room.hold(HEADER_MEMORY * width, "the header line", self._source.name):
                 if header := self._header(feed.read(self._text_start, self._text_start + width), width):
                     break
             if width >= LONGEST_HEADER:

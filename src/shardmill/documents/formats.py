@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING
 from shardmill.detection import format_of, may_be_other_than_text
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Oversize, Position, Section
 from shardmill.documents.opening import Opened, open_source
-from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, no_tail
+from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, Room, no_tail
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.source_list import Sources
-from shardmill.storage import SMALL, Feed, FileFeed, RandomAccess, Source, check_unchanged, compression_of
+from shardmill.storage import SMALL, Feed, Fetcher, FileFeed, RandomAccess, Source, check_unchanged, compression_of
 
 if TYPE_CHECKING:
     from shardmill.documents.from_python import PythonReader
 
 
 def chunks_of(
-    sources: Sources, first: int, start: Position, reading: Reading, size: int, bounds: Bounds | None = None
-) -> Iterator[tuple[Reader, int, Chunk | None]]:
-    """All chunks from a position in source `first` on, each with its reader and its source.
+    sources: Sources, first: int, start: Position, reading: Reading, room: Room, size: int,
+    fetcher: Fetcher, bounds: Bounds | None = None,
+) -> Iterator[tuple[Reader, int, Chunk | None]]:  # fmt: skip
+    """All chunks of about `size` from a position in source `first` on, each with its reader and its source.
 
     None in place of a chunk: the source ends here; this is left out after a chunk of whole sources. With `bounds` only
     documents that begin within these.
     """
     bounds = bounds or Bounds(0, 0, len(sources), 0)
-    tiny = TinyFiles(sources, reading, size)
+    tiny = TinyFiles(sources, reading, size, fetcher.stopped)
     while first < bounds.stop:
         section = bounds.section(first)
         chunk = tiny.chunk_at(first, bounds.last) if start.offset == 0 and section == WHOLE else None
@@ -39,21 +40,19 @@ def chunks_of(
             yield tiny, first, chunk
             first += chunk.whole
             continue
-        reader = _reader_in(sources, first, reading)
+        source = sources[first]
+        reader: SourceReader | PythonReader
+        if given := sources.from_python.get(source.path):
+            from shardmill.documents.from_python import PythonReader
+
+            reader = PythonReader(first, source, reading.text_field, room, given)
+        else:
+            reader = SourceReader(first, source, reading, room, fetcher)
         for part in reader.chunks(start, size, section):
             yield reader, first, part
         if section.end is None:
             yield reader, first, None
         first, start = first + 1, Position()
-
-
-def _reader_in(sources: Sources, index: int, reading: Reading) -> SourceReader | PythonReader:
-    source = sources[index]
-    if source.path not in sources.from_python:
-        return SourceReader(index, source, reading)
-    from shardmill.documents.from_python import PythonReader
-
-    return PythonReader(index, source, reading, sources.from_python[source.path])
 
 
 def check_tails(sources: Sources) -> None:
@@ -94,12 +93,13 @@ def load_libraries(sources: Sources) -> None:
 
 
 def format_reader(
-    index: int, source: Source, reading: Reading, opened: Opened, reopen: Callable[[], Feed]
-) -> FormatReader:
-    """The reader for the format of a source that was opened."""
+    index: int, source: Source, reading: Reading, room: Room, opened: Opened, reopen: Callable[[], Feed],
+    *, stream: bool,
+) -> FormatReader:  # fmt: skip
+    """The reader for the format of a source that was opened; `stream`: if it is plain text, it is a stream of text."""
     about = INPUT_FORMATS[opened.format]
     made = getattr(import_module(f"shardmill.documents.{about.module}"), about.reader)
-    reader: FormatReader = made(index, source, reading, reopen, opened.head)
+    reader: FormatReader = made(index, source, reading, room, opened.head, reopen, stream=stream)
     reader.unit = about.unit
     return reader
 
@@ -107,11 +107,15 @@ def format_reader(
 class SourceReader(Reader):
     """The reader of one source, whose format is known when it has been opened."""
 
-    def __init__(self, index: int, source: Source, reading: Reading) -> None:
+    def __init__(
+        self, index: int, source: Source, reading: Reading, room: Room, fetcher: Fetcher | None = None
+    ) -> None:
+        """A remote source needs a fetcher."""
         if source.input_format not in ("auto", *INPUT_FORMATS):
             known = ", ".join(f"`{name}`" for name in ("auto", *INPUT_FORMATS))
             raise UsageError(f"there is no input format `{source.input_format}`", hint=f"choose one of {known}")
-        self._index, self._source, self._reading = index, source, reading.for_source(source)
+        self._index, self._source, self._reading, self._room = index, source, reading, room
+        self._fetcher, self._stream = fetcher, reading.is_stream(source)
         self._reader: FormatReader | None = None
         self._whole = False
         self.unit = INPUT_FORMATS[self._promised].unit
@@ -124,7 +128,7 @@ class SourceReader(Reader):
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         """The chunks from a position on, in order, for one thread. SourceError for a damaged source."""
-        fetcher = self._reading.fetcher
+        fetcher = self._fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, self._index, fetcher)
         with ExitStack() as held:
@@ -136,7 +140,7 @@ class SourceReader(Reader):
                     # A long stretch of text is read a second time while the feeder continues.
                     times = 2 if self._promised == "text" else 1
                     more = times * (amount - window)
-                    held.enter_context(self._reading.hold(more, "the compressed stream", self._source.name))
+                    held.enter_context(self._room.hold(more, "the compressed stream", self._source.name))
                     window = amount
 
             opened = open_source(self._source, fetcher, need, self._index)
@@ -144,10 +148,12 @@ class SourceReader(Reader):
             self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
             if self._reading.tail is not None and opened.format != "text":
                 raise no_tail(opened.format, self._source.name)
-            self._reader = format_reader(self._index, self._source, self._reading, opened, self._reopen)
+            self._reader = format_reader(
+                self._index, self._source, self._reading, self._room, opened, self._reopen, stream=self._stream
+            )
             self.unit = self._reader.unit
             # A document's split is known at its beginning, so one part reads all of it.
-            undivided = opened.format == "text" and self._reading.separator is None and not self._reading.stream
+            undivided = opened.format == "text" and self._reading.separator is None and not self._stream
             if undivided or not (INPUT_FORMATS[opened.format].sectioned and isinstance(opened.feed, RandomAccess)):
                 if section.begin:
                     return
@@ -158,7 +164,7 @@ class SourceReader(Reader):
                 yield chunk
 
     def _reopen(self) -> Feed:
-        return open_source(self._source, self._reading.fetcher).feed
+        return open_source(self._source, self._fetcher).feed
 
     def read(self, chunk: Chunk) -> Documents:
         assert self._reader is not None, "no chunk of this source was asked for yet"

@@ -21,7 +21,7 @@ from shardmill.documents.chunks import WHOLE, Chunk, Documents, Position, Sectio
 from shardmill.documents.columns import BAD_ROW_TEXT, LONG_TEXT, ROW_TEXT, Column, chunk_of_rows
 from shardmill.documents.content import ContentHash
 from shardmill.documents.iterating import Items
-from shardmill.documents.reading import Memory, Reader, Reading
+from shardmill.documents.reading import Memory, Reader, Room
 from shardmill.documents.records import field_of, kind_of
 from shardmill.errors import SourceError, UsageError
 from shardmill.python_sources import NamedSource
@@ -37,9 +37,8 @@ class PythonReader(Reader):
 
     unit = "document"
 
-    def __init__(self, index: int, source: Source, reading: Reading, given: NamedSource) -> None:
-        self._index, self._source, self._reading, self._given = index, source, reading, given
-        self._field = reading.text_field
+    def __init__(self, index: int, source: Source, field: str, room: Room, given: NamedSource) -> None:
+        self._index, self._source, self._field, self._room, self._given = index, source, field, room, given
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         """The chunks from a position on; exceptions of the iterable are not caught.
@@ -67,7 +66,7 @@ class PythonReader(Reader):
                         continue
                     content.add(column)
                 through += column.size
-                chunk = chunk_of_rows(self._index, row, column, through, self._reading.largest)
+                chunk = chunk_of_rows(self._index, row, column, through, self._room.largest)
                 row = chunk.end
                 if between:
                     items.mark(row)
@@ -90,7 +89,7 @@ class PythonReader(Reader):
 
     def _columns(self, items: Items, values: _Values, size: int) -> Iterator[tuple[Column, bool]]:
         """Columns of about `size`; with each whether it ends with the last item that was taken from the iterable."""
-        with closing(Memory(self._reading, self._source.name)) as memory:
+        with closing(Memory(self._room, self._source.name)) as memory:
             # A loop over documents: a program that gives them one by one has made an object for each already.
             for item in items:
                 if isinstance(item, pa.RecordBatch):
@@ -111,7 +110,7 @@ class PythonReader(Reader):
                     # In a chunk of its own, so that memory can be asked for.
                     if values.total:
                         yield values.taken(more=True), False
-                    if len(text) > self._reading.largest:
+                    if len(text) > self._room.largest:
                         yield Column.too_large(len(text)), True
                         continue
                     memory.need("a document", most if most > LONG_TEXT else 0)

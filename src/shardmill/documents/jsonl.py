@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -30,10 +30,10 @@ from shardmill.documents.chunks import (
     text_pieces,
 )
 from shardmill.documents.cutting import Search, Splitter
-from shardmill.documents.reading import FormatReader, Memory, Reading
+from shardmill.documents.reading import FormatReader, Memory
 from shardmill.documents.records import Verdict, fields_hint, judge
 from shardmill.errors import BudgetError, SourceError
-from shardmill.storage import SMALL, Beginning, Feed, RandomAccess, Source
+from shardmill.storage import SMALL, Beginning, Feed, RandomAccess
 
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
 _NUL = "the line begins with NUL bytes: the file has a hole, as a copy or download that broke off leaves it"
@@ -52,8 +52,8 @@ _NEWLINE, _WHITE = b"\n", b" \t\r\n"
 class JsonLinesReader(FormatReader):
     """Chunks of whole lines. Each line is judged on its own, whatever lines are around it."""
 
-    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        super().__init__(index, source, reading, reopen, head)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._path = tuple(self._field.split("."))
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
@@ -87,7 +87,7 @@ class JsonLinesReader(FormatReader):
 
     def _chunk(self, feed: Feed, lines: Splitter, position: int, size: int) -> Chunk:
         """All lines that end within `size` bytes, or one line."""
-        room, largest = lines.room(position, size), self._reading.largest
+        room, largest = lines.room(position, size), self._room.largest
         limit = max(position + room, self._text_start + 1)
         end = lines.end(position, limit)
         if end is None:
@@ -143,12 +143,12 @@ class JsonLinesReader(FormatReader):
 
     def _long_line(self, feed: Feed, position: int, size: int) -> Chunk:
         """A line that is not encoded at once: it is held and encoded in pieces, or the run ends."""
-        searched, longest = self._reading.largest, min(self._reading.largest_row, LONGEST_LINE)
+        searched, longest = self._room.largest, min(self._room.largest_row, LONGEST_LINE)
         begin = max(position, self._text_start)
         head = feed.read(begin, begin + SMALL)
         hole = not head.strip(b"\0")
         search, stop = Search(feed.read, _NEWLINE, floor=position), None
-        with closing(Memory(self._reading, self._source.name)) as memory:
+        with closing(Memory(self._room, self._source.name)) as memory:
             while stop is None and searched < longest and not hole:
                 reach = min(2 * searched, longest)
                 if not _held(memory, COPIES * reach):
@@ -179,7 +179,7 @@ class JsonLinesReader(FormatReader):
             return self._made(feed, position, end, Lease(size), line)
         found = self._documents(raw, lines, begin - position)
         text = len(found.data)
-        if text > self._reading.largest:
+        if text > self._room.largest:
             # The text is in a buffer of the line's size.
             return self._made(feed, position, end, Lease(text, len(raw)), LongText(found.data))
         found.data = found.data.copy()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,10 +39,10 @@ from shardmill.documents.parquet_pages import (
     pages,
     row_groups,
 )
-from shardmill.documents.reading import Memory, Reading
+from shardmill.documents.reading import Memory
 from shardmill.errors import BudgetError, SourceError
 from shardmill.input_formats import PARQUET_MARK
-from shardmill.storage import Bytes, Feed, RandomAccess, Source, check_unchanged, read_range
+from shardmill.storage import Bytes, Feed, RandomAccess, check_unchanged, read_range
 
 ENCRYPTED_MARK = b"PARE"
 """The mark of a file whose footer is encrypted too."""
@@ -173,8 +173,8 @@ class PagesFile:
 class ParquetReader(RowsReader):
     """A chunk carries pages to decode, or rows that the feeder has decoded already."""
 
-    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        super().__init__(index, source, reading, reopen, head)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._file: RandomAccess
         self._metadata: pq.FileMetaData
         self._path: tuple[str, ...] = ()
@@ -287,7 +287,7 @@ class ParquetReader(RowsReader):
             at_once = max(1, size * (1 if pages.prefixed else pages.rows) // longest)
             memory = (PREFIXED_COPIES if pages.prefixed else PLAIN_COPIES) * longest + 16 * pages.rows
         row_copies = LONG_ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
-        with closing(Memory(self._reading, self._place(pages.first))) as held, self._errors(pages.first):
+        with closing(Memory(self._room, self._place(pages.first))) as held, self._errors(pages.first):
             try:
                 held.need(what, memory, longest)
             except BudgetError:  # the amount that it names has to suffice for the rows too
@@ -356,7 +356,7 @@ class ParquetReader(RowsReader):
         size = int.from_bytes(end[:4], "little")
         if size > feed.size - 12:
             raise self._damaged("the footer is larger than the file", self._source.name)
-        with self._reading.hold(FOOTER_MEMORY * size, "the footer", self._source.name):
+        with self._room.hold(FOOTER_MEMORY * size, "the footer", self._source.name):
             with self._errors():
                 footer = bytes(feed.read(feed.size - 8 - size, feed.size))
                 self._metadata = pq.read_metadata(pa.BufferReader(PARQUET_MARK + footer))

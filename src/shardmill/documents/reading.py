@@ -1,15 +1,17 @@
-"""The settings of reading, and the base classes of all readers."""
+"""The options of reading, the memory for it, and the base classes of all readers."""
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Protocol
 
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Fetched, Part, Position, Section, Stored, Work
 from shardmill.errors import UsageError
-from shardmill.storage import BOM, Feed, Fetcher, Source, read_range
+from shardmill.storage import BOM, Feed, Source, read_range
 
 SPAN = 65536
 """Bytes of a stream of text that go to one split, about."""
@@ -20,7 +22,7 @@ same for everybody: memory, chunks and parts must not change what a document is.
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings of reading. `gaps`, `largest`, `largest_row`, `hold` and `fetcher` must not change any bytes."""
+    """The options that decide what the documents of the sources are."""
 
     text_field: str = "text"
     separator: bytes | None = None
@@ -30,51 +32,76 @@ class Reading:
     only_source: bool = False
     """The plan has one source."""
     stream_bytes: int = STREAM_BYTES
-    stream: bool = False
-    """The source that is read is a stream of text, not one document: see `for_source`."""
     spans: bool = False
     """A stream of text is divided into spans, because each may have a split of its own."""
-    gaps: bool = False
-    """Documents may be left in place, with the separators between them."""
     tail: float | None = None
     """Rows that begin in this last share of a plain text file are flagged."""
     limited: bool = False
     """The run may end inside a chunk, so no chunk holds several sources."""
-    largest: int = 64 << 20
-    """The largest record, in bytes, that may be read and encoded at once."""
-    largest_row: int = 0
-    """The largest row that may be held in memory, to be encoded in pieces; 0: nothing is encoded in pieces."""
-    hold: Callable[..., AbstractContextManager[None]] = lambda *args, **kwargs: nullcontext()
-    """hold(bytes, what, place, longest=…): reserve memory for a step of the feeder that no lease covers, such as a
-    large page that has to be decompressed whole. BudgetError if there will never be enough; it names an amount that
-    suffices, also for the longest record in that step, which `longest` is called for then."""
-    fetcher: Fetcher | None = None
-    """Fetches the bytes of remote sources in a run; None: a shared one with a small window."""
 
-    def for_source(self, source: Source) -> Reading:
-        """The settings for one source, as it was listed: text without separators is a document, or a stream of text.
+    def is_stream(self, source: Source) -> bool:
+        """Whether a text source, as it was listed, is a stream of text and not a document.
 
-        It is a stream if it is all there is to read, if it is large, or if nobody knows how large it is.
+        It is if it has no separators and is all there is to read, or is large, or nobody knows how large it is.
         """
         large = source.size is None or source.size >= self.stream_bytes
-        return replace(self, stream=self.separator is None and (self.only_source or large))
+        return self.separator is None and (self.only_source or large)
+
+
+class Room(Protocol):
+    """The memory that readers may use. It must not change any bytes."""
+
+    @property
+    def largest(self) -> int:
+        """The largest record, in bytes, that may be read and encoded at once."""
+
+    @property
+    def largest_row(self) -> int:
+        """The largest row that may be held in memory, to be encoded in pieces; 0: nothing is encoded in pieces."""
+
+    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> AbstractContextManager[None]:
+        """Reserve memory for a step of the feeder that no lease covers, such as a page to be decompressed whole.
+
+        BudgetError if there will never be enough; it names an amount that suffices, also for a record of `longest`
+        bytes, which is the most that the step may give.
+        """
+
+
+@dataclass(frozen=True)
+class FreeRoom:
+    """Room outside of a run: nothing is counted."""
+
+    largest: int = 64 << 20
+    largest_row: int = 0
+
+    def hold(self, amount: int, what: str, place: str, longest: int = 0) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class UndividedRoom:
+    """The memory of another room, where no record is encoded in pieces, or is larger than `largest`."""
+
+    largest_row = 0
+
+    def __init__(self, room: Room, largest: int = sys.maxsize) -> None:
+        self.largest, self.hold = min(room.largest, largest), room.hold
 
 
 class Memory:
     """The memory that the feeder holds for a source: the sum of several amounts, reserved anew when one changes."""
 
-    def __init__(self, reading: Reading, name: str) -> None:
-        self._reading, self._name = reading, name
+    def __init__(self, room: Room, name: str) -> None:
+        self._room, self._name = room, name
         self._parts: dict[str, int] = {}
         self._held = ExitStack()
 
     def need(self, what: str, amount: int, longest: int = 0) -> None:
-        """From now on so many bytes are needed for this; `longest`: see `Reading.hold`."""
+        """From now on so many bytes are needed for this; `longest`: see `Room.hold`."""
         if amount == self._parts.get(what, 0):
             return
         self._parts[what] = amount
         self._held.close()
-        self._held.enter_context(self._reading.hold(sum(self._parts.values()), what, self._name, longest))
+        self._held.enter_context(self._room.hold(sum(self._parts.values()), what, self._name, longest))
 
     def close(self) -> None:
         self._held.close()
@@ -118,10 +145,16 @@ class Reader(ABC):
 class FormatReader(Reader):
     """Base class of formats: cuts a source into chunks, and turns these into documents."""
 
-    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        """`reopen` opens the source again, at its start; `head` is the beginning of the text."""
-        self._index, self._source, self._reading = index, source, reading
-        self._reopen, self._head = reopen, head
+    def __init__(
+        self, index: int, source: Source, reading: Reading, room: Room, head: bytes, reopen: Callable[[], Feed],
+        *, stream: bool = False,
+    ) -> None:  # fmt: skip
+        """`head`: the beginning of the text. `reopen`: opens the source again, at its start.
+
+        `stream`: it is a stream of text, if it is plain text.
+        """
+        self._index, self._source, self._reading, self._room = index, source, reading, room
+        self._head, self._reopen, self._stream = head, reopen, stream
         self._field = reading.text_field
         self._text_start = len(BOM) if head.startswith(BOM) else 0
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from shardmill.documents.chunks import (
     rows_are_utf8,
 )
 from shardmill.documents.cutting import NO_LIMIT, Read, Search, Splitter, Stop
-from shardmill.documents.reading import SPAN, STREAMS, FormatReader, Reading, no_tail
+from shardmill.documents.reading import SPAN, STREAMS, FormatReader, no_tail
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
     CONTEXT,
@@ -34,7 +35,6 @@ from shardmill.storage import (
     Beginning,
     Feed,
     RandomAccess,
-    Source,
     is_valid,
     replace_invalid,
 )
@@ -53,12 +53,11 @@ class Stretch(Work):
 class TextReader(FormatReader):
     """Text as documents, or as pieces of one document that is larger than a chunk."""
 
-    def __init__(self, index: int, source: Source, reading: Reading, reopen: Callable[[], Feed], head: bytes) -> None:
-        super().__init__(index, source, reading, reopen, head)
-        self._stream = reading.stream and reading.separator is None
-        self._spans = reading.spans and self._stream
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._spans = self._reading.spans and self._stream
         self._tail_at: int | None = None
-        if reading.separator == b"":
+        if self._reading.separator == b"":
             raise UsageError("the separator is empty", hint="leave `--separator` out: then a file is one document")
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
@@ -139,7 +138,7 @@ class TextReader(FormatReader):
         if self._reading.separator is not None:
             return self._stop_at_separator(feed, position, limit, inside, self._reading.separator)
         limit, floor = self._span_at(limit), self._text_start if self._spans else floor
-        search = self._search(feed.read, floor, self._reading.largest)
+        search = self._search(feed.read, floor, self._room.largest)
         end = feed.end_by(limit)
         stop = Stop(end, ends=True) if end is not None else search.stop(position, limit)
         tail = self._tail_at
@@ -157,7 +156,7 @@ class TextReader(FormatReader):
         if end is not None:
             return Stop(end, ends=True)
         floor = max(position, self._text_start)
-        return self._search(feed.read, floor, self._reading.largest).stop(position, limit)
+        return self._search(feed.read, floor, self._room.largest).stop(position, limit)
 
     def _ends_head(self, start: int, end: int) -> bool:
         """Whether the text of this chunk that goes to train is the last of its file: there a document ends.
@@ -182,7 +181,7 @@ class TextReader(FormatReader):
 
     def _giant(self, feed: Feed, position: int, inside: bool, size: int) -> Chunk:
         """A stretch that is too large for the memory: read in pieces, or the run ends if the tokenizer has no cuts."""
-        cut, separator, largest = self._reading.cut, self._reading.separator, self._reading.largest
+        cut, separator, largest = self._reading.cut, self._reading.separator, self._room.largest
         if cut is not None and self._source.size is None:
             raise SourceError(
                 f"a stretch of more than {largest:,} bytes has no place where it may be cut",
@@ -223,7 +222,7 @@ class TextReader(FormatReader):
             documents, starts = split_documents(raw[first - begin :], self._reading.separator)
             documents.tail = self._flags(first + starts)
             documents.starts = starts if first == chunk.start else starts + (first - chunk.start)
-            return documents if self._reading.gaps else documents.packed()
+            return documents
         places = self._span_starts(raw, begin, chunk) if self._spans and self._reading.cut else []
         bounds = np.array([first, *places, chunk.end], np.int64)
         documents = rows_between(raw, bounds - begin)

@@ -6,6 +6,7 @@ An ordinary reader makes a hundred small Python calls for a file, which for a ki
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING
@@ -42,10 +43,10 @@ class TinyFiles(Reader):
     The feeder reads them: two threads that open files by the thousand slow each other down by the interpreter's lock.
     """
 
-    def __init__(self, sources: Sources, reading: Reading, size: int) -> None:
-        self._sources, self._size = sources, size
+    def __init__(self, sources: Sources, reading: Reading, size: int, stopped: threading.Event | None = None) -> None:
+        """`stopped`: set when the run ends, so that no more files are read."""
+        self._sources, self._size, self._stopped = sources, size, stopped
         self._off = reading.separator is not None or reading.tail is not None or reading.limited
-        self._stopped = reading.fetcher.stopped if reading.fetcher else None
 
     def chunk_at(self, first: int, stop: int) -> Chunk | None:
         """The files from `first` on, and before `stop`, that can be read together; None: the first one cannot."""

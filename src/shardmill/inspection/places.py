@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +21,16 @@ from shardmill.documents import (
     Part,
     Position,
     Reading,
+    Room,
     Section,
     TooLarge,
+    UndividedRoom,
     format_reader,
     open_source,
 )
 from shardmill.errors import SourceError
 from shardmill.input_formats import INPUT_FORMATS
-from shardmill.storage import Beginning, Feed, RandomAccess, Source, StreamFeed
+from shardmill.storage import Beginning, Feed, Fetcher, RandomAccess, Source, StreamFeed
 
 if TYPE_CHECKING:
     from shardmill.tokens import Encoded
@@ -91,12 +93,12 @@ class SampledSource:
     """What a source turned out to be, once `read` was called."""
 
     def __init__(
-        self, index: int, source: Source, reading: Reading,
+        self, index: int, source: Source, reading: Reading, room: Room, fetcher: Fetcher | None,
         encode: Callable[[Documents], Encoded], ended: Callable[[], bool],
     ) -> None:  # fmt: skip
         """`ended`: whether the time is over."""
         self.source, self._index, self._encode, self._ended = source, index, encode, ended
-        self._reading = replace(reading, stream=reading.separator is None, largest_row=0)
+        self._reading, self._room, self._fetcher = reading, room, fetcher
         self._reader: FormatReader
         self.format = self.compression = ""
         self.places: list[SampledPlace] = []
@@ -132,7 +134,7 @@ class SampledSource:
         `step`: bytes of all sources from one share to the next.
         """
         try:
-            opened = open_source(self.source, self._reading.fetcher)
+            opened = open_source(self.source, self._fetcher)
             with closing(opened.feed) as feed:
                 self.format, self.compression = opened.format, opened.compression
                 about, size = INPUT_FORMATS[self.format], self.source.size or 0
@@ -140,8 +142,10 @@ class SampledSource:
                     self.controls = _share_of_controls(opened.head)
                 sectioned = feed if about.sectioned and isinstance(feed, RandomAccess) else None
                 largest = _LARGEST_ELSEWHERE if sectioned is None or self.source.remote else _LARGEST
-                self._reading = replace(self._reading, largest=min(self._reading.largest, largest))
-                self._reader = format_reader(self._index, self.source, self._reading, opened, self._reopen)
+                self._room = UndividedRoom(self._room, largest)
+                self._reader = format_reader(
+                    self._index, self.source, self._reading, self._room, opened, self._reopen, stream=True
+                )
                 parts = self._reader.parts(feed)
                 if parts:
                     self.rows = sum(part.rows for part in parts)
@@ -160,11 +164,11 @@ class SampledSource:
                 self.error = SourceError(error.message, place=error.place, hint="this does not look like text at all")
 
     def _reopen(self) -> Any:
-        return open_source(self.source, self._reading.fetcher).feed
+        return open_source(self.source, self._fetcher).feed
 
     def _from_start(self, feed: Feed, most: int, step: float) -> None:
         """Read from the start on, as one place."""
-        size, largest, place = self.source.size or 0, self._reading.largest, SampledPlace()
+        size, largest, place = self.source.size or 0, self._room.largest, SampledPlace()
         self.places.append(place)
 
         def passed(through: int) -> None:
@@ -189,7 +193,7 @@ class SampledSource:
 
     def _at_sections(self, feed: RandomAccess, shares: Sequence[float], most: int, step: float) -> None:
         """Read the records that begin in some of the equal sections of the source."""
-        lines, lost, largest = self._reader.unit == "line", 0, self._reading.largest
+        lines, lost, largest = self._reader.unit == "line", 0, self._room.largest
         if lines:  # only at the beginning of the source a reader says that no record has the field
             for chunk in self._chunks(_View(feed, 2 * largest)):
                 self._take(SampledPlace(), chunk)
@@ -267,7 +271,7 @@ class SampledSource:
             documents = Documents(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64))
             place.text += chunk.end - chunk.start - len(text)
         else:
-            documents = self._reader.read(chunk)
+            documents = self._reader.read(chunk).packed()
         if documents.rejects and isinstance(large := documents.rejects[0], TooLarge):
             self._measure(large.size, chunk, 0, large.hint)
             self.partly = True

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill.detection import format_of
-from shardmill.documents import Documents, Reading, footer_bytes
+from shardmill.documents import Documents, Reading, Room, footer_bytes
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.inspection import places as reading_places
 from shardmill.inspection.places import SampledPlace, SampledSource, expansion
@@ -87,8 +87,9 @@ class Kind:
 
 
 def take_sample(
-    sources: Sequence[Source], reading: Reading, engine: Engine, *, places: int = 80, seconds: float = 5.0
-) -> list[Kind]:
+    sources: Sequence[Source], reading: Reading, room: Room, fetcher: Fetcher, engine: Engine,
+    *, places: int = 80, seconds: float = 5.0,
+) -> list[Kind]:  # fmt: skip
     """Return the kinds of the sources, each with about its share of `places`, after at most about `seconds`."""
     kinds = _kinds(sources)
     total = sum(kind.expanded for kind in kinds)
@@ -108,7 +109,7 @@ def take_sample(
             return time.monotonic() > until
 
         def source(index: int, ended: Callable[[], bool] = ended) -> SampledSource:
-            return SampledSource(index, sources[index], reading, encode, ended)
+            return SampledSource(index, sources[index], reading, room, fetcher, encode, ended)
 
         began = time.process_time()
         wanted = max(_FEWEST, round(places * share))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shardmill import arguments
-from shardmill.documents import Reading
+from shardmill.documents import FreeRoom, Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
 from shardmill.inspection import Inspection, Machine, download_speed, looking_fetcher, make_report, take_sample
 from shardmill.options import Options
@@ -61,10 +61,9 @@ def inspect_plan(plan: Plan, out: str) -> Inspection:
     with looking_fetcher() as fetcher:
         # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
         cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
-        fetching = fetcher if found.remote else None
-        reading = Reading(chosen.text_field, chosen.separator_bytes, cut, fetcher=fetching)
+        reading = Reading(chosen.text_field, chosen.separator_bytes, cut)
         seconds = _REMOTE_SECONDS if found.remote else _SECONDS
-        kinds = take_sample(found, reading, tokenizer.engine(), seconds=seconds)
+        kinds = take_sample(found, reading, FreeRoom(), fetcher, tokenizer.engine(), seconds=seconds)
         sampled_seconds, speed = time.monotonic() - started, 0.0
         try:
             speed = download_speed(found, fetcher) if found.remote else 0.0

@@ -87,7 +87,6 @@ class EncodedText(Producer):
         self._reading = Reading(
             text_field=options.text_field,
             separator=options.separator_bytes,
-            gaps=True,
             cut=plan.tokenizer.cut,
             only_source=plan.only_source,
             stream_bytes=STREAM_BYTES if plan.stream_bytes is None else plan.stream_bytes,
@@ -95,10 +94,6 @@ class EncodedText(Producer):
             spans=not (val.nothing and options.limit is None),
             tail=val.tail or None,
             limited=options.limit is not None,
-            largest=self.budget.largest,
-            largest_row=self.budget.largest_row,
-            hold=self.budget.hold,
-            fetcher=self._fetcher,
         )
 
     def _make_budget(self, buffer_bytes: int) -> Budget:
@@ -153,8 +148,8 @@ class EncodedText(Producer):
         engine = self.take_engine()
         # Not with the run's fetcher, which expects the sources in their order.
         with looking_fetcher() as fetcher:
-            looking = replace(reading, gaps=False, spans=False, tail=None, fetcher=fetcher)
-            kinds = take_sample(sized, looking, engine, places=_PLACES, seconds=_SECONDS)
+            looking = replace(reading, spans=False, tail=None)
+            kinds = take_sample(sized, looking, self.budget, fetcher, engine, places=_PLACES, seconds=_SECONDS)
         self.engines.append(engine)
         need = doubt = 0.0
         for output in outputs:
@@ -188,7 +183,9 @@ class EncodedText(Producer):
     def _entries(self, writer: Writer) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
         state, size = writer.state, self.budget.chunk_bytes
-        chunks = chunks_of(self.sources, state.source, state.position, self._reading, size, self._bounds)
+        chunks = chunks_of(
+            self.sources, state.source, state.position, self._reading, self.budget, size, self._fetcher, self._bounds
+        )
         yield from itertools.starmap(Entry, chunks)
 
     def _limited(self, batches: Iterator[Batch], writer: Writer) -> Iterator[Batch]:

@@ -17,6 +17,7 @@ from shardmill.documents import (
     Position,
     Reading,
     TooLarge,
+    UndividedRoom,
     chunks_of,
     content_version,
     footer_bytes,
@@ -93,20 +94,15 @@ class DocumentBatches:
         read_ahead = budget.read_ahead or (MIN_READ_AHEAD if sources.remote else 0)
         cache = Cache(options.cache) if options.cache else None
         with Fetcher(sources, read_ahead, cache=cache, footer_bytes=footer_bytes) as fetcher:
-            reading = Reading(
-                text_field=options.text_field,
-                separator=options.separator_bytes,
-                largest=budget.largest,
-                hold=budget.hold,
-                fetcher=fetcher,
-            )
+            reading = Reading(text_field=options.text_field, separator=options.separator_bytes)
+            room = UndividedRoom(budget)
             before = 0  # lines, rows or documents of the source
-            for reader, first, chunk in chunks_of(sources, 0, Position(), reading, budget.chunk_bytes):
+            for reader, first, chunk in chunks_of(sources, 0, Position(), reading, room, budget.chunk_bytes, fetcher):
                 if chunk is None:
                     reader.check()
                     before = 0
                     continue
-                documents = reader.read(chunk)
+                documents = reader.read(chunk).packed()
                 self._refuse_too_large(documents, reader, first, before, budget)
                 yield self._batch(documents, reader, first, chunk, before)
                 before += len(documents) if reader.unit == "byte" else documents.lines
