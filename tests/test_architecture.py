@@ -41,13 +41,12 @@ STARTS_THREADS = {
     "run/progress.py",
     "interrupts.py",
     "storage/pool.py",
-    "storage/objects.py",
     "inspection/sample.py",
     "cluster/part_process.py",
 }
 """The feeder and the workers; the checkpoint thread, which hashes and syncs; what moves the limit of the process;
-progress; what ends a command on a signal; what asks servers, and ends a list that has no end; what samples before a
-run; what reads the numbers of parts."""
+progress; what ends a command on a signal; what asks servers; what samples before a run; what reads the numbers of
+parts."""
 
 
 def named(path: Path) -> str:

@@ -6,7 +6,6 @@ import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from math import inf
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -80,7 +79,7 @@ def find_on_web(specs: Sequence[str], input_format: str) -> Iterator[Source]:
     with Fetcher(retries=_LoggedRetries()) as fetcher:
         asked = [fetcher.submit(partial(fetcher.web.find, spec), public_url(spec)) for spec in specs]
         for spec, fetch in zip(specs, asked, strict=True):
-            size, version = fetcher.pool.wait(fetch, public_url(spec))
+            size, version = fetcher.wait(fetch)
             yield Source(public_url(spec), spec, size, version, input_format)
 
 
@@ -148,7 +147,7 @@ def _in_bucket(spec: str, wanted: _Wanted, fetcher: Fetcher, out: str, owned: Ow
         def is_needed(name: str) -> bool:
             return not pattern or name.endswith(_MANIFEST) or _matches(name.split("/"), path.split("/"))
 
-        rows = fetcher.request(lambda: fetcher.bucket(spec).list(root, is_needed, deep=deep), spec, inf)
+        rows = fetcher.retry(lambda: fetcher.bucket(spec).list(root, is_needed, deep=deep), spec)
         same = (scheme_of(out), host_of(out)) == (scheme, bucket)
         inside = path_in_bucket(out) + "/"
         below_root = same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root

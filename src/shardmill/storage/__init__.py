@@ -16,7 +16,7 @@ from shardmill.storage.feeds import (
     is_unchanged,
     read_range,
 )
-from shardmill.storage.fetching import CONNECTIONS, Bytes, Fetcher, open_feed
+from shardmill.storage.fetching import CONNECTIONS, Fetcher, open_feed
 from shardmill.storage.files import (
     PARTIAL,
     PartialFile,
@@ -43,6 +43,7 @@ from shardmill.storage.names import (
 )
 from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
+from shardmill.storage.remote_file import Bytes
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, Unreachable
 from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, PackedRows, Source, sorted_rows
 from shardmill.storage.unicode import (

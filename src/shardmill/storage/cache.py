@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from shardmill.errors import OutputError
 from shardmill.storage.feeds import Scanner
-from shardmill.storage.fetching import RemoteFile
 from shardmill.storage.files import PARTIAL
 from shardmill.storage.names import path_in
+from shardmill.storage.remote_file import RemoteFile
 from shardmill.storage.source import Source
 from shardmill.storage.web import NoRanges
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shardmill.storage.pool import Fetch
 
 _BLOCK = 1 << 20
+_SLOWEST = 1 << 20  # bytes that come in the time for one request, or a file comes too slowly
 
 
 class Cache:
@@ -37,13 +38,14 @@ class Cache:
         for following in fetcher.sources_after(index, 1):
             if following.remote:
                 self._start(following, fetcher)
-        found = fetcher.pool.wait(fetch, source.name)
+        found = fetcher.wait(fetch)
         del self._fetches[source.path]
         return found
 
     def _start(self, source: Source, fetcher: Fetcher) -> Fetch[Source]:
         if source.path not in self._fetches:
-            self._fetches[source.path] = fetcher.pool.submit(lambda: self._fetch(source, fetcher))
+            requests = 1 + (source.size or 0) // _SLOWEST
+            self._fetches[source.path] = fetcher.submit(lambda: self._fetch(source, fetcher), source.name, requests)
         return self._fetches[source.path]
 
     def _fetch(self, source: Source, fetcher: Fetcher) -> Source:

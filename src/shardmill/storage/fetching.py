@@ -1,21 +1,19 @@
-"""Reads remote sources: the window of bytes that are read ahead, the file that is read, and the run's requests."""
+"""The requests of a run to servers, and what it reads ahead of them."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
-from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from shardmill.errors import SourceError
-from shardmill.storage.feeds import CONTEXT, Feed, FileFeed, RandomAccess, StreamFeed, pipe_blocks
+from shardmill.storage.feeds import Feed, FileFeed, StreamFeed, pipe_blocks
 from shardmill.storage.names import BUCKETS, host_of, scheme_of
 from shardmill.storage.objects import Objects
 from shardmill.storage.pool import Fetch, RequestPool
+from shardmill.storage.remote_file import Bytes, RemoteFile, Window
 from shardmill.storage.retrying import Retries, RetryPolicy, retry
-from shardmill.storage.source import SMALL, Source, changed_error
+from shardmill.storage.source import SMALL, Source
 from shardmill.storage.web import WebStore
 
 if TYPE_CHECKING:
@@ -27,9 +25,7 @@ CONNECTIONS = 16
 SMALL_WINDOW = 8 << 20
 # Files up to this size are fetched whole when they are opened.
 WHOLE = 1 << 20
-_SMALLEST_PIECE, _LARGEST_PIECE = 1 << 18, 4 << 20
 _OPEN_AHEAD = 8  # the most files that are opened ahead of their turn
-Bytes = bytes | bytearray
 T = TypeVar("T")
 
 
@@ -52,12 +48,11 @@ class Fetcher:
         self.cache = cache
         self.policy = policy or RetryPolicy.from_environment()
         self.retries = retries or Retries()
-        # A request ends by itself in that time, unless the head of its answer comes byte by byte.
-        self.pool = RequestPool(CONNECTIONS, self.policy.retry_seconds + self.policy.timeout, self._close)
-        self.stopped = self.pool.stopped
+        self._pool = RequestPool(CONNECTIONS, self._close)
+        self.stopped, self.wait = self._pool.stopped, self._pool.wait
         self._for_heads = window // 4
         """Bytes of the window for the first bytes of sources."""
-        self.window = Window(window - self._for_heads)
+        self.window = Window(window - self._for_heads, CONNECTIONS)
         self._sources, self._footer_bytes = sources, footer_bytes
         self._opened: dict[str, RemoteFile] = {}  # ahead of their turn
         self._web: WebStore | None = None
@@ -68,7 +63,7 @@ class Fetcher:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.pool.stop()
+        self._pool.stop()
 
     def _close(self) -> None:
         if self._web is not None:
@@ -86,7 +81,7 @@ class Fetcher:
         bucket = f"{scheme_of(url)}://{host_of(url)}"
         with self._connecting:
             if bucket not in self._buckets:
-                self._buckets[bucket] = Objects(bucket, self.policy)
+                self._buckets[bucket] = Objects(bucket, self.policy, self._pool)
             return self._buckets[bucket]
 
     def retry(self, call: Callable[[], T], place: str) -> T:
@@ -96,17 +91,19 @@ class Fetcher:
         except FileNotFoundError:
             raise SourceError("the source is not there", place=place, hint="check its name") from None
 
-    def request(self, call: Callable[[], T], place: str, requests: float = 1) -> T:
-        """Return what a call returns, retried, within the time for its requests."""
-        return self.pool.wait(self.submit(call, place, urgent=True, requests=requests), place)
+    def request(self, call: Callable[[], T], place: str) -> T:
+        """Return what a call returns, retried, within the time for a request."""
+        return self.wait(self.submit(call, place, urgent=True))
 
-    def submit(self, call: Callable[[], T], place: str, urgent: bool = False, requests: float = 1) -> Fetch[T]:
-        """Begin a call, which is retried."""
-        return self.pool.submit(lambda: self.retry(call, place), urgent, requests)
+    def submit(self, call: Callable[[], T], place: str, requests: int = 1, urgent: bool = False) -> Fetch[T]:
+        """Begin a call, which is retried. `requests`: how many it makes, one after the other."""
+        # The last attempt may begin just before the time for all of them is over.
+        seconds = requests * (self.policy.retry_seconds + self.policy.timeout)
+        return self._pool.submit(lambda: self.retry(call, place), place, seconds, urgent)
 
     def read(self, source: Source, start: int, end: int) -> Bytes:
         """Return the bytes of a range; the request is made before those that wait."""
-        return self.pool.wait(self.submit_range(source, start, end, urgent=True), source.name)
+        return self.wait(self.submit_range(source, start, end, urgent=True))
 
     def submit_range(self, source: Source, start: int, end: int, urgent: bool = False) -> Fetch[Bytes]:
         """Begin to fetch a range."""
@@ -115,7 +112,7 @@ class Fetcher:
             store = self.bucket(source.path) if scheme_of(source.path) in BUCKETS else self.web
             return store.fetch(source, start, end)
 
-        return self.submit(fetch if start < end else bytes, f"{source.name}, byte {start:,}", urgent)
+        return self.submit(fetch if start < end else bytes, f"{source.name}, byte {start:,}", urgent=urgent)
 
     def open(self, source: Source, index: int | None = None) -> RemoteFile:
         """Return a source as a file, and open those after `index` ahead while there is room for their first bytes."""
@@ -154,124 +151,3 @@ def open_feed(source: Source, fetcher: Fetcher | None = None, index: int | None 
         assert fetcher is not None
         return fetcher.open(source, index)
     return FileFeed(source, fetcher.stopped if fetcher else None)
-
-
-class Window:
-    """The bytes that all files together may hold or request ahead."""
-
-    def __init__(self, size: int) -> None:
-        self.lock = threading.RLock()
-        """Guards the window, and what its files have requested."""
-        self.free = size
-        self.piece = max(_SMALLEST_PIECE, min(_LARGEST_PIECE, size // CONNECTIONS))
-        """Bytes of one request."""
-        self._waiting: dict[RemoteFile, None] = {}
-
-    def take(self, size: int, file: RemoteFile, *, first: bool) -> bool:
-        """Whether there is room for a request, which is always so for a file's `first`; if not, it is told later."""
-        if size > self.free and not first:
-            self._waiting[file] = None
-            return False
-        self.free -= size
-        return True
-
-    def give_back(self, size: int) -> None:
-        """Return bytes to the window, and let files request more."""
-        with self.lock:
-            self.free += size
-            waiting, self._waiting = list(self._waiting), {}
-            for file in waiting:
-                file.advance()
-
-
-class _Piece(NamedTuple):
-    start: int
-    end: int
-    fetch: Fetch[Bytes]
-
-
-class RemoteFile(RandomAccess):
-    """A remote source of known size, read by ranges.
-
-    Its first bytes (all, if it is small) are requested when it is opened, and its last ones if its format wants them
-    first. What `expect` announces is requested in pieces, in order, as far as the window allows.
-    """
-
-    def __init__(self, fetcher: Fetcher, source: Source) -> None:
-        self._fetcher, self._window, self._source = fetcher, fetcher.window, source
-        self.size = source.size or 0
-        self._edges = [_Piece(*span, fetcher.submit_range(source, *span)) for span in fetcher.edge_spans(source)]
-        self._pieces: deque[_Piece] = deque()
-        """What is held or requested of the expected spans."""
-        self._coming: Iterator[tuple[int, int]] = iter(())
-        self._next: tuple[int, int] | None = None
-        """The piece that will be requested next."""
-        self._released = 0
-        self._announced = False
-
-    def read(self, start: int, end: int) -> bytes:
-        end = min(end, self.size)
-        parts: list[Bytes | memoryview] = []
-        while start < end:
-            with self._window.lock:
-                known = [piece for piece in (*self._edges, *self._pieces) if piece.end > start]
-            first, stop, fetch = min(known, key=itemgetter(0), default=(end, end, None))
-            if fetch is None or start < first:
-                stop = min(end, first)
-                parts.append(self._fetcher.read(self._source, start, stop))
-            else:
-                stop = min(end, stop)
-                data = self._fetcher.pool.wait(fetch, self._source.name)
-                parts.append(memoryview(data)[start - first : stop - first])
-            start = stop
-        return b"".join(parts)
-
-    def drop(self, offset: int) -> None:
-        if offset > self.size:
-            raise changed_error(self._source)
-        begin = max(0, offset - CONTEXT)
-        if not self._announced:
-            self.expect([(max(begin, self._edges[0].end), self.size)])
-        self.release(begin)
-
-    def close(self) -> None:
-        self.expect(())
-
-    def expect(self, spans: Sequence[tuple[int, int]]) -> None:
-        spans = [(start, end) for start, end in spans if start < end]
-        if any(other[0] < one[1] for one, other in pairwise(spans)):
-            spans = []  # they do not ascend, so each read fetches for itself
-        with self._window.lock:
-            self._announced = True
-            self._next = None
-            self.release(self.size)
-            self._released = 0
-            self._coming = _divided(spans, self._window.piece)
-            self._next = next(self._coming, None)
-            self.advance()
-
-    def release(self, end: int) -> None:
-        with self._window.lock:
-            self._released = end
-            while self._pieces and self._pieces[0].end <= end:
-                start, stop, fetch = self._pieces.popleft()
-                # One that is under way takes memory until it is done.
-                fetch.cancel()
-                fetch.add_done_callback(lambda _, size=stop - start: self._window.give_back(size))  # type: ignore[misc]
-
-    def advance(self) -> None:
-        """Request the next pieces while there is room, and one at least. The window's lock is held."""
-        while self._next is not None:
-            start, end = self._next
-            if end > self._released:
-                if not self._window.take(end - start, self, first=not self._pieces):
-                    return
-                self._pieces.append(_Piece(start, end, self._fetcher.submit_range(self._source, start, end)))
-            self._next = next(self._coming, None)
-
-
-def _divided(spans: Iterable[tuple[int, int]], size: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of pieces of at most `size` bytes."""
-    for begin, end in spans:
-        for start in range(begin, end, size):
-            yield start, min(end, start + size)

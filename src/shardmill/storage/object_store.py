@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from shardmill.errors import OutputError, UsageError
 from shardmill.storage.names import public_url, scheme_of
 from shardmill.storage.objects import Conflict, Objects, check_address
+from shardmill.storage.pool import RequestPool
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, retry
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class ObjectStore(Objects):
         """When the store last answered, or took a block of an upload."""
         self.retries = Retries()
         whole = f"{scheme.lower()}://{bucket}/{prefix}".rstrip("/")
-        super().__init__(whole, RetryPolicy.from_environment(**_PATIENCE), OutputError)
+        super().__init__(whole, RetryPolicy.from_environment(**_PATIENCE), RequestPool(1), OutputError)
 
     def read(self, name: str) -> tuple[bytes, Version] | None:
         """Return a small object and its version, or None when there is none."""

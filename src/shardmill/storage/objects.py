@@ -13,24 +13,21 @@ from __future__ import annotations
 import errno
 import os
 import re
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import TimeoutError as FutureTimeout
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from itertools import chain, count, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from shardmill.errors import OutputError, SourceError, UsageError
 from shardmill.extras import needs
 from shardmill.storage.names import BUCKETS, host_of, public_url, scheme_of
-from shardmill.storage.retrying import RetryPolicy, Transient, seems_changed
+from shardmill.storage.pool import RequestPool
+from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable, seems_changed
 from shardmill.storage.s3 import S3Account
 from shardmill.storage.source import PackedRows, Source
 
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+T = TypeVar("T")
 
 # Retries by the library itself, within operations of many requests: a listing of many pages, an upload of many parts.
 # If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
@@ -68,12 +65,13 @@ class ListedObject(NamedTuple):
 class Objects:
     """The objects below one URL of a bucket, by their names from there on. Any thread may use it."""
 
-    def __init__(self, url: str, policy: RetryPolicy, error: _ErrorType = SourceError) -> None:
-        """`url`: a bucket, or a folder in one, checked by `check_address`. `error`: raised if the store refuses a call.
+    def __init__(self, url: str, policy: RetryPolicy, pool: RequestPool, error: _ErrorType = SourceError) -> None:
+        """`url`: a bucket, or a folder in one, checked by `check_address`. `pool`: makes the requests of listings.
 
-        Raise UsageError when a library is missing, `error` when there are no credentials.
+        `error`: raised if the store refuses a call. Raise it when there are no credentials, UsageError when a library
+        is missing.
         """
-        self.url, self._policy, self._error = url, policy, error
+        self.url, self._policy, self._pool, self._error = url, policy, pool, error
         scheme = scheme_of(url)
         self._kind = BUCKETS[scheme]
         purpose = f"writing to {scheme}://" if error is OutputError else f"{scheme}:// sources"
@@ -181,31 +179,23 @@ class Objects:
         return Transient(message, tries=3, error=self._error(message, place=f"{self.url}/{path}", hint=hint))
 
     def _list_folder(self, folder: str) -> Any:
-        return self._in_time(lambda: self.client(many=True).list_with_delimiter_async(folder or None))
+        return self._in_time(lambda: self.client(many=True).list_with_delimiter(folder or None), folder)
 
     def _pages(self, folder: str, offset: str) -> Iterator[Any]:
         pages = self.client(many=True).list(folder or None, offset=offset or None, chunk_size=1000)
-
-        async def following() -> Any:
-            async for page in pages:
-                return page
-            return ()
-
-        while page := self._in_time(following):
+        while page := self._in_time(lambda: next(pages, ()), folder):
             yield page
 
-    def _in_time(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what a call for a list gives; raise Transient when it takes too long, and end it.
+    def _in_time(self, call: Callable[[], T], folder: str) -> T:
+        """Return what a call for a list gives; raise Transient when it takes too long.
 
-        A list of empty pages has no end, so the limits for single requests do not suffice.
+        A list of empty pages has no end, and the library follows them within one call, so the limits for single
+        requests do not suffice.
         """
-        import asyncio  # some milliseconds, which only listings cost
-
         seconds = self._policy.retry_seconds
-        answer = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call(), seconds), _event_loop(os.getpid()))
         try:
-            return answer.result(seconds + _CANCELLING)
-        except (TimeoutError, FutureTimeout):
+            return self._pool.wait(self._pool.submit(call, f"{self.url}/{folder}", seconds))
+        except Unreachable:
             raise Transient(f"the store's list does not end within {seconds:,.0f} s") from None
 
     @contextmanager
@@ -267,19 +257,6 @@ class Objects:
             return False
         has_files = following is not None and following.path.startswith(f"{one.path}/")
         return has_files or self.find(one.path) is None
-
-
-_CANCELLING = 10.0  # seconds for the library to end a call that took too long
-
-
-@cache
-def _event_loop(process: int) -> AbstractEventLoop:
-    """An event loop of this process, in a thread of its own, since the caller's thread may have one already."""
-    import asyncio
-
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="shardmill-listing", daemon=True).start()
-    return loop
 
 
 def _shortly_before(key: str) -> str:

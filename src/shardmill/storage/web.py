@@ -7,14 +7,10 @@ every release of that library will do. One call is one attempt.
 from __future__ import annotations
 
 import json
-import math
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any, NoReturn
 from urllib.parse import quote, urljoin, urlsplit
@@ -31,7 +27,6 @@ _REFUSED = (400, 401, 403, 404, 410)
 _MAX_REDIRECTS = 5
 _MAX_REMEMBERED = 64
 _LARGEST_PAGE = 64 << 20  # of the hub's API
-_WHOLE_PACE = 1 << 20  # bytes that come within the time for a request, or a whole file comes too slowly
 
 
 class NoRanges(SourceError):
@@ -99,17 +94,13 @@ class WebStore:
         return data
 
     def stream(self, source: Source, write: Callable[[bytes], object]) -> None:
-        """Write the whole file, for servers that give no ranges; raise Transient when it comes too slowly."""
-        filled, deadline = 0, time.monotonic() + self._policy.retry_seconds
+        """Write the whole file, for servers that give no ranges; whoever waits for it limits the time."""
+        filled = 0
         with self._get(source, {}) as response:
             _check_range(source, response, 0)
             for block in self._blocks(source, response.iter_raw()):
                 if filled + len(block) > (source.size or 0):
                     raise seems_changed(source)
-                if filled // _WHOLE_PACE < (filled + len(block)) // _WHOLE_PACE:
-                    deadline = time.monotonic() + self._policy.retry_seconds
-                elif time.monotonic() > deadline:
-                    raise Transient(f"{_host(source)} is too slow")
                 try:
                     write(block)
                 except OSError as error:  # not the connection's fault
@@ -366,22 +357,7 @@ def _failure(error: BaseException, host: str) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait: until a time, or until the hub's window of requests ends; None: no word."""
-    wanted = headers.get("retry-after", "")
-    if not wanted:
-        window = re.search(r";\s*t=(\d+)", headers.get("ratelimit", ""))
-        wanted = window[1] if window else ""
-    try:
-        seconds = float(wanted)
-    except ValueError:
-        try:
-            now = headers.get("date")  # its clock may differ from ours
-            seconds = (_time(wanted) - (_time(now) if now else datetime.now(UTC))).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
-
-
-def _time(date: str) -> datetime:
-    time = parsedate_to_datetime(date)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
+    """Seconds that the server asks to wait, or until the hub's window of requests ends; None: no word of it."""
+    window = re.search(r";\s*t=(\d+)", headers.get("ratelimit", ""))
+    wanted = headers.get("retry-after") or (window[1] if window else "")
+    return float(wanted) if wanted.isdigit() else None
