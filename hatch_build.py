@@ -24,6 +24,15 @@ LIBRARY = CORE / "_core.so"
 FLAGS = ["-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-Wall", "-Wextra"]
 # For this system, and any processor of its kind: without this it would be for this very processor.
 ZIG = [sys.executable, "-m", "ziglang", "cc", "-mcpu=baseline"]
+TARGETS = {
+    "manylinux2014_x86_64": "x86_64-linux-gnu.2.17",
+    "manylinux2014_aarch64": "aarch64-linux-gnu.2.17",
+    "musllinux_1_1_x86_64": "x86_64-linux-musl",
+    "musllinux_1_1_aarch64": "aarch64-linux-musl",
+    "macosx_11_0_x86_64": "x86_64-macos.11.0",
+    "macosx_11_0_arm64": "aarch64-macos.11.0",
+}
+"""For the platforms that releases are made for: what `ziglang` calls them. SHARDMILL_PLATFORM chooses one."""
 HELP = "install a C compiler (Debian: apt install gcc; macOS: xcode-select --install), or set CC to one, and try again"
 
 
@@ -38,7 +47,9 @@ def compiler() -> list[str] | None:
 
 def build() -> str | None:
     """Compile the library in place. Returns what went wrong, or None if it is there."""
-    commands = [command for command in [compiler(), ZIG if importlib.util.find_spec("ziglang") else None] if command]
+    platform = os.environ.get("SHARDMILL_PLATFORM")
+    found = [compiler(), ZIG if importlib.util.find_spec("ziglang") else None]
+    commands = [[*ZIG, "-target", TARGETS[platform]]] if platform else [command for command in found if command]
     troubles = []
     for command in commands:
         trouble = _compile(command)
@@ -78,13 +89,16 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc]
         trouble = build()
         if trouble:
             raise RuntimeError(f"shardmill's core could not be compiled: {HELP}\n{trouble}")
-        from packaging.tags import sys_tags
-
-        platforms = (tag.platform for tag in sys_tags())
-        platform = next(name for name in platforms if not name.startswith(("manylinux", "musllinux")))
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform}"
+        build_data["tag"] = f"py3-none-{os.environ.get('SHARDMILL_PLATFORM') or _this_platform()}"
         build_data["artifacts"].append(LIBRARY.relative_to(Path(__file__).parent).as_posix())
+
+
+def _this_platform() -> str:
+    from packaging.tags import sys_tags
+
+    platforms = (tag.platform for tag in sys_tags())
+    return next(name for name in platforms if not name.startswith(("manylinux", "musllinux")))
 
 
 if __name__ == "__main__":

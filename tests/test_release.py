@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import yaml
 
 import shardmill
+import wheels
+from hatch_build import TARGETS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -57,3 +60,51 @@ def test_only_a_tag_that_names_the_version_is_published(tag: str, fine: bool) ->
     (check,) = [step["run"] for step in steps("publish") if step["name"] == "The tag is the version"]
     environment = {**os.environ, "GITHUB_REF_NAME": tag}
     assert (subprocess.run(["bash", "-c", check], cwd=ROOT, env=environment, timeout=60).returncode == 0) == fine
+
+
+def made_wheel(folder: Path, name: str, core: bytes, *, extra: str = "", tag: str = "") -> Path:
+    """A wheel of a package that has one module, beside the tree that it was made from."""
+    (folder / "src" / "shardmill").mkdir(parents=True, exist_ok=True)
+    (folder / "src" / "shardmill" / "__init__.py").write_text("")
+    wheel = folder / f"shardmill-1-py3-none-{name}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("shardmill/__init__.py", "")
+        archive.writestr(wheels.CORE, core)
+        archive.writestr("shardmill-1.dist-info/WHEEL", f"Tag: py3-none-{tag or name}\n")
+        if extra:
+            archive.writestr(extra, "")
+    return wheel
+
+
+BEGINS = {
+    "x86_64": b"\x7fELF\x02\x01" + bytes(12) + b"\x3e\x00",
+    "aarch64": b"\x7fELF\x02\x01" + bytes(12) + b"\xb7\x00",
+    "macosx_11_0_x86_64": b"\xcf\xfa\xed\xfe\x07\x00\x00\x01",
+    "macosx_11_0_arm64": b"\xcf\xfa\xed\xfe\x0c\x00\x00\x01",
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_wheel_with_a_core_for_another_machine_is_refused(name: str, tmp_path: Path) -> None:
+    right = BEGINS.get(name) or BEGINS[name.split("_", 3 if name.startswith("musl") else 1)[-1]]
+    wheels.check(made_wheel(tmp_path, name, right), name, tmp_path)
+    for core in set(BEGINS.values()) - {right}:
+        with pytest.raises(SystemExit, match="its machine"):
+            wheels.check(made_wheel(tmp_path, name, core), name, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "core", "more", "trouble"),
+    [
+        ("manylinux2014_x86_64", b"GLIBC_2.28", {}, "glibc 2.28"),
+        ("musllinux_1_1_x86_64", b"GLIBC_2.4", {}, "glibc 2.4"),
+        ("manylinux2014_x86_64", b"GLIBC_2.17", {"extra": "tests/test_a.py"}, "its files"),
+        ("manylinux2014_x86_64", b"", {"tag": "linux_x86_64"}, "its tag"),
+    ],
+)
+def test_a_wheel_that_old_systems_cannot_load_or_that_holds_more_is_refused(
+    name: str, core: bytes, more: dict[str, str], trouble: str, tmp_path: Path
+) -> None:
+    wheel = made_wheel(tmp_path, name, BEGINS["x86_64"] + core, **more)
+    with pytest.raises(SystemExit, match=re.escape(trouble)):
+        wheels.check(wheel, name, tmp_path)
