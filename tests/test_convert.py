@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill.dataset import conversion
+from shardmill.arrange import arranging, inputs
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import checkpoints
@@ -32,7 +32,7 @@ FEW = random_documents(1, count=40)
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that documents straddle blocks in every way."""
-    monkeypatch.setattr(conversion, "_BLOCK", 61)
+    monkeypatch.setattr(arranging, "BLOCK_TOKENS", 61)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(
 
     append = StreamOutput.append if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput.append
     kind = StreamOutput if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput
-    monkeypatch.setattr(conversion, "_BLOCK", 200)
+    monkeypatch.setattr(arranging, "BLOCK_TOKENS", 200)
     if how == "killed":
         # Which leaves no time to record anything.
         monkeypatch.setattr(checkpoints.Checkpoints, "stop", lambda self, why, kept: None)
@@ -191,9 +191,7 @@ def test_a_conversion_that_another_release_began_is_refused_and_can_be_started_a
 ) -> None:
     source = make_dataset("npy", tmp_path / "source", DOCUMENTS)
     with monkeypatch.context() as patch:
-        patch.setattr(
-            conversion.StoredTokens, "_narrowed", lambda self, block, start, name: 1 / (start < 200) and block
-        )
+        patch.setattr(inputs.Input, "narrowed", lambda self, split, start, tokens: 1 / (start < 200) and tokens)
         with pytest.raises(ZeroDivisionError):
             shardmill.convert(source, tmp_path / "out", format="shards")
     journal = tmp_path / "out" / ".shardmill" / "journal.jsonl"
@@ -250,7 +248,7 @@ def test_a_dataset_that_is_not_finished_is_refused(tmp_path: Path) -> None:
 def test_what_convert_writes_is_what_prepare_would_have_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "_BLOCK", 5000)
+    monkeypatch.setattr(arranging, "BLOCK_TOKENS", 5000)
     random = np.random.default_rng(0)
     texts = [" ".join(random.choice(["grain", "mill", "flour", "water"], random.integers(1, 400))) for _ in range(300)]
     (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill.dataset import conversion, verify
-from shardmill.dataset.stored import StoredSplit
+from shardmill.arrange import arranging
+from shardmill.arrange.inputs import InputSplit
+from shardmill.arrange.placing import place_eot
+from shardmill.dataset import verify
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run import read_manifest
@@ -35,7 +37,7 @@ from tests.shards.driving import contents
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that documents straddle blocks in every way."""
-    monkeypatch.setattr(conversion, "_BLOCK", 61)
+    monkeypatch.setattr(arranging, "BLOCK_TOKENS", 61)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -234,6 +236,7 @@ def test_a_document_of_an_index_that_is_only_eot_keeps_its_end(tmp_path: Path) -
     np.array([11, EOT, EOT, 12, EOT], np.uint16).tofile(tmp_path / "a.bin")
     tokens = TokenFiles([TokenFile(tmp_path / "a.bin", 5)], np.dtype(np.uint16))
     index = EndsIndex(tokens, [3], lambda file: np.array([2, 3, 5]))
-    rows, found = StoredSplit(tokens, "after", EOT, index).stream("train", 0, tokens.read(0, 5), "before")
+    ((_, block),) = InputSplit("train", tokens, "after", EOT, index=index).blocks(0, 5)
+    rows, found = place_eot("train", *block, "after", EOT, ["before"])["before"]
     assert found["train"].tolist() == [EOT, 11, EOT, EOT, 12]
     assert rows.length.tolist() == [2, 1, 2] and rows.closes.all()

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import shardmill
+from shardmill.arrange import convert
 from shardmill.dataset import verify
-from shardmill.dataset.conversion import convert
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
 from shardmill.run.writer import Writer
@@ -318,7 +318,7 @@ def test_a_conversion_into_a_store_is_resumed_and_gives_the_objects_that_a_disk_
 ) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(200))
     shardmill.prepare(source, tmp_path / "source", val=0.2)
-    monkeypatch.setattr("shardmill.dataset.conversion._BLOCK", 5_000)
+    monkeypatch.setattr("shardmill.arrange.arranging.BLOCK_TOKENS", 5_000)
     options: dict[str, Any] = {"format": TOGETHER, "shard_tokens": 9_000, "name": "web"}
     convert(tmp_path / "source", tmp_path / "out", **options)
     write, written = Writer.write, []

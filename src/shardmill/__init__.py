@@ -12,9 +12,9 @@ from shardmill.lazy import lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from shardmill.arrange import convert as convert
     from shardmill.arrange import shuffle as shuffle
     from shardmill.dataset import Dataset as Dataset
-    from shardmill.dataset import convert as convert
     from shardmill.dataset import open_dataset
     from shardmill.python_sources import NamedSource
     from shardmill.reporting import card as card
@@ -30,8 +30,8 @@ __version__ = "0.2.0"
 _, __getattr__ = lazily(
     "shardmill",
     {
-        "arrange": "shuffle",
-        "dataset": "Dataset convert open_dataset:open",
+        "arrange": "convert shuffle",
+        "dataset": "Dataset open_dataset:open",
         "python_sources": "NamedSource",
         "reporting": "card report",
         "run": "Result inspect prepare read",

@@ -292,7 +292,7 @@ def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> 
     names the tokenizer that made them, and `--delimiter` and `--source-eot` name the token between documents and its
     position. You can stop it at any moment; the same command resumes it.
     """
-    from shardmill.dataset import convert as run
+    from shardmill.arrange import convert as run
 
     _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
 

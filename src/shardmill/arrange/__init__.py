@@ -1,10 +1,11 @@
-"""Documents of finished datasets in training order: shuffle, and the mathematics of packing and of mixtures."""
+"""Documents of finished datasets in some order: convert, shuffle, and the mathematics of packing and of mixtures."""
 
 from typing import TYPE_CHECKING
 
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
+    from shardmill.arrange.converting import convert
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
     from shardmill.arrange.shuffling import shuffle
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazily(
     "shardmill.arrange",
     {
+        "converting": "convert",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
         "packing": "PackingPlan Slots count_pieces",
         "shuffling": "shuffle",

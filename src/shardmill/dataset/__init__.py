@@ -1,12 +1,11 @@
-"""What can be done with a finished dataset: open, batches, verify, convert, show."""
+"""What can be done with a finished dataset: open, batches, verify, show."""
 
 from typing import TYPE_CHECKING
 
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
-    from shardmill.dataset.conversion import convert
-    from shardmill.dataset.dataset import Dataset, Split, open_dataset
+    from shardmill.dataset.dataset import Dataset, Split, document_index, open_dataset
     from shardmill.dataset.showing import show, show_text, visible
     from shardmill.dataset.verification import Report, verify
 
@@ -14,8 +13,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazily(
     "shardmill.dataset",
     {
-        "conversion": "convert",
-        "dataset": "Dataset Split open_dataset",
+        "dataset": "Dataset Split document_index open_dataset",
         "showing": "show show_text visible",
         "verification": "Report verify",
     },

@@ -83,7 +83,7 @@ class DocumentsTable(GrowingFiles):
             if len(closes) and stops[closes[0]] == table.tokens:  # it has no tokens here
                 closes, continues = closes[1:], False
             elif stops[-1] > table.tokens:
-                self._continue_in(table)
+                self._continue_in(table, rows)
         earlier = int(continues and len(closes) > 0)
         begins = opens[: len(closes) - earlier]
         documents = np.empty(len(closes), DOCUMENT)
@@ -117,11 +117,12 @@ class DocumentsTable(GrowingFiles):
             table.rows += len(documents)
             table.end = int(documents["end"][-1])
 
-    def _continue_in(self, table: _SplitTable) -> None:
-        """Continue the document that is open in the other split."""
+    def _continue_in(self, table: _SplitTable, rows: Rows) -> None:
+        """Continue the document that is open in the other split, or that of the first of these rows."""
+        table.is_open, table.source, table.record = 1, int(rows.source[0]), int(rows.record[0])
         for other in self._tables.values():
-            if other.is_open:
-                table.is_open, table.source, table.record = 1, other.source, other.record
+            if other.is_open and other is not table:
+                table.source, table.record = other.source, other.record
 
     def finish(self, dropped: dict[str, int]) -> None:
         """End the tables. A document that is cut at the end of a split has a row there too.

@@ -96,6 +96,12 @@ class TableIndex:
         """Return the number of the document that contains a token."""
         return self._ended_by(token)
 
+    def overlapping(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
+        """Return a copy of the rows of the documents with tokens from `start` to `stop`, and where the first begins."""
+        mapped = TableIndex(self._path, self.tokens, self._added)  # for this call only: mapped pages count as memory
+        first, last = mapped.holding(start), mapped.holding(stop - 1)
+        return mapped.bounds(first)[0], self.rows(first, last + 1)
+
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         first, last = self._ended_by(start), min(self._ended_by(stop), len(self))
         found: NDArray[np.int64] = self.table["end"][first:last] + self._added * np.arange(first + 1, last + 1)

@@ -1,0 +1,197 @@
+"""Documents of finished datasets, in some order, through the writer of every run.
+
+An order is a sequence of splits of inputs (`ArrangedDocuments`), or what a subclass makes of it: a shuffle reads sorted
+runs. All of them share what is here: how outputs are opened, plan, remarks of the manifest, where EOT is placed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from shardmill.arrange.inputs import Input, InputSplit
+from shardmill.arrange.placing import place_eot
+from shardmill.arrange.sorting import Block
+from shardmill.documents import Chunk, Position
+from shardmill.errors import UsageError
+from shardmill.run import (
+    Batch,
+    Budget,
+    Counted,
+    Destination,
+    Entry,
+    OpenDocument,
+    Producer,
+    Rows,
+    SplitCount,
+    as_recorded,
+)
+from shardmill.shards import Output, open_output
+from shardmill.source_list import Sources
+from shardmill.storage import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.documents import Reader
+    from shardmill.options import Options
+    from shardmill.run import Facts, Writer
+
+BLOCK_TOKENS = 1 << 22
+"""Tokens that are moved at a time."""
+_FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
+
+
+def open_outputs_for(options: Options, first: Input, destination: Destination, what: str) -> list[Output]:
+    """Open an output for each format. UsageError if the folder is that of the input; `what` is done to that."""
+    if destination.folder.resolve() == first.path.resolve():
+        raise UsageError(f"a dataset cannot be {what} its own folder", hint="choose another `--out`")
+    return [
+        open_output(
+            one,
+            destination.folder,
+            name=options.name or first.name,
+            dtype=first.dtype,
+            shard_tokens=options.tokens_per_shard,
+            eot=options.eot,
+            tail=options.tail,
+            tokenizer=first.tokenizer["name"],
+            vocab_size=first.tokenizer["vocab_size"],
+            splits=tuple(first.splits),
+        )
+        for one in options.format
+    ]
+
+
+class ArrangedDocuments(Producer):
+    """The splits of some inputs, one after another. A position counts tokens, of the whole order.
+
+    A subclass has another order if it overrides `batches_from`; its positions are its own.
+    """
+
+    unit = "document"
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        outputs: list[Output],
+        options: Options,
+        recorded: Facts | None,
+        chosen: dict[str, Any],
+    ) -> None:
+        """UsageError when documents cannot be marked as an output needs it.
+
+        `recorded`: an earlier plan. `chosen`: what else determines the bytes.
+        """
+        for output in outputs:
+            for one in inputs:
+                one.check(output.eot, output.format)
+        self.inputs, self.outputs = list(inputs), outputs
+        # The writer calls only `check` and `place` of a reader, and this class has both.
+        self._reader = cast("Reader", self)
+        self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
+        first = self.inputs[0]
+        named = Sources([Source(str(one.path), str(one.path), one.bytes, one.version) for one in inputs])
+        self.sources = as_recorded(named, recorded)
+        self.splits = tuple(first.splits)
+        fingerprinted = {key: value for key, value in options.fingerprinted().items() if key in _FINGERPRINTED}
+        self.facts = {
+            "sources": list(self.sources.facts()),
+            "tokenizer": first.tokenizer,
+            "options": {**fingerprinted, **first.tokenizer_options, **chosen},
+        }
+        self.budget = Budget(None, 1)
+        self.has_table = all(split.has_documents for one in inputs for split in one.splits.values())
+        self.numbers_documents = any(one.listed_sources is None for one in inputs)
+        self.remarks = {"converted": {"from": first.format}}
+        if not self.numbers_documents:  # the table refers to the sources of the dataset that it comes from
+            self.remarks["converted"] |= {"name": self.sources[0].name, "bytes": first.bytes}
+            self.remarks["sources"] = first.listed_sources
+
+    @property
+    def order(self) -> Iterator[tuple[Input, InputSplit]]:
+        """The order: the splits of each input."""
+        return ((one, split) for one in self.inputs for split in one.splits.values())
+
+    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+        tokens = sum(one.tokens for one in self.inputs)
+        need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
+        destination.check_free(need)
+
+    @contextmanager
+    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+        """DamageError when an id is not one of the tokenizer's."""
+        yield self._to_the_end(writer.state.position.offset) if writer.state.source == 0 else iter(())
+
+    def _to_the_end(self, position: int) -> Iterator[Batch]:
+        yield from self.batches_from(position)
+        yield Batch([Entry(self._reader, i, None) for i in range(len(self.inputs))], [], {})
+
+    def batches_from(self, position: int) -> Iterator[Batch]:
+        """Yield the batches from a position in the order."""
+        before = 0
+        for one, split in self.order:
+            for start, (rows, tokens) in split.blocks(max(0, position - before), BLOCK_TOKENS):
+                end = start + len(tokens)
+                tokens = one.narrowed(split.name, start, tokens)
+                batch = self.batch(split, rows, tokens, before + end, (before + end) * one.width)
+                batch.split_count = _known_count(one, split, rows, tokens, start)
+                if batch.split_count is not None:
+                    batch.counted = [batch.counted[0]._replace(documents=batch.split_count.documents)]
+                yield batch
+            before += len(split.tokens)
+
+    def batch(
+        self, split: InputSplit, rows: Rows, tokens: NDArray[Any], position: int, through: int, *, mend: bool = False
+    ) -> Batch:
+        """Return the batch of some documents of a split, with their tokens as they are stored.
+
+        `position`: where the order continues after it. `through`: bytes of the inputs that are done then, for progress.
+        `mend`: documents are in another order, so one that was cut and has no EOT gets it.
+        """
+        streams = place_eot(split.name, rows, tokens, split.eot, split.eot_id, self._eots, mend=mend)
+        eots = 0 if split.eot == "none" else int(np.count_nonzero(tokens == split.eot_id))
+        chunk = Chunk(0, 0, Position(position), through=through)
+        documents = int(np.count_nonzero(streams[self._eots[0]].rows.closes))
+        counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(tokens) - eots)
+        return Batch([Entry(self._reader, 0, chunk)], [counted], streams)
+
+    def batch_of_block(self, split: InputSplit, block: Block, position: int, tokens: int) -> Batch:
+        """Return the batch of a block that a `Sorter` yields; `position` as for `batch`, `tokens`: done by then."""
+        facts = block.facts
+        lengths = facts["length"].copy() if block.begins and block.ends else np.array([len(block.tokens)])
+        opens, closes = np.full(len(lengths), block.begins), np.full(len(lengths), block.ends)
+        val = np.full(len(lengths), split.name == "val")
+        size = np.where(closes, facts["bytes"], 0)
+        rows = Rows(lengths, size, val, opens, closes, facts["source"].copy(), facts["record"].copy())
+        batch = self.batch(split, rows, block.tokens, position, tokens * self.inputs[0].width, mend=True)
+        batch.begins, batch.ends, batch.final = block.begins, block.ends, block.ends
+        batch.open = OpenDocument() if block.ends else OpenDocument(split.name)
+        return batch
+
+    def check(self) -> None:
+        """The stored files were checked when they were opened."""
+
+    def place(self, record: int, byte: int) -> str:
+        """A document's place, for people."""
+        return f"{self.inputs[0].path}, document {record:,}"
+
+
+def _known_count(one: Input, split: InputSplit, rows: Rows, tokens: NDArray[Any], start: int) -> SplitCount | None:
+    """Documents and bytes of some tokens, where they are not those of the rows."""
+    if split.table is not None:
+        return None
+    stop = start + len(tokens)
+    size = one.share(one.text_bytes.get(split.name, 0), split.name, start, stop)
+    if split.name in one.counts:
+        return SplitCount(split.name, one.share(one.counts[split.name], split.name, start, stop), size)
+    documents = int(np.count_nonzero(rows.closes))
+    if split.index is None and split.eot_id is not None:
+        # An end-of-text token at the very start or end has no document before or after it.
+        documents -= int(split.eot == "after" and start == 0 and tokens[0] == split.eot_id and bool(rows.opens[0]))
+        ends = stop == len(split.tokens) and bool(rows.closes[-1])
+        documents -= int(split.eot == "before" and ends and tokens[-1] == split.eot_id)
+    return SplitCount(split.name, documents, size)
