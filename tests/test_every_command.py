@@ -25,7 +25,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "first": {"val": "first:2500"},
     "none": {"val": 0},
     "drop": {"val": 0.3, "tail": "drop"},
-    "merge": {"val": 0.3, "tail": "merge"},
     "bare": {"val": 0.3, "eot": "none"},
     "before": {"val": 0.3, "eot": "before"},
 }

@@ -140,8 +140,8 @@ class Options:
         help="tokens per shard, for formats with shards",
     )  # fmt: skip
     tail: str = option(
-        "keep", "--tail", fingerprinted=True, choices=("keep", "merge", "drop"),
-        help="what to do with a short last shard: keep it, append it to the shard before (merge), or drop it",
+        "keep", "--tail", fingerprinted=True, choices=("keep", "drop"),
+        help="what to do with a short last shard",
     )  # fmt: skip
     name: str | None = option(
         None, "--name", metavar="NAME", fingerprinted=True,

@@ -76,7 +76,7 @@ def some_options(chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         options["eot"] = chance.choice(["before", "none"])
     if chance.random() < 0.3:
-        options["tail"] = chance.choice(["merge", "drop"])
+        options["tail"] = "drop"
     return options
 
 

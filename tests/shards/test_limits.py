@@ -23,8 +23,6 @@ def test_a_shard_that_llmc_cannot_seek_in_is_refused_before_any_work(dtype: str,
     open_output("llmc", tmp_path, shard_tokens=most, **order)
     with pytest.raises(UsageError, match="2 GiB"):
         open_output("llmc", tmp_path, shard_tokens=most + 1, **order)
-    with pytest.raises(UsageError, match="2 GiB"):
-        open_output("llmc", tmp_path, shard_tokens=most // 2 + 2, tail="merge", **order)
 
 
 def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(
@@ -40,9 +38,7 @@ def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(
     run.output.close()
 
 
-@pytest.mark.parametrize(
-    ("format", "tail"), [*((format, "keep") for format in FORMATS), ("shards", "merge"), ("shards", "drop")]
-)
+@pytest.mark.parametrize(("format", "tail"), [*((format, "keep") for format in FORMATS), ("shards", "drop")])
 def test_one_batch_may_fill_more_shards_than_a_process_may_open_files(format: str, tail: str, tmp_path: Path) -> None:
     run, ends = Driven(format, tmp_path / "out", tail=tail), np.arange(1, 21) * SHARD
     run.output.append("val", np.zeros(7, np.uint16), np.array([7]))
@@ -76,7 +72,7 @@ def test_what_a_reader_will_trip_over_is_said_with_the_number(tmp_path: Path) ->
     plenty = 11_000_000
     assert warnings("llmc", {"train": [plenty, plenty], "val": [plenty]}) == ""
     assert "1,234 tokens" in warnings("llmc", {"train": [plenty, 1234], "val": [plenty]})
-    assert "--tail merge" in warnings("npy", {"train": [plenty, 1234], "val": [plenty]})
+    assert "--tail drop" in warnings("npy", {"train": [plenty, 1234], "val": [plenty]})
     assert "--shard-tokens" in warnings("npy", {"train": [1234, 1234], "val": [plenty]})
     assert "two train shards" in warnings("llmc", {"train": [plenty], "val": [plenty]})
     lacking = "needs 10,485,762 tokens in the first val file, and there are "

@@ -29,7 +29,7 @@ from tests.shards.readers import (
 
 ALL = sorted(FORMATS)
 SHARDED = ("shards", "npy", "llmc")
-TAILS = [(format, tail) for format in ALL for tail in ("keep", "merge", "drop") if tail == "keep" or format in SHARDED]
+TAILS = [(format, tail) for format in ALL for tail in ("keep", "drop") if tail == "keep" or format in SHARDED]
 
 
 def test_every_format_can_be_chosen_and_has_a_reader_here() -> None:
@@ -149,19 +149,6 @@ def test_shards_are_numbered_as_the_trainers_that_read_them_do(format: str, tmp_
 
 
 @pytest.mark.parametrize("format", SHARDED)
-def test_a_short_last_shard_is_merged_into_the_one_before(format: str, tmp_path: Path) -> None:
-    made = documents(7)
-    kept = whole_run(format, tmp_path / "kept", made)
-    merged = whole_run(format, tmp_path / "merged", made, tail="merge")
-    for split in SPLITS:
-        assert len(merged.names(split)) == len(kept.names(split)) - 1
-        sizes = [written.tokens for s, written in merged.files if s == split]
-        assert set(sizes[:-1]) <= {SHARD} and SHARD < sizes[-1] < 2 * SHARD
-        one, two = (read_stream(format, run.folder, run.names(split), "uint16") for run in (kept, merged))
-        assert np.array_equal(one, two)
-
-
-@pytest.mark.parametrize("format", SHARDED)
 def test_a_short_last_shard_is_dropped_and_counted(format: str, tmp_path: Path) -> None:
     made = documents(8)
     run = whole_run(format, tmp_path / "out", made, tail="drop")
@@ -172,9 +159,8 @@ def test_a_short_last_shard_is_dropped_and_counted(format: str, tmp_path: Path) 
         assert run.output.dropped[split] == len(expected) - len(got) > 0
 
 
-@pytest.mark.parametrize("tail", ["merge", "drop"])
-def test_the_only_shard_of_a_split_stays_however_short(tail: str, tmp_path: Path) -> None:
-    run = Driven("llmc", tmp_path / "out", tail=tail)
+def test_the_only_shard_of_a_split_stays_however_short(tmp_path: Path) -> None:
+    run = Driven("llmc", tmp_path / "out", tail="drop")
     run.output.append("train", np.arange(7, dtype=np.uint16), np.array([7]))
     run.finish(("train",))
     assert [written.tokens for _, written in run.files] == [7]

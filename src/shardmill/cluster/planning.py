@@ -268,7 +268,7 @@ def _check_kept(plan: Plan) -> None:
         (single, f"--format {''.join(single[:1])}", "it is one file a split: choose a format with shards"),
         (options.limit is not None, "--limit", "it counts across parts"),
         (val.first, f"--val first:{val.first}", "it counts across parts: choose a fraction"),
-        (options.tail == "drop", "--tail drop", "it would drop the end of every part: `keep` or `merge`"),
+        (options.tail == "drop", "--tail drop", "it would drop the end of every part"),
     ):
         if wrong:
             raise UsageError(f"`--keep-parts` cannot be used with `{what}`", hint=way)

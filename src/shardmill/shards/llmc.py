@@ -31,11 +31,10 @@ class Llmc(StreamFormat):
         return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
 
     def output(self, settings: OutputSettings) -> FileOutput:
-        most = 2 * settings.shard_tokens - 1 if settings.tail == "merge" else settings.shard_tokens
-        size = _HEAD + most * settings.dtype.itemsize
+        size = _HEAD + settings.shard_tokens * settings.dtype.itemsize
         if size > _LARGEST:
             raise UsageError(
-                f"a shard of {most:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
+                f"a shard of {settings.shard_tokens:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
                 hint=f"set `--shard-tokens` to {1000 // settings.dtype.itemsize}M or less",
             )
         return super().output(settings)

@@ -15,15 +15,13 @@ from shardmill.storage import Written
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_COPY = 1 << 22  # bytes at a time
 _STEP = 524_288 + 1  # tokens of one step of GPT-2's training, over all processes, and one more
 
 
 class StreamOutput(FileOutput):
     """The files of a stream format.
 
-    `tail` says what becomes of a last shard that is shorter than the others: `merge` appends it to the shard before,
-    which therefore gets its name only when the next one is full; `drop` leaves it out. A split's only shard stays.
+    With `tail="drop"` a last shard that is shorter than the others is left out. A split's only shard stays.
     """
 
     _kind: StreamFormat
@@ -33,14 +31,10 @@ class StreamOutput(FileOutput):
         self._tail = settings.tail if kind.sharded else "keep"
         self._header_size = len(self._kind.header(1, settings.dtype))
         self._dropped = dict.fromkeys(SPLITS, 0)
-        self._waiting: dict[str, Shard] = {}
-        """The last full shard of each split, if a short one may be appended to it."""
 
     def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        for split, (index, tokens, waits, dropped) in position.items():
+        for split, (index, tokens, dropped) in position.items():
             self._index[split], self._dropped[split] = index, dropped
-            if waits:
-                self._waiting[split] = self._shard(split, index - 1, self.file_tokens)
             if tokens:
                 self._open[split] = self._shard(split, index, tokens)
         self._remove_others(complete)
@@ -59,13 +53,9 @@ class StreamOutput(FileOutput):
                 self._end(split)
 
     def position(self) -> dict[str, list[int]]:
-        """For each split: the index of its open file, the tokens in it, whether the shard before it waits for its name,
-        and the tokens that were dropped."""
+        """For each split: the index of its open file, the tokens in it, and the tokens that were dropped."""
         tokens = {split: shard.token_count for split, shard in self._open.items()}
-        return {
-            split: [self._index[split], tokens.get(split, 0), int(split in self._waiting), self._dropped[split]]
-            for split in SPLITS
-        }
+        return {split: [self._index[split], tokens.get(split, 0), self._dropped[split]] for split in SPLITS}
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -84,16 +74,8 @@ class StreamOutput(FileOutput):
             if shard and not first and self._tail == "drop":
                 self._dropped[split] += shard.token_count
                 self._unneeded.append(self._open.pop(split))
-            elif shard and not first and self._tail == "merge":
-                self._merge(shard, self._waiting[split])
-                self._unneeded.append(self._open.pop(split))
             elif shard:
                 self._end(split)
-            if split in self._waiting:
-                self.end_shard(self._waiting.pop(split))
-
-    def _growing(self) -> list[Shard]:
-        return [*self._open.values(), *self._waiting.values()]
 
     def _shard(self, split: str, index: int, tokens: int = 0) -> Shard:
         """Open a shard that has `tokens` tokens already."""
@@ -111,20 +93,7 @@ class StreamOutput(FileOutput):
     def _end(self, split: str) -> None:
         shard = self._open.pop(split)
         self._index[split] += 1
-        if self._tail == "merge" and shard.token_count == self.file_tokens:
-            if split in self._waiting:
-                self.end_shard(self._waiting.pop(split))
-            self._waiting[split] = shard
-        else:
-            self.end_shard(shard)
-
-    def _merge(self, tail: Shard, to: Shard) -> None:
-        at = self._header_size
-        while at < tail.tokens.length:
-            block = tail.tokens.read(at, min(_COPY, tail.tokens.length - at))
-            to.tokens.append(block)
-            at += len(block)
-        to.token_count += tail.token_count
+        self.end_shard(shard)
 
 
 class StreamFormat(Format):
@@ -152,7 +121,7 @@ def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
             hint = ""
             if len(files) > 1:
                 shorter = short["tokens"] < files[0]["tokens"]
-                hint = ": see `--tail merge` and `--tail drop`" if shorter else ": see `--shard-tokens`"
+                hint = ": see `--tail drop`" if shorter else ": see `--shard-tokens`"
             warnings.append(
                 f"{which}, {short['name']}, has {short['tokens']:,} tokens; {reader} needs more than batch × block × "
                 f"processes in each{hint}"
