@@ -31,8 +31,7 @@ from tests.tokens.vocabularies import gpt2_rules, write_json
 
 BEFORE = {
     "outputs.md": "shardmill prepare web.jsonl -o data/web --val 0.2",
-    "report.md": "for name in data other; do shardmill prepare web.jsonl -o $name --val 0.2 --seed ${#name}; done;"
-    " mkdir -p ~/.config/fish/completions",
+    "report.md": "shardmill prepare web.jsonl -o data --val 0.2; mkdir -p ~/.config/fish/completions",
 }
 """What a page takes for done."""
 PROLOGUE = {

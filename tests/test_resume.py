@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 import shardmill
-from shardmill.errors import OutputError, SourceError
+from shardmill.errors import MismatchError, OutputError, SourceError
 from shardmill.options import FORMATS
 from shardmill.run.checkpoints import Checkpoints
 from shardmill.storage import files
@@ -36,6 +36,28 @@ ENDINGS = {
     "gzip": (".gz", lambda data: gzip.compress(data, 1)),
     "zstd": (".zst", zstandard.ZstdCompressor(1).compress),
 }
+
+
+@pytest.mark.parametrize("change", ["more", "less"])
+def test_a_run_that_another_release_has_begun_is_refused_and_left_as_it_is(
+    tmp_path: Path, change: str, small_chunks: None
+) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", documents(3000))
+    interrupt_after(5, source, tmp_path / "out", val=0)
+    journal = tmp_path / "out" / ".shardmill" / "journal.jsonl"
+    last = json.loads(journal.read_text().splitlines()[-1])
+    if change == "more":
+        last["state"]["something new"] = 1
+    else:
+        del last["state"]["merge"]
+    journal.write_text(json.dumps(last) + "\n")
+    before = contents(tmp_path / "out")
+    with pytest.raises(MismatchError, match="another release of shardmill") as refused:
+        shardmill.prepare(source, tmp_path / "out", val=0)
+    assert "--overwrite" in str(refused.value.hint)
+    with pytest.raises(MismatchError, match="--val was"):
+        shardmill.prepare(source, tmp_path / "out", val=0.2)
+    assert contents(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize("form", DIFFERENT)

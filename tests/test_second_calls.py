@@ -162,7 +162,7 @@ shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
     if command == "prepare":
         assert not verify(out).damage
     assert getattr(shardmill, command)(*arguments).already
-    assert {path.name for path in (out / ".shardmill").iterdir()} - {"run.json"} == {"plan.json"}
+    assert {path.name for path in (out / ".shardmill").iterdir()} == {"plan.json"}
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,6 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **fl
 
 @shardmill.command(short_help="write an HTML page about a dataset")
 @folder_argument("folder")
-@folder_argument("other", metavar="[DIR2]", required=False)
 @click.option("-o", "--out", default="report.html", show_default=True, metavar="FILE", help="file to write")
 @number_flag("--seed", default=0, help="seed for drawing documents at random")
 @number_flag("-n", "--documents", minimum=1, maximum=50, default=6, help="number of documents to draw from each split")
@@ -253,14 +252,13 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **fl
     "--tokens", default="2B", show_default=True, metavar="N",
     help="maximum number of tokens to read; a larger dataset is sampled",
 )  # fmt: skip
-def report(folder: str, other: str | None, out: str, **flags: Any) -> None:
+def report(folder: str, out: str, **flags: Any) -> None:
     """Write an HTML page about a dataset: totals, plots, tokens, documents drawn at random with every token coloured,
-    outliers, rejects, and how the run went. With DIR2 it compares two datasets side by side. The page is one file that
-    needs no network.
+    outliers and rejects. The page is one file that needs no network.
     """
     from shardmill.reporting import report as write
 
-    _print_to_stderr(f"written: {write(folder, other, out, **flags)}")
+    _print_to_stderr(f"written: {write(folder, out, **flags)}")
 
 
 @shardmill.command(short_help="print a dataset card for the hub")

@@ -26,18 +26,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A report of a hostile dataset, and one of two datasets."""
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of a hostile dataset."""
     folder = tmp_path_factory.mktemp("pages")
     source = write_jsonl(folder / "a.jsonl", [*HOSTILE, "Hello world, 你好.", *documents(60)])
     with open(source, "a", encoding="utf-8") as file:
         file.write("not <script>document.title='owned'</script>\n")
-    for name, val in (("one", 0.3), ("two", 0.3)):
-        shardmill.prepare(source, folder / name, val=val, max_bad="any", format="npy" if name == "two" else "nanogpt")
-    return {
-        "single": shardmill.report(folder / "one", out=folder / "single.html", documents=50),
-        "double": shardmill.report(folder / "one", folder / "two", folder / "double.html"),
-    }
+    shardmill.prepare(source, folder / "one", val=0.3, max_bad="any")
+    return shardmill.report(folder / "one", out=folder / "page.html", documents=50)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +47,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def visit(browser: Browser, pages: dict[str, Path]) -> Iterator[Callable[..., Page]]:
+def visit(browser: Browser, report: Path) -> Iterator[Callable[..., Page]]:
     """Opens a page, and fails on whatever it complains of or asks a server for."""
     contexts, troubles = [], []
 
@@ -59,7 +55,7 @@ def visit(browser: Browser, pages: dict[str, Path]) -> Iterator[Callable[..., Pa
         troubles.append(dialog.message)
         dialog.dismiss()
 
-    def go(which: str, width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Page:
+    def go(width: int = 1280, scheme: Literal["light", "dark"] = "light") -> Page:
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
@@ -67,7 +63,7 @@ def visit(browser: Browser, pages: dict[str, Path]) -> Iterator[Callable[..., Pa
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("dialog", refuse)
         page.on("request", lambda asked: troubles.append(asked.url) if not _local(asked.url) else None)
-        page.goto(pages[which].as_uri())
+        page.goto(report.as_uri())
         return page
 
     yield go
@@ -82,11 +78,10 @@ def _local(url: str) -> bool:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("which", ["single", "double"])
 def test_a_page_is_drawn_and_fits_in_both_themes_on_a_phone_and_a_desk(
-    visit: Callable[..., Page], which: str, width: int, scheme: str
+    visit: Callable[..., Page], width: int, scheme: str
 ) -> None:
-    page = visit(which, width, scheme)
+    page = visit(width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(int(part) for part in ground[4:-1].split(",")) > 384) == (scheme == "light")
@@ -104,18 +99,16 @@ def test_a_page_is_drawn_and_fits_in_both_themes_on_a_phone_and_a_desk(
 
 
 def test_a_hostile_document_is_text_and_does_not_run(visit: Callable[..., Page]) -> None:
-    page = visit("single")
+    page = visit()
     assert page.title() == "one · shardmill report"
     assert page.evaluate("document.querySelectorAll('img, iframe, svg[onload]').length") == 0
     assert HOSTILE[0] in page.inner_text("body")
 
 
-def test_a_script_that_slipped_through_would_be_refused(
-    browser: Browser, pages: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_script_that_slipped_through_would_be_refused(browser: Browser, report: Path, tmp_path: Path) -> None:
     """By the page's own policy: the same page with a script put into a document."""
     broken = tmp_path / "broken.html"
-    text = pages["single"].read_text(encoding="utf-8")
+    text = report.read_text(encoding="utf-8")
     broken.write_text(text.replace("<h1>", "<script>document.title = 'owned'</script><h1>", 1), encoding="utf-8")
     context = browser.new_context()
     try:
@@ -128,7 +121,7 @@ def test_a_script_that_slipped_through_would_be_refused(
 
 
 def test_pointing_at_a_token_and_arrow_keys_show_its_id_and_bytes(visit: Callable[..., Page]) -> None:
-    page = visit("single")
+    page = visit()
     hello = page.locator(".doc span", has_text="Hello").first
     hello.scroll_into_view_if_needed()
     hello.hover()
@@ -151,7 +144,7 @@ def test_pointing_at_a_token_and_arrow_keys_show_its_id_and_bytes(visit: Callabl
 
 
 def test_everything_that_can_be_done_can_be_reached_by_the_tab_key(visit: Callable[..., Page]) -> None:
-    page = visit("single")
+    page = visit()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     reached = set()
@@ -162,9 +155,8 @@ def test_everything_that_can_be_done_can_be_reached_by_the_tab_key(visit: Callab
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["single", "double"])
 def test_axe_finds_nothing_that_keeps_people_out(
-    browser: Browser, pages: dict[str, Path], which: str, scheme: Literal["light", "dark"]
+    browser: Browser, report: Path, scheme: Literal["light", "dark"]
 ) -> None:
     if not AXE.exists():
         pytest.skip("axe-core is not installed; SHARDMILL_AXE says where its axe.min.js is")
@@ -172,7 +164,7 @@ def test_axe_finds_nothing_that_keeps_people_out(
     context = browser.new_context(color_scheme=scheme, bypass_csp=True)
     try:
         page = context.new_page()
-        page.goto(pages[which].as_uri())
+        page.goto(report.as_uri())
         page.add_script_tag(path=str(AXE))
         found = page.evaluate("axe.run().then(result => result.violations.map(v => [v.id, v.nodes[0].html]))")
         assert found == []

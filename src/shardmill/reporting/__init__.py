@@ -1,4 +1,4 @@
-"""A finished dataset for people: a page with plots, two datasets side by side, a card for the hub.
+"""A finished dataset for people: a page with plots, a card for the hub.
 
 Not called `report`: `shardmill.report` is a function, and Python binds a submodule's name in its package.
 """

@@ -1,4 +1,4 @@
-"""Documents as a page shows them: token by token, and the same document in two datasets."""
+"""Documents as a page shows them, token by token, and rejects by reason."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from shardmill.dataset import visible
-from shardmill.errors import UsageError
 from shardmill.reporting.survey import ChosenDocument
 
 if TYPE_CHECKING:
@@ -22,10 +19,6 @@ if TYPE_CHECKING:
     from shardmill.dataset import Dataset
     from shardmill.tokens import Tokenizer
 
-_NEAR = 2000  # documents on either side among which the same document is looked for
-_SEARCHED = 20 * 10**9  # tokens of a split; counting the documents of a larger one would take minutes
-_MEASURED = 1 << 20  # tokens that are counted in one go
-_SAME = 48  # bytes at the beginning that two documents have in common if they are the same
 _CHARACTER = 4  # tokens that one character may take
 _REASONS = 40  # the most reasons that are listed separately
 _EXCERPTS = 3
@@ -94,15 +87,15 @@ def _token(id_: int, text: str, data: bytes) -> Token:
 
 def excerpt(data: Dataset, split: str, chosen: ChosenDocument, max_tokens: int) -> Excerpt:
     """A document of a split, with at most `max_tokens` of its tokens."""
-    ids = _ids(data, split, chosen.start, min(chosen.stop, chosen.start + max_tokens + _CHARACTER + 1))[
-        : max_tokens + _CHARACTER
-    ]
+    ids = data[split].tokens.read(chosen.start, min(chosen.stop, chosen.start + max_tokens + _CHARACTER + 1))
+    if data.eot != "none":
+        ids = ids[ids != data.eot_id]
     name = f"document {chosen.number:,}" if chosen.number is not None else f"at token {chosen.start:,}"
     ratio = f", {chosen.bytes / chosen.tokens:.2f} bytes per token" if chosen.tokens else ""
     facts = (
         f"{chosen.tokens:,} token{'s' * (chosen.tokens != 1)}, {chosen.bytes:,} byte{'s' * (chosen.bytes != 1)}{ratio}"
     )
-    tokens = running_tokens(data.tokenizer, ids)[:max_tokens]
+    tokens = running_tokens(data.tokenizer, ids[: max_tokens + _CHARACTER])[:max_tokens]
     return Excerpt(name, facts, tokens, chosen.tokens - len(tokens))
 
 
@@ -110,58 +103,6 @@ def stretch(data: Dataset, split: str, start: int, max_tokens: int) -> Excerpt:
     """Some tokens of a split whose documents nothing separates."""
     ids = data[split].tokens.read(start, min(start + max_tokens, len(data[split])))
     return Excerpt(f"tokens {start:,} to {start + len(ids):,}", "", running_tokens(data.tokenizer, ids), 0)
-
-
-def _ids(data: Dataset, split: str, start: int, stop: int) -> NDArray[Any]:
-    ids = data[split].tokens.read(start, stop)
-    return ids if data.eot == "none" else ids[ids != data.eot_id]
-
-
-def counterpart(
-    data: Dataset, other: Dataset, sizes: NDArray[np.uint16], split: str, chosen: ChosenDocument
-) -> ChosenDocument | None:
-    """Find the same document in another dataset, whose tokens have these `sizes`; None if it is not there.
-
-    It is looked for around the number that it should have, and its first bytes are compared.
-    """
-    if split not in other or max(len(data[split]), len(other[split])) > _SEARCHED:
-        return None
-    try:
-        count = len(other[split].documents)
-    except UsageError:  # nothing separates documents there
-        return None
-    wanted = _first_bytes(data, split, chosen.start, chosen.stop)
-    number = data[split].documents.holding(chosen.start) if chosen.number is None else chosen.number
-    of = max(1, data[split].described["documents"])
-    guess = number if count == of else round(number * count / of)
-    for away in range(_NEAR):
-        for i in dict.fromkeys((guess + away, guess - away)):
-            if 0 <= i < count:
-                start, stop = other[split].documents.bounds(i)
-                if _first_bytes(other, split, start, stop) == wanted:
-                    return _measured(other, sizes, split, start, stop, i)
-        if count == of and away > 64:
-            break
-    return None
-
-
-def _first_bytes(data: Dataset, split: str, start: int, stop: int) -> bytes:
-    """The first bytes of a document, whatever the tokenizer: a token is at least a byte. SentencePiece may put a space
-    before it.
-    """
-    ids = _ids(data, split, start, min(stop, start + _SAME + 2))
-    return data.tokenizer.decode(ids).lstrip()[:_SAME]
-
-
-def _measured(
-    data: Dataset, sizes: NDArray[np.uint16], split: str, start: int, stop: int, number: int
-) -> ChosenDocument:
-    """A document with its tokens and bytes counted, a block at a time."""
-    tokens = size = 0
-    for at in range(start, stop, _MEASURED):
-        ids = _ids(data, split, at, min(stop, at + _MEASURED))
-        tokens, size = tokens + len(ids), size + int(sizes[ids].sum(dtype=np.int64))
-    return ChosenDocument(start, stop, tokens, size, number)
 
 
 @dataclass

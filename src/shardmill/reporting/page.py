@@ -1,4 +1,4 @@
-"""`report.html`: a dataset, or two side by side, as one page that needs nothing else, not even a network."""
+"""`report.html`: a dataset as one page that needs nothing else, not even a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from shardmill.extras import needs
 from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
 from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, ChosenDocument, SplitSurvey, joined, survey, token_bytes
-from shardmill.run import read_record
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
 
@@ -38,10 +37,9 @@ _OURS = '<meta name="generator" content="shardmill'
 
 
 @dataclass(frozen=True)
-class Side:
-    """One dataset and what was found in it."""
+class Surveyed:
+    """A dataset and what was found in it."""
 
-    name: str
     data: Dataset
     sizes: NDArray[np.uint16]
     """Bytes of each token."""
@@ -60,16 +58,15 @@ class Side:
 
 def report(
     folder: str | os.PathLike[str],
-    other: str | os.PathLike[str] | None = None,
     out: str | os.PathLike[str] = NAME,
     *,
     seed: int = 0,
     tokens: str | int = MOST,
     documents: int = 6,
 ) -> Path:
-    """Write a page about a dataset, or about two side by side, and return its path.
+    """Write a page about a dataset, and return its path.
 
-    `tokens`: maximum number of tokens to read per dataset. `documents`: number of documents to draw per split, with
+    `tokens`: maximum number of tokens to read. `documents`: number of documents to draw per split, with
     `seed`. Raise UsageError, DamageError or OutputError if the call, the dataset or the output file is wrong.
     """
     jinja2 = needs("jinja2", "report", "a report")
@@ -81,11 +78,7 @@ def report(
     if max_tokens < 1:
         raise UsageError("`tokens` is 0, and at least 1 is needed")
     _check_place(path)
-    folders = [folder] if other is None else [folder, other]
-    names = _names([Path(arguments.path("folder", one)) for one in folders])
-    sides = [
-        _side(name, open_dataset(one), max_tokens, seed, documents) for name, one in zip(names, folders, strict=True)
-    ]
+    surveyed = _survey(open_dataset(folder), max_tokens, seed, documents)
     page, style, script = (
         resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
         for name in ("page.html", "style.css", "script.js")
@@ -95,7 +88,7 @@ def report(
     )
     environment.filters |= {"number": "{:,}".format, "bytes": show_bytes}
     text: str = environment.from_string(page).render(
-        **_content(sides, seed, documents),
+        **_content(surveyed, seed, documents),
         style=style,
         script=script,
         # Even text that slipped through the escaping could not run: only this script may.
@@ -121,13 +114,7 @@ def _check_place(path: Path) -> None:
         )
 
 
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The folders' names; their paths where both have the same name."""
-    short = [folder.resolve().name for folder in folders]
-    return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
-
-
-def _side(name: str, data: Dataset, max_tokens: int, seed: int, draws: int) -> Side:
+def _survey(data: Dataset, max_tokens: int, seed: int, draws: int) -> Surveyed:
     sizes = token_bytes(data.tokenizer)
     total = max(1, sum(len(data[split]) for split in data))
     # Each split gets its share of what may be read, and a small one is read whole.
@@ -138,83 +125,56 @@ def _side(name: str, data: Dataset, max_tokens: int, seed: int, draws: int) -> S
         survey(data, split, sizes, max_tokens=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
         for split in data
     ]
-    return Side(name, data, sizes, splits, joined(name, splits), excerpts.rejects(data))
+    return Surveyed(data, sizes, splits, joined(splits), excerpts.rejects(data))
 
 
-def _content(sides: list[Side], seed: int, draws: int) -> dict[str, Any]:
-    """The content of the page. Two datasets have no outliers, sources and run, but the same documents in pairs."""
-    first, alone = sides[0], len(sides) == 1
-    manifest = first.data.manifest
-    drawn = [(found.name, found) for found in first.splits] if alone else [(side.name, side.whole) for side in sides]
-    plots = figures.figures(drawn, manifest["tokenizer"]["vocab_size"])
-    content: dict[str, Any] = {
-        "title": " and ".join(side.name for side in sides),
-        "sides": sides,
-        "alone": alone,
-        "facts": _facts(sides),
-        "sampled": list(_sampled(sides)),
-        "plots": plots,
-        "tokens_of_sides": [(side.name, *_token_tables(side)) for side in sides],
+def _content(surveyed: Surveyed, seed: int, draws: int) -> dict[str, Any]:
+    """The content of the page."""
+    manifest = surveyed.data.manifest
+    sources, plot = figures.sources(manifest)
+    frequent, longest = _token_tables(surveyed)
+    return {
+        "title": surveyed.data.folder.resolve().name,
+        "surveyed": surveyed,
+        "manifest": manifest,
+        "facts": _facts(surveyed),
+        "sampled": list(_sampled(surveyed)),
+        "plots": figures.figures(surveyed.splits, manifest["tokenizer"]["vocab_size"]) + ([plot] if plot else []),
+        "frequent": frequent,
+        "longest": longest,
         "seed": seed,
         "least": LEAST_TOKENS,
-        **dict.fromkeys(("sources", "drawn", "pairs", "outliers", "run"), ()),
-    }
-    if not alone:
-        pairs = [(found.name, _pairs(first, sides[1], found, draws)) for found in first.splits]
-        return content | {"pairs": [(split, some) for split, some in pairs if some]}
-    sources, plot = figures.sources(manifest)
-    return content | {
-        "plots": [*plots, plot] if plot else plots,
         "sources": sources,
-        "drawn": [(found.name, _drawn(first, found, seed, draws)) for found in first.splits if found.tokens],
-        "outliers": _outliers(first),
-        "run": figures.run_figures(read_record(first.data.folder)),
+        "drawn": [(found.name, _drawn(surveyed, found, seed, draws)) for found in surveyed.splits if found.tokens],
+        "outliers": _outliers(surveyed),
     }
 
 
-def _outliers(side: Side) -> list[tuple[str, list[tuple[str, excerpts.Excerpt]]]]:
+def _outliers(surveyed: Surveyed) -> list[tuple[str, list[tuple[str, excerpts.Excerpt]]]]:
     """Documents by what is unusual in them, each with its split."""
     outliers = []
     for kind in OUTLIERS:
         some = [
-            (found.name, one) for found in side.splits for one in side.shown(found.name, found.outliers.get(kind, ()))
+            (found.name, one)
+            for found in surveyed.splits
+            for one in surveyed.shown(found.name, found.outliers.get(kind, ()))
         ]
         if some:
             outliers.append((kind, some))
     return outliers
 
 
-def _pairs(
-    one: Side, other: Side, found: SplitSurvey, draws: int
-) -> list[tuple[excerpts.Excerpt, excerpts.Excerpt | None]]:
-    """Documents of a split of the first dataset, each with the same document in the second."""
-    pairs = []
-    for chosen in found.random[:draws]:
-        there = excerpts.counterpart(one.data, other.data, other.sizes, found.name, chosen)
-        theirs = other.shown(found.name, [there])[0] if there else None
-        pairs.append((one.shown(found.name, [chosen])[0], theirs))
-    return pairs
-
-
-def _drawn(side: Side, found: SplitSurvey, seed: int, draws: int) -> list[excerpts.Excerpt]:
+def _drawn(surveyed: Surveyed, found: SplitSurvey, seed: int, draws: int) -> list[excerpts.Excerpt]:
     """Documents of a split, or stretches of tokens where nothing separates documents."""
     if found.separated:
-        return side.shown(found.name, found.random)
+        return surveyed.shown(found.name, found.random)
     starts = np.random.default_rng(seed).integers(0, max(1, found.tokens - _SHOWN), draws)
-    return [excerpts.stretch(side.data, found.name, start, _SHOWN) for start in np.unique(starts).tolist()]
+    return [excerpts.stretch(surveyed.data, found.name, start, _SHOWN) for start in np.unique(starts).tolist()]
 
 
-def _facts(sides: list[Side]) -> list[tuple[str, list[str], bool]]:
-    """The table of facts: name, the value of each side, and whether they differ."""
-    facts = [_facts_of(side) for side in sides]
-    names = dict.fromkeys(name for one in facts for name in one)
-    rows = [(name, [one.get(name, "–") for one in facts]) for name in names]
-    return [(name, values, len(set(values)) > 1) for name, values in rows]
-
-
-def _facts_of(side: Side) -> dict[str, str]:
-    manifest, data = side.data.manifest, side.data
-    tokens, text = side.whole.tokens, side.text_bytes
+def _facts(surveyed: Surveyed) -> dict[str, str]:
+    manifest, data = surveyed.data.manifest, surveyed.data
+    tokens, text = surveyed.whole.tokens, surveyed.text_bytes
     files = [file for split in data for file in data[split].described["files"]]
     facts = {
         "tokens": f"{tokens:,}",
@@ -226,7 +186,7 @@ def _facts_of(side: Side) -> dict[str, str]:
         "invalid UTF-8 replaced": f"{manifest.get('replaced', 0):,}",
         "tokenizer": str(manifest["tokenizer"]["name"]),
         "vocabulary": f"{manifest['tokenizer']['vocab_size']:,}",
-        "vocabulary used": f"{int((side.whole.counts > 0).sum()):,}",
+        "vocabulary used": f"{int((surveyed.whole.counts > 0).sum()):,}",
         "sources": f"{len(manifest['sources']):,}",
         "format": data.format,
         "token type": str(data.dtype),
@@ -242,27 +202,26 @@ def _facts_of(side: Side) -> dict[str, str]:
     return facts | {"fingerprint": str(manifest["fingerprint"])[:12]}
 
 
-def _token_tables(side: Side) -> list[list[tuple[excerpts.Token, int, float, int]]]:
+def _token_tables(surveyed: Surveyed) -> list[list[tuple[excerpts.Token, int, float, int]]]:
     """The most frequent tokens, and the longest that occur: (token, count, share, bytes)."""
-    counts, sizes = side.whole.counts, side.sizes
+    counts, sizes = surveyed.whole.counts, surveyed.sizes
     total = max(1, int(counts.sum()))
     tables = []
     for order in (counts, sizes.astype(np.int64) * (counts > 0)):
         ids = (-order).argsort(kind="stable")[:_TOP]
-        shown = excerpts.tokens_of(side.data.tokenizer, ids[counts[ids] > 0])
+        shown = excerpts.tokens_of(surveyed.data.tokenizer, ids[counts[ids] > 0])
         tables.append([(one, int(counts[one.id]), counts[one.id] / total, int(sizes[one.id])) for one in shown])
     return tables
 
 
-def _sampled(sides: Sequence[Side]) -> Iterator[str]:
+def _sampled(surveyed: Surveyed) -> Iterator[str]:
     """What was not read, in sentences."""
-    for side in sides:
-        for found in side.splits:
-            if found.sampled:
-                yield (
-                    f"{side.name}, {found.name}: a sample of {found.tokens_read:,} of {found.tokens:,} tokens "
-                    f"({found.tokens_read / found.tokens:.1%}) was read. The plots, token tables and documents come "
-                    "from the sample; the totals are those of the whole dataset."
-                )
-        if side.rejects.read < side.rejects.total:
-            yield f"{side.name}: {side.rejects.read:,} of {side.rejects.total:,} rejects were read."
+    for found in surveyed.splits:
+        if found.sampled:
+            yield (
+                f"{found.name}: a sample of {found.tokens_read:,} of {found.tokens:,} tokens "
+                f"({found.tokens_read / found.tokens:.1%}) was read. The plots, token tables and documents come "
+                "from the sample; the totals are those of the whole dataset."
+            )
+    if surveyed.rejects.read < surveyed.rejects.total:
+        yield f"{surveyed.rejects.read:,} of {surveyed.rejects.total:,} rejects were read."

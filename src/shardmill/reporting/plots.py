@@ -33,8 +33,6 @@ class Series:
     name: str
     points: Sequence[tuple[float, float]]
     filled: bool = False
-    limit: bool = False
-    """It is a limit for the others, drawn as a dashed line."""
 
 
 @dataclass(frozen=True)
@@ -85,27 +83,18 @@ class _Scale:
         return [self.least + step * i for i in range(count + 1)]
 
 
-def lines(
-    title: str, note: str, series: Sequence[Series], x: Axis, y: Axis, marks: Sequence[tuple[float, float, str]] = ()
-) -> Plot:
-    """Draw a line for each series; `marks`: events from one x to another, each with a text."""
+def lines(title: str, note: str, series: Sequence[Series], x: Axis, y: Axis) -> Plot:
+    """Draw a line for each series."""
     points = [point for line in series for point in line.points]
     across = _Scale(x, [point[0] for point in points], _LEFT, _RIGHT)
     up = _Scale(y, [point[1] for point in points], _BOTTOM, _TOP)
     body = _axes(across, up)
-    for start, stop, label in marks:
-        left, right = across(start), max(across(stop), across(start) + 2)
-        body.append(
-            f'<rect class="mark" x="{left:.1f}" y="{_TOP}" width="{right - left:.1f}" height="{_BOTTOM - _TOP}">'
-            f"<title>{escape(label)}</title></rect>"
-        )
     for colour, line in enumerate(line for line in series if line.points):
         path = "L".join(f"{across(a):.1f},{up(b):.1f}" for a, b in line.points)
-        shown = f"s{colour} limit" if line.limit else f"s{colour}"
         if line.filled:
             ends = f"{across(line.points[0][0]):.1f},{_BOTTOM}", f"{across(line.points[-1][0]):.1f},{_BOTTOM}"
-            body.append(f'<path class="{shown} fill" d="M{ends[0]}L{path}L{ends[1]}Z"/>')
-        body.append(f'<path class="{shown} line" d="M{path}"><title>{escape(line.name)}</title></path>')
+            body.append(f'<path class="s{colour} fill" d="M{ends[0]}L{path}L{ends[1]}Z"/>')
+        body.append(f'<path class="s{colour} line" d="M{path}"><title>{escape(line.name)}</title></path>')
     names = tuple(line.name for line in series) if len(series) > 1 else ()
     return Plot(title, note, _svg(_HEIGHT, body, f"{title}. {note}"), *_numbers(series, x, y), names)
 

@@ -111,9 +111,9 @@ class SplitSurvey:
         return np.bincount(octave, self.lengths).astype(np.int64)
 
 
-def joined(name: str, splits: Sequence[SplitSurvey]) -> SplitSurvey:
+def joined(splits: Sequence[SplitSurvey]) -> SplitSurvey:
     """Several splits as one."""
-    whole = SplitSurvey(name, 0, 0, separated=any(split.separated for split in splits))
+    whole = SplitSurvey("", 0, 0, separated=any(split.separated for split in splits))
     for key in ("tokens", "documents", "tokens_read", "documents_read", "counts", "lengths", "ratios"):
         setattr(whole, key, sum(getattr(split, key) for split in splits))
     whole.by_position = max(splits, key=lambda split: split.tokens).by_position

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shardmill.run.process_limit import own_process
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
-    from shardmill.run.record import read_record
     from shardmill.run.seams import Limit, settled
     from shardmill.run.store_destination import staging_folder
     from shardmill.run.summary import Result, as_data, as_text, splits_html
@@ -57,7 +56,6 @@ __all__, __getattr__ = lazily(
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
-        "record": "read_record",
         "seams": "Limit settled",
         "store_destination": "staging_folder",
         "summary": "Result as_data as_text splits_html",

@@ -2,7 +2,6 @@
 
     DIR/.shardmill/lock           locked by the process at work; the system unlocks it when that process dies
     DIR/.shardmill/plan.json      the plan's facts, to say what differs when another plan comes
-    DIR/.shardmill/run.json       how it went over time, for the report (run/record.py)
     DIR/.shardmill/removal.json   the files that `--overwrite` deletes, from before the first deletion to after the last
     DIR/.shardmill/journal.jsonl  a line per checkpoint: files that became complete, and the state of everything else
 
@@ -22,12 +21,10 @@ from typing import Any, NamedTuple
 from shardmill.errors import BusyError, MismatchError, OutputError
 from shardmill.run.manifest import journal_entries
 from shardmill.run.plan import Facts, differences, facts_json, fingerprint, read_facts
-from shardmill.run.record import NAME as RECORD
 from shardmill.storage import write_whole, writing_to
 
 FOLDER = ".shardmill"
-_KEPT = ("plan.json", RECORD)
-"""What a complete dataset keeps."""
+_PLAN = "plan.json"  # which a complete dataset keeps
 REMOVAL = "removal.json"
 _COMPACT_ABOVE = 1 << 20
 
@@ -49,7 +46,7 @@ class SavedRun(NamedTuple):
         state = self.state
         if state is None or self.files:
             return False
-        # 0.1.0 knew nothing of merges.
+        # The state of another release may know nothing of merges.
         return not any((state["source"], state.get("merge"), *state["position"], *state["totals"].values()))
 
 
@@ -73,7 +70,7 @@ class Journal:
 
         A run of another plan that did nothing is forgotten.
         """
-        before = read_facts(self.folder / "plan.json")
+        before = read_facts(self.folder / _PLAN)
         if before is None:
             # The plan is written first, and atomically: without one no run has begun.
             return None
@@ -96,7 +93,7 @@ class Journal:
         """Start to write, from nothing or from a state that was just restored."""
         if state is None:
             self._path.unlink(missing_ok=True)
-            write_whole(self.folder / "plan.json", facts_json(facts))
+            write_whole(self.folder / _PLAN, facts_json(facts))
             self._open()
         else:
             self._compact(files, state)
@@ -115,13 +112,13 @@ class Journal:
         self._recorded += len(new)
 
     def clear(self, *, plan: bool) -> None:
-        """Delete the working files. With `plan` keep the plan and the record of the run, as a complete dataset does."""
+        """Delete the working files; with `plan` keep the plan, as a complete dataset does."""
         if self._file is not None:
             self._file.close()
             self._file = None
         # The list of files to delete comes last: until then all of this is to be deleted.
         for path in sorted(self.folder.iterdir(), key=lambda path: path.name == REMOVAL):
-            if path.name != "lock" and not (plan and path.name in _KEPT):
+            if path.name != "lock" and not (plan and path.name == _PLAN):
                 path.unlink()
 
     def close(self) -> None:
@@ -160,7 +157,7 @@ def _line(files: list[Any], state: dict[str, Any]) -> bytes:
 def tidy(out: Path) -> None:
     """Remove the lock and the working files of a run that was killed after it had written the manifest."""
     try:
-        left = [path.name for path in (out / FOLDER).iterdir() if path.name not in _KEPT]
+        left = [path.name for path in (out / FOLDER).iterdir() if path.name != _PLAN]
     except OSError:
         return
     if left:

@@ -17,7 +17,6 @@ from shardmill.run.journal import SavedRun
 from shardmill.run.manifest import NAME, TABLE, describe_outputs, manifest_json, tables_of
 from shardmill.run.plan import SKIPPED, Facts, fingerprint
 from shardmill.run.progress import Done, Progress
-from shardmill.run.record import RunRecord
 from shardmill.run.summary import Result
 from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS, Output
@@ -96,9 +95,7 @@ class Run:
             writer.begin(saved_run)
             engine, resumed = self.producer.engine.get("libraries", ""), saved_run is not None
             text_before = sum(split["bytes"] for split in writer.state.counts[0].values())
-            folder, budget = self.destination.journal.folder, self.producer.budget
-            history = RunRecord(folder, thread.submit, budget, engine, writer.done(), resumed=resumed)
-            with self._reporting_progress(writer, history) as report, self._recording_an_early_end(writer):
+            with self._reporting_progress(writer) as report, self._recording_an_early_end(writer):
                 with self.producer.batches(writer) as batches:
                     for batch in batches:
                         writer.write(batch)
@@ -109,7 +106,7 @@ class Run:
             self.destination.shown,
             manifest,
             seconds=time.monotonic() - started,
-            peak_memory=budget.peak,
+            peak_memory=self.producer.budget.peak,
             replaced=totals["replaced"],
             fallbacks=totals["fallbacks"],
             warnings=warnings_about(self.outputs, manifest),
@@ -148,23 +145,15 @@ class Run:
                 writer.close()
 
     @contextmanager
-    def _reporting_progress(self, writer: Writer, history: RunRecord) -> Iterator[Callable[[], None]]:
-        """Show progress and keep the record of the run; yields a function to call after every batch."""
-        producer, destination, progress, complete = self.producer, self.destination, self.progress, False
-
-        def report() -> None:
-            done = self._done(writer)
-            progress.update(done)
-            history.update(done)
-
+    def _reporting_progress(self, writer: Writer) -> Iterator[Callable[[], None]]:
+        """Show progress; yields a function to call after every batch."""
+        producer, destination, progress = self.producer, self.destination, self.progress
         try:
             progress.status = lambda: producer.retry_status() or destination.retry_status() or disk_wait_message()
             progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
-            yield report
-            complete = True
+            yield lambda: progress.update(self._done(writer))
         finally:
             progress.end()
-            history.end(self._done(writer), complete=complete)
 
     def _done(self, writer: Writer) -> Done:
         retries = self.producer.retries + self.destination.retries

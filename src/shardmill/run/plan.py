@@ -139,7 +139,7 @@ def read_facts(path: Path) -> Facts | None:
                 last = next((line for line in file if line.startswith(b"]")), b"")
                 return {**json.loads(_FIRST_LINE + last), "sources": SourceFacts(lambda: _stored(path))}
             file.seek(0)
-            facts: Facts = json.loads(file.read())  # of 0.1.0, or edited
+            facts: Facts = json.loads(file.read())  # of another release, or edited
     except (FileNotFoundError, ValueError):
         return None
     return facts
