@@ -19,8 +19,6 @@ from shardmill.documents.arrow_messages import (
     RECORD_BATCH,
     SCHEMA,
     Message,
-    Span,
-    column_buffers,
     decoded_length,
     read_message,
 )
@@ -155,7 +153,7 @@ class _Stream:
                     for each in self._following(message):
                         read.add(each.begin)
                         messages.put(each.header, self._dictionary(each))
-                messages.put(message.header, self._batch(message, schema, number))
+                messages.put(message.header, self._batch(message))
                 columns = self._slices(reader.read_next_batch(), path, size)
                 yield from skip_rows(columns, skip)
                 skip = 0
@@ -169,10 +167,9 @@ class _Stream:
     def _need_row(self, size: int) -> None:
         self.memory.need("a row", LONG_ROW_COPIES * size if size > LONG_TEXT else 0, size)
 
-    def _batch(self, message: Message, schema: pa.Schema, number: int) -> bytes:
-        """The body of a batch, for which there is memory now, also when its text column is decompressed."""
-        spans = column_buffers(schema, number, message)
-        text = self._decoded("a batch", message, spans)
+    def _batch(self, message: Message) -> bytes:
+        """The body of a batch, for which there is memory now, also when it is decompressed."""
+        text = self._decoded("a batch", message)
         amount = self._copies * message.size + (text if message.codec else 0)
         amount, text = (amount, text) if amount > LONG_TEXT else (0, 0)
         try:
@@ -198,17 +195,17 @@ class _Stream:
         return self._body(message)
 
     def _dictionary_size(self, message: Message) -> int:
-        return max(self._copies * message.size, self._decoded("a new dictionary", message, message.buffers))
+        return max(self._copies * message.size, self._decoded("a new dictionary", message))
 
     @property
     def _copies(self) -> int:
         """How often a body is in memory while it is read: a stream holds blocks, which are joined."""
         return 1 if self._size is not None else 2
 
-    def _decoded(self, what: str, message: Message, spans: Sequence[Span]) -> int:
-        """Bytes of these buffers when they are decompressed."""
+    def _decoded(self, what: str, message: Message) -> int:
+        """Bytes of a body when it is decompressed; only the text column will be, so it is an upper bound."""
         if not message.codec:
-            return sum(span.length for span in spans)
+            return message.size
         refused = False
         if self._size is None:  # these bytes have to be held from here on
             try:
@@ -216,7 +213,7 @@ class _Stream:
             except BudgetError:  # looked at only to name an amount that suffices
                 refused = True
         total = 0
-        for span in sorted(span for span in spans if span.length):
+        for span in sorted(span for span in message.buffers if span.length):
             place = message.begin + span.start
             if refused:
                 self._feed.drop(place)

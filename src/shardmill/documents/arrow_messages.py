@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
-
-import pyarrow as pa
 
 CONTINUES = b"\xff\xff\xff\xff"
 """Stands before the length of a header."""
@@ -34,18 +31,13 @@ class Message(NamedTuple):
 
     header: bytes
     kind: int
-    version: int
     begin: int
     """Where its body begins, and how many bytes that has."""
     size: int
     rows: int = 0
-    nodes: Sequence[tuple[int, int]] = ()
-    """Length and number of nulls of each field, nested ones included."""
     buffers: Sequence[Span] = ()
     codec: str = ""
     """How each buffer is compressed; empty: it is not."""
-    view_buffers: Sequence[int] = ()
-    """How many buffers of text each field of views has."""
     dictionary: int = -1
     """The number of the dictionary that this is, or adds to."""
     delta: bool = False
@@ -78,50 +70,33 @@ class _Table:
         target = self._target(slot)
         return _Table(self._data, target) if target else None
 
-    def _vector(self, slot: int, size: int) -> tuple[int, int]:
-        """Place and number of a vector's elements."""
+    def pairs(self, slot: int) -> list[tuple[int, int]]:
         target = self._target(slot)
         count = self._get("<I", target) if target else 0
-        if target + 4 + count * size > len(self._data):
+        if target + 4 + count * 16 > len(self._data):
             raise ValueError("an offset in a header points outside of it")
-        return target + 4, count
-
-    def numbers(self, slot: int) -> list[int]:
-        place, count = self._vector(slot, 8)
-        return list(struct.unpack_from(f"<{count}q", self._data, place))
-
-    def pairs(self, slot: int) -> list[tuple[int, int]]:
-        place, count = self._vector(slot, 16)
-        numbers = struct.unpack_from(f"<{2 * count}q", self._data, place)
+        numbers = struct.unpack_from(f"<{2 * count}q", self._data, target + 4)
         return list(zip(numbers[::2], numbers[1::2], strict=True))
-
-    def tables(self, slot: int) -> list[_Table]:
-        place, count = self._vector(slot, 4)
-        return [_Table(self._data, at + self._get("<I", at)) for at in range(place, place + 4 * count, 4)]
 
 
 def read_message(header: bytes, begin: int) -> Message:
     """The message with this header, whose body begins at `begin`. The header is checked for consistency."""
-    table = _root(header)
+    if len(header) < 8:
+        raise ValueError("a header is too short")
+    table = _Table(header, int.from_bytes(header[:4], "little"))
     version, kind, size = table.number(0, "<h"), table.number(1, "<B"), table.number(3, "<q")
     content = table.table(2)
     if content is None or size < 0:
         raise ValueError("a header is not valid")
     if version not in VERSIONS:
         raise ValueError("it was written by a version of Arrow before 0.8")
-    message = Message(header, kind, version, begin, size)
+    message = Message(header, kind, begin, size)
     if kind == DICTIONARY_BATCH:
         message = message._replace(dictionary=content.number(0, "<q"), delta=bool(content.number(2, "<B")))
         content = content.table(1)
         if content is None:
             raise ValueError("a dictionary has no values")
     return _batch(message, content) if kind in (DICTIONARY_BATCH, RECORD_BATCH) else message
-
-
-def _root(header: bytes) -> _Table:
-    if len(header) < 8:
-        raise ValueError("a header is too short")
-    return _Table(header, int.from_bytes(header[:4], "little"))
 
 
 def _batch(message: Message, table: _Table) -> Message:
@@ -133,13 +108,13 @@ def _batch(message: Message, table: _Table) -> Message:
         if not 0 <= number < len(CODECS):
             raise ValueError("it is compressed in a way that is not known")
         codec = CODECS[number]
-    rows, nodes = table.number(0, "<q"), table.pairs(1)
+    rows = table.number(0, "<q")
     buffers = [Span(*pair) for pair in table.pairs(2)]
-    if rows < 0 or any(length < 0 or not 0 <= nulls <= length for length, nulls in nodes):
+    if rows < 0:
         raise ValueError("a batch has an impossible number of rows")
     if any(span.start < 0 or span.length < 0 or span.start + span.length > message.size for span in buffers):
         raise ValueError("a buffer ends outside of its batch")
-    return message._replace(rows=rows, nodes=nodes, buffers=buffers, codec=codec, view_buffers=table.numbers(4))
+    return message._replace(rows=rows, buffers=buffers, codec=codec)
 
 
 def decoded_length(head: bytes, stored: int) -> int:
@@ -148,32 +123,3 @@ def decoded_length(head: bytes, stored: int) -> int:
     if len(head) < 8 or length < -1 or length > MAX_RATIO * stored:
         raise ValueError("a buffer has an impossible length")
     return length if length >= 0 else stored - 8  # -1: it is not compressed after all
-
-
-def column_buffers(schema: pa.Schema, number: int, batch: Message) -> Sequence[Span]:
-    """The buffers of a column, with those inside it."""
-    (first, views), (end, views_end) = (_counts(schema, columns, batch.version) for columns in (number, number + 1))
-    counts = batch.view_buffers
-    if views_end > len(counts) or min(counts, default=0) < 0:
-        raise ValueError("a batch does not say how many buffers its views have")
-    first, end = first + sum(counts[:views]), end + sum(counts[:views_end])
-    if end > len(batch.buffers):
-        raise ValueError("a batch does not have the columns of its schema")
-    return batch.buffers[first:end]
-
-
-@lru_cache(maxsize=8)
-def _counts(schema: pa.Schema, columns: int, version: int) -> tuple[int, int]:
-    """How many buffers and view columns the first columns have: an empty batch of them is written to see that.
-
-    Without the buffers of text that views have, which differ from batch to batch.
-    """
-    fields = list(schema)[:columns]
-    empty = pa.record_batch([pa.nulls(0, field.type) for field in fields], schema=pa.schema(fields))
-    sink = pa.BufferOutputStream()
-    known = pa.MetadataVersion.V4 if version == VERSIONS[0] else pa.MetadataVersion.V5
-    with pa.ipc.new_stream(sink, empty.schema, options=pa.ipc.IpcWriteOptions(metadata_version=known)) as stream:
-        stream.write_batch(empty)
-    *_, last = pa.ipc.MessageReader.open_stream(sink.getvalue())
-    batch = read_message(last.metadata.to_pybytes(), 0)
-    return len(batch.buffers), len(batch.view_buffers)

@@ -1,6 +1,6 @@
 """Parquet: the feeder reads page headers, and pyarrow decodes the pages of the text column in the workers.
 
-A chunk is some pages of a row group, or of several small ones. What a page takes when it is decoded stands in its
+A chunk is some pages of a row group. What a page takes when it is decoded stands in its
 header, with two exceptions: indices into a dictionary and texts that share a prefix may unfold to gigabytes. If they
 might, and where a page is larger than a chunk, the feeder decodes, a few rows at a time.
 """
@@ -49,7 +49,7 @@ ENCRYPTED_MARK = b"PARE"
 # Bytes of memory for each byte of the footer. Measured: 12 with 300 columns of numbers, 9 with one of text.
 FOOTER_MEMORY = 16
 # Bytes that Arrow reads at once of a column, before it knows how long a page is.
-READ_BYTES = 1 << 16
+READ_BYTES = 1 << 18
 # Rows of indices into a dictionary that are decoded at once, and bytes of memory for each of them.
 CODED_ROWS, CODED_MEMORY = 1 << 17, 64
 # How often a page is in memory while it is decoded. Plain: decompressed, as an array, and once more while that grows;
@@ -80,21 +80,10 @@ class Pages(NamedTuple):
     """The bytes of each span, where a worker cannot read them itself."""
 
     @property
-    def whole(self) -> bool:
-        """These are all pages of the group."""
-        return self.rows == self.group.rows
-
-    @property
     def spans(self) -> list[tuple[int, int]]:
         """The parts of the file that hold them."""
-        if self.whole:
-            return [(self.group.start, self.group.end)]
         before = [(self.dictionary.start, self.dictionary.end)] if self.dictionary else []
         return [*before, (self.start, self.end)]
-
-    @property
-    def stored(self) -> int:
-        return sum(end - start for start, end in self.spans)
 
     @property
     def text(self) -> int:
@@ -127,7 +116,7 @@ class Pages(NamedTuple):
 class StoredPages(Work):
     """Pages that the worker reads and decodes."""
 
-    pages: list[Pages]
+    pages: Pages
 
 
 class PagesFile:
@@ -178,8 +167,8 @@ class ParquetReader(RowsReader):
         self._file: RandomAccess
         self._metadata: pq.FileMetaData
         self._path: tuple[str, ...] = ()
-        self._idle: defaultdict[tuple[bool, int], list[tuple[PagesFile, pq.ParquetFile]]] = defaultdict(list)
-        """Files that no thread uses, by the two ways in which they differ."""
+        self._idle: defaultdict[bool, list[tuple[PagesFile, pq.ParquetFile]]] = defaultdict(list)
+        """Files that no thread uses, by whether they show dictionaries."""
 
     def chunks(self, feed: Feed, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:
         with self._footer(feed) as all_groups:
@@ -204,43 +193,26 @@ class ParquetReader(RowsReader):
     def read(self, chunk: Chunk) -> Documents:
         if not isinstance(chunk.work, StoredPages):
             return super().read(chunk)
-        found: list[Column] = []
-        for each in chunk.work.pages:
-            with self._errors(each.first):
-                # A whole column at once (0) saves a copy.
-                batches = self._batches(each, each.rows, self._stored_bytes(each), 0 if each.whole else READ_BYTES)
-                columns = (whole_column(batch, self._path) for batch in batches)
-                found += skip_rows(columns, each.skip)
-        return Column.joined(found).documents(self._field)
-
-    def _stored_bytes(self, pages: Pages) -> Callable[[int, int], Bytes]:
-        """How a worker reads bytes of the file."""
-        if not pages.bodies:
-            return partial(read_range, self._source)
-        held = list(zip(pages.spans, pages.bodies, strict=True))
-        return lambda start, end: next(body[start - a : end - a] for (a, b), body in held if a <= start < b)
+        pages = chunk.work.pages
+        with self._errors(pages.first):
+            columns = (whole_column(batch, self._path) for batch in self._batches(pages, pages.rows))
+            return Column.joined(list(skip_rows(columns, pages.skip))).documents(self._field)
 
     def _pieces(self, groups: list[RowGroup], at: int, size: int) -> Iterator[Chunk]:
         """All rows from row `at` on, in chunks that count about `size` and begin with row 0 each."""
-        waiting, weight = list[Pages](), 0
         for group in groups:
             check_unchanged(self._source)
             for found in self._runs(group, at, size):
-                small = found.weight <= 2 * size
-                if waiting and (not small or weight + found.weight > size):
-                    yield self._stored_chunk(waiting)
-                    waiting, weight = [], 0
-                if not small:
+                if found.weight > 2 * size:
                     for column in skip_rows(self._decoded(found, size), found.skip):
                         yield self._chunk(0, column, 0)
                 else:
                     if self._source.remote:
                         found = found._replace(bodies=tuple(self._file.read(*span) for span in found.spans))
-                    waiting.append(found)
-                    weight += found.weight
+                    rows, stored = found.rows - found.skip, sum(end - start for start, end in found.spans)
+                    lease = Lease(found.text, overhead(rows, found.nulls) + stored)
+                    yield Chunk(self._index, 0, Position(rows), lease, StoredPages(found))
                 self._file.release(found.end)
-        if waiting:
-            yield self._stored_chunk(waiting)
 
     def _runs(self, group: RowGroup, at: int, size: int) -> Iterator[Pages]:
         """The pages of a group from row `at` on, joined while they are small."""
@@ -267,12 +239,6 @@ class ParquetReader(RowsReader):
         if run is not None:
             yield run
 
-    def _stored_chunk(self, waiting: list[Pages]) -> Chunk:
-        rows, nulls = sum(each.rows - each.skip for each in waiting), sum(each.nulls for each in waiting)
-        text, stored = sum(each.text for each in waiting), sum(each.stored for each in waiting)
-        lease = Lease(text, overhead(rows, nulls) + stored)
-        return Chunk(self._index, 0, Position(rows), lease, StoredPages(waiting))
-
     def _decoded(self, pages: Pages, size: int) -> Iterator[Column]:
         """The rows of pages that may give more than a chunk, slice by slice."""
         if pages.dictionary is not None:
@@ -297,21 +263,18 @@ class ParquetReader(RowsReader):
             def need(size: int) -> None:
                 held.need("a row", row_copies * size if size > LONG_TEXT else 0, size)
 
-            for batch in self._batches(pages, at_once, self._file.read, READ_BYTES, dictionaries=pages.coded > 0):
+            for batch in self._batches(pages, at_once, self._file.read, dictionaries=pages.coded > 0):
                 yield from columns_of(batch, self._path, size, copied=True, need=need)
                 del batch  # before the next one is made
 
     def _batches(
-        self,
-        pages: Pages,
-        at_once: int,
-        read: Callable[[int, int], Bytes],
-        buffer_size: int,
-        *,
-        dictionaries: bool = False,
+        self, pages: Pages, at_once: int, read: Callable[[int, int], Bytes] | None = None, *, dictionaries: bool = False
     ) -> Iterator[pa.RecordBatch]:
-        """All rows of some pages, so many at once. `dictionaries`: with indices as they are stored."""
-        idle = self._idle[dictionaries, buffer_size]
+        """All rows of some pages, so many at once. `dictionaries`: with indices as they are stored.
+
+        `read`: how the feeder reads bytes of the file; None: as a worker does.
+        """
+        idle = self._idle[dictionaries]
         try:
             window, file = idle.pop()
         except IndexError:
@@ -320,11 +283,11 @@ class ParquetReader(RowsReader):
                 pa.PythonFile(window, "r"),
                 metadata=self._metadata,
                 read_dictionary=[".".join(self._path)] if dictionaries else None,
-                buffer_size=buffer_size,
+                buffer_size=READ_BYTES,
                 pre_buffer=False,
                 page_checksum_verification=True,
             )
-        window.show(pages, read)
+        window.show(pages, read or self._stored_bytes(pages))
         left = pages.rows
         columns, groups = [".".join(self._path)], [pages.group.number]
         for batch in file.iter_batches(at_once, groups, columns, use_threads=False):
@@ -336,6 +299,13 @@ class ParquetReader(RowsReader):
         if left:
             raise Damaged("its pages do not hold the rows that their headers say")
         idle.append((window, file))
+
+    def _stored_bytes(self, pages: Pages) -> Callable[[int, int], Bytes]:
+        """How a worker reads bytes of the file."""
+        if not pages.bodies:
+            return partial(read_range, self._source)
+        held = list(zip(pages.spans, pages.bodies, strict=True))
+        return lambda start, end: next(body[start - a : end - a] for (a, b), body in held if a <= start < b)
 
     @contextmanager
     def _footer(self, feed: Feed) -> Iterator[list[RowGroup]]:
