@@ -31,6 +31,7 @@ SECTIONS = {
         "docs/clusters.md",
         "docs/howto/shuffle.md",
         "docs/howto/trainers.md",
+        "docs/howto/loader.md",
         "docs/inspect.md",
         "docs/report.md",
         "examples/README.md",

@@ -14,7 +14,7 @@ import shardmill
 
 def steps(folder: str, done: int = 0, workers: int = 2) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the batches after the first `done` steps: 4 rows of 64 tokens each, in an order that `seed` determines."""
-    batches = shardmill.open(folder)["train"].batches(batch=4, block=64, seed=1)
+    batches = shardmill.open(folder)["train"].batches(batch_size=4, block_size=64, seed=1)
     batches.load_state_dict(batches.state_after(done))
     yield from DataLoader(batches, batch_size=None, num_workers=workers)
 

@@ -125,7 +125,7 @@ def test_convert_refuses_what_prepare_refuses(dataset: Path, tmp_path: Path, opt
 @pytest.mark.parametrize(
     ("argument", "right"),
     [
-        ("batch", {"2", "numpy"}), ("block", {"2", "numpy"}), ("rank", {"0"}), ("world", {"2", "numpy"}),
+        ("batch_size", {"2", "numpy"}), ("block_size", {"2", "numpy"}), ("rank", {"0"}), ("world_size", {"2", "numpy"}),
         ("seed", NUMBERS), ("order", set()), ("epochs", {"None", "0", "2", "numpy"}), ("last", set()),
         ("documents", {"True", "False"}), ("tensors", {"False"}),
     ],
@@ -133,7 +133,7 @@ def test_convert_refuses_what_prepare_refuses(dataset: Path, tmp_path: Path, opt
 def test_batches_refuse_what_is_of_a_wrong_kind(dataset: Path, argument: str, right: set[str] | set[Any]) -> None:
     train = shardmill.open(dataset)["train"]
     for name, value in VALUES.items():
-        given: dict[str, Any] = {"batch": 2, "block": 4, argument: value}
+        given: dict[str, Any] = {"batch_size": 2, "block_size": 4, argument: value}
         if name in right:
             train.batches(**given)
         elif argument != "tensors" or value is not True:  # that one needs torch

@@ -30,13 +30,15 @@ from tests.test_docs import PAGES, ROOT
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
 BEFORE = {
+    "loader.md": "shardmill prepare web.jsonl -o data/web --val 0.2",
     "outputs.md": "shardmill prepare web.jsonl -o data/web --val 0.2",
     "report.md": "shardmill prepare web.jsonl -o data --val 0.2; mkdir -p ~/.config/fish/completions",
 }
 """What a page takes for done."""
 PROLOGUE = {
+    "loader.md": "import shardmill\ndata = shardmill.open('data/web')\nbatches = data['train'].batches(4, 64)",
     "python.md": "import types\nimport pyarrow.compute as pc\ntexts = ['one text', 'another']\n"
-    "pages = lambda: (types.SimpleNamespace(text=text) for text in texts)"
+    "pages = lambda: (types.SimpleNamespace(text=text) for text in texts)",
 }
 """Names that the Python blocks of a page take for given."""
 _FENCE = re.compile(r"(?:^<!-- (slow|not run): ([^\n]+) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

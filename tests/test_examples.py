@@ -94,7 +94,7 @@ def test_a_tiny_gpt_learns_from_the_dataset(prepared: Path, capsys: pytest.Captu
 def test_torchs_loader_gives_the_batches_and_goes_on(prepared: Path) -> None:
     pytest.importorskip("torch")
     steps = example("torch_loader").steps
-    expected = [x.tolist() for x, _ in shardmill.open(prepared)["train"].batches(batch=4, block=64, seed=1)]
+    expected = [x.tolist() for x, _ in shardmill.open(prepared)["train"].batches(batch_size=4, block_size=64, seed=1)]
     found = [x.tolist() for x, _ in steps(str(prepared), workers=1)]
     assert found == expected and len(found) > 5
     assert [x.tolist() for x, _ in steps(str(prepared), done=3, workers=0)] == expected[3:]

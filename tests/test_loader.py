@@ -81,7 +81,7 @@ def test_all_ranks_get_equally_many_rows_and_every_block_comes_once_an_epoch(
     counted: Split, batch: int, world: int, block: int, epochs: int, order: str, seed: int
 ) -> None:
     blocks = (len(counted) - 1) // block
-    settings: dict[str, Any] = {"world": world, "order": order, "seed": seed, "epochs": epochs}
+    settings: dict[str, Any] = {"world_size": world, "order": order, "seed": seed, "epochs": epochs}
     if blocks * epochs < world:
         with pytest.raises(UsageError, match="too few for one batch on every rank"):
             counted.batches(batch, block, **settings)
@@ -95,7 +95,7 @@ def test_all_ranks_get_equally_many_rows_and_every_block_comes_once_an_epoch(
     stream = [
         int(x[row, 0]) // block for step in zip(*got, strict=True) for row in range(len(step[0][0])) for x, _ in step
     ]
-    single = [int(x[0, 0]) // block for x, _ in counted.batches(1, block, **{**settings, "world": 1})]
+    single = [int(x[0, 0]) // block for x, _ in counted.batches(1, block, **{**settings, "world_size": 1})]
     assert stream == single[: len(single) // world * world]
     assert all(sorted(single[i * blocks : (i + 1) * blocks]) == list(range(blocks)) for i in range(epochs))
     # The rest comes first when the batches are iterated over again.
@@ -104,7 +104,8 @@ def test_all_ranks_get_equally_many_rows_and_every_block_comes_once_an_epoch(
         int(x[row, 0]) // block for step in zip(*again, strict=True) for row in range(len(step[0][0])) for x, _ in step
     ]
     later = [
-        int(x[0, 0]) // block for x, _ in counted.batches(1, block, **{**settings, "world": 1, "epochs": 2 * epochs})
+        int(x[0, 0]) // block
+        for x, _ in counted.batches(1, block, **{**settings, "world_size": 1, "epochs": 2 * epochs})
     ]
     assert stream + more == later[: len(later) // world * world]
 
@@ -120,7 +121,7 @@ def test_all_ranks_get_equally_many_rows_and_every_block_comes_once_an_epoch(
 def test_the_state_after_any_number_of_steps_is_known_without_taking_them(
     counted: Split, batch: int, world: int, block: int, epochs: int, last: str, data: st.DataObject
 ) -> None:
-    settings: dict[str, Any] = {"world": world, "epochs": epochs, "last": last}
+    settings: dict[str, Any] = {"world_size": world, "epochs": epochs, "last": last}
     try:
         batches = counted.batches(batch, block, rank=world - 1, **settings)
     except UsageError:
@@ -134,7 +135,7 @@ def test_the_state_after_any_number_of_steps_is_known_without_taking_them(
 
 @pytest.mark.parametrize("world", [1, 3])
 def test_dropping_the_last_gives_every_rank_equally_many_whole_batches(counted: Split, world: int) -> None:
-    runs = [list(counted.batches(5, 70, rank=rank, world=world, last="drop")) for rank in range(world)]
+    runs = [list(counted.batches(5, 70, rank=rank, world_size=world, last="drop")) for rank in range(world)]
     assert len({len(run) for run in runs}) == 1
     assert {x.shape for run in runs for x, _ in run} == {(5, 70)}
     seen = np.concatenate([x.ravel() for run in runs for x, _ in run])
@@ -157,13 +158,13 @@ def test_a_state_goes_on_exactly_also_with_another_world_and_batch(
     seen: list[Any] = []
     states: list[dict[str, Any]] = []
     for rank in range(world):
-        batches = counted.batches(batch, block, rank=rank, world=world, **settings)
+        batches = counted.batches(batch, block, rank=rank, world_size=world, **settings)
         for _, (x, _) in zip(range(steps), batches, strict=False):
             seen += x.tolist()
         states.append(json.loads(json.dumps(batches.state_dict())))
     assert all(state == states[0] for state in states)
     for rank in range(world2):
-        batches = counted.batches(batch2, block, rank=rank, world=world2, **settings)
+        batches = counted.batches(batch2, block, rank=rank, world_size=world2, **settings)
         batches.load_state_dict(states[0])
         for x, _ in batches if states[0]["epoch"] < 2 else ():
             seen += x.tolist()
@@ -177,7 +178,7 @@ def test_a_state_goes_on_exactly_also_with_another_world_and_batch(
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_resumed_rank_gives_what_it_would_have_given(counted: Split, order: str, rank: int) -> None:
     def make() -> Batches:
-        return counted.batches(3, 100, rank=rank, world=3, order=order, seed=5, epochs=3)
+        return counted.batches(3, 100, rank=rank, world_size=3, order=order, seed=5, epochs=3)
 
     straight = [x.tolist() for x, _ in make()]
     for steps in (0, 1, 21, 22, 23, 45, len(straight)):
@@ -193,19 +194,19 @@ def test_a_resumed_rank_gives_what_it_would_have_given(counted: Split, order: st
 def test_all_ranks_are_in_the_same_state_after_the_same_number_of_steps(counted: Split) -> None:
     states = []
     for rank in range(4):
-        batches = counted.batches(6, 130, rank=rank, world=4)
+        batches = counted.batches(6, 130, rank=rank, world_size=4)
         for _ in zip(range(6), batches, strict=False):
             pass
         states.append(batches.state_dict())
     assert all(state == states[0] for state in states)
-    assert states[0] == counted.batches(6, 130, rank=1, world=4).state_after(6)
+    assert states[0] == counted.batches(6, 130, rank=1, world_size=4).state_after(6)
 
 
 def test_a_state_of_other_data_or_another_order_is_refused(counted: Split) -> None:
     state = counted.batches(2, BLOCK, seed=1).state_dict()
-    others: list[dict[str, Any]] = [{"block": 8, "seed": 1}, {"seed": 2}, {"seed": 1, "order": "random"}]
+    others: list[dict[str, Any]] = [{"block_size": 8, "seed": 1}, {"seed": 2}, {"seed": 1, "order": "random"}]
     for other in others:
-        made = counted.batches(2, **{"block": BLOCK, **other})
+        made = counted.batches(2, **{"block_size": BLOCK, **other})
         with pytest.raises(MismatchError, match="the state is of another"):
             made.load_state_dict(state)
 
@@ -222,7 +223,9 @@ def test_to_iterate_again_is_to_have_the_next_epoch(counted: Split) -> None:
 
 def test_random_windows_begin_anywhere_and_differ_between_ranks(counted: Split) -> None:
     starts = [
-        x[:, 0] for rank in range(2) for x, _ in counted.batches(8, 64, rank=rank, world=2, order="random", epochs=4)
+        x[:, 0]
+        for rank in range(2)
+        for x, _ in counted.batches(8, 64, rank=rank, world_size=2, order="random", epochs=4)
     ]
     found = np.concatenate(starts)
     assert len(np.unique(found)) > 0.9 * len(found)
@@ -254,7 +257,7 @@ def test_what_cannot_be_is_said(counted: Split, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="too few for a block"):
         counted.batches(1, 30_000)
     with pytest.raises(UsageError, match="no rank 3"):
-        counted.batches(1, 8, rank=3, world=3)
+        counted.batches(1, 8, rank=3, world_size=3)
     with pytest.raises(UsageError, match="is not an order"):
         counted.batches(1, 8, order="sorted")
     with pytest.raises(UsageError, match="too few for one batch"):

@@ -37,11 +37,11 @@ def rows(batches: Iterable[Any]) -> list[Any]:
 def test_a_data_loader_with_any_workers_gives_the_same_batches_in_the_same_order(
     split: Split, torch: Any, workers: int, context: str | None
 ) -> None:
-    batches = split.batches(5, 128, rank=1, world=2, seed=3, epochs=2)
+    batches = split.batches(5, 128, rank=1, world_size=2, seed=3, epochs=2)
     assert isinstance(batches, torch.utils.data.IterableDataset)
     loader = torch.utils.data.DataLoader(batches, batch_size=None, num_workers=workers, multiprocessing_context=context)
     assert len(loader) == len(batches)
-    expected = rows(split.batches(5, 128, rank=1, world=2, seed=3, epochs=2))
+    expected = rows(split.batches(5, 128, rank=1, world_size=2, seed=3, epochs=2))
     assert rows(loader) == expected
 
 
@@ -53,7 +53,7 @@ def test_all_ranks_get_equally_many_batches_from_workers_that_stay(
     """Over three passes, of which each begins with the blocks that the one before could not share equally."""
     passes: list[list[Any]] = []
     for rank in range(world):
-        batches = split.batches(2, 900, rank=rank, world=world, seed=1)
+        batches = split.batches(2, 900, rank=rank, world_size=world, seed=1)
         loader = torch.utils.data.DataLoader(
             batches, batch_size=None, num_workers=workers, persistent_workers=workers > 0
         )

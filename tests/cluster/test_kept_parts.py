@@ -78,7 +78,7 @@ def test_several_formats_at_once_and_two_orders_give_the_same_bytes(tmp_path: Pa
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
     assert tokens(shardmill.open(tmp_path / "a", format="mds")) is not None
     assert not verify(tmp_path / "a").damage
-    batch, _ = next(iter(shardmill.open(tmp_path / "a")["train"].batches(batch=2, block=64)))
+    batch, _ = next(iter(shardmill.open(tmp_path / "a")["train"].batches(batch_size=2, block_size=64)))
     assert np.asarray(batch).shape == (2, 64)
 
 

@@ -190,11 +190,14 @@ class Split:
         """Return the text of some tokens."""
         return self.dataset.decode(tokens)
 
-    def batches(self, batch: int, block: int, **more: Any) -> Batches:
-        """Return shifted pairs (x, y) of `batch` rows of `block` tokens; the keywords are those of `Batches`."""
+    def batches(self, batch_size: int, block_size: int, **more: Any) -> Batches:
+        """Return shifted pairs (x, y) of `batch_size` rows of `block_size` tokens.
+
+        The keywords are those of `Batches`.
+        """
         from shardmill.dataset.loader import make_batches
 
-        return make_batches(self, batch, block, **more)
+        return make_batches(self, batch_size, block_size, **more)
 
 
 class DocumentOrigin(NamedTuple):

@@ -1,14 +1,14 @@
 """Feed a trainer: batches of shifted blocks, in an order that can be resumed, over any number of ranks.
 
-    for x, y in data["train"].batches(batch=8, block=1024, rank=0, world=1, seed=0): ...
+    for x, y in data["train"].batches(batch_size=8, block_size=1024, rank=0, world_size=1, seed=0): ...
 
-An epoch is every whole block of a split once: block b is x = tokens[b·block : (b+1)·block], and y the same one token
-later. The order of blocks is the same for all ranks and is never held in memory. The epochs follow each other in one
-stream of blocks: block number q of the stream is the (q mod blocks)-th of epoch q // blocks. Each step takes the next
-batch·world blocks of the stream, and the last step of an epoch as many as are left and can be divided equally. So all
-ranks get equally many batches with equally many rows. The blocks that are left then, fewer than there are ranks, come
-first in the next epoch. A state is a place in the stream, and means the same for every rank and for any other number
-of ranks.
+An epoch is every whole block of a split once: block b is x = tokens[b·block_size : (b+1)·block_size], and y the same
+one token later. The order of blocks is the same for all ranks and is never held in memory. The epochs follow each other
+in one stream of blocks: block number q of the stream is the (q mod blocks)-th of epoch q // blocks. Each step takes the
+next batch_size·world_size blocks of the stream, and the last step of an epoch as many as are left and can be divided
+equally. So all ranks get equally many batches with equally many rows. The blocks that are left then, fewer than there
+are ranks, come first in the next epoch. A state is a place in the stream, and means the same for every rank and for any
+other number of ranks.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Batches:
     def __init__(
         self,
         split: Split,
-        batch: int,
-        block: int,
+        batch_size: int,
+        block_size: int,
         *,
         rank: int = 0,
-        world: int = 1,
+        world_size: int = 1,
         seed: int = 0,
         order: str = "shuffled",
         epochs: int | None = 1,
@@ -77,28 +77,33 @@ class Batches:
         `tensors`: give torch tensors, of int64 by default.
         """
         self._split, number, flag = split, arguments.number, arguments.flag
-        self.batch, self.block = batch, block = number("batch", batch, 1), number("block", block, 1)
-        self.rank, self.world, self.seed = number("rank", rank), number("world", world), number("seed", seed)
+        self.batch_size, self.block_size = number("batch_size", batch_size, 1), number("block_size", block_size, 1)
+        self.rank, self.world_size = number("rank", rank), number("world_size", world_size)
+        self.seed = number("seed", seed)
         self.order, self.last = arguments.text("order", order), arguments.text("last", last)
         self.epochs = None if epochs is None else number("epochs", epochs, 0)
         self._documents, self._tensors = flag("documents", documents), flag("tensors", tensors)
         self._check()
         self._dtype = np.dtype(dtype if dtype is not None else np.int64 if tensors else split.tokens.dtype)
         self._eot = split.dataset.eot_id if documents else None
-        self.blocks = max(0, len(split) - 1) // block
-        self._stride = batch * self.world
-        self._unit = self._stride if last == "drop" else self.world
+        self.blocks = max(0, len(split) - 1) // self.block_size
+        self._stride = self.batch_size * self.world_size
+        self._unit = self._stride if last == "drop" else self.world_size
         self._next: Step = (0, 0)
         self._workers = 1
         self._order: tuple[Step, int, NDArray[np.int64]] | None = None
         if not self.blocks:
-            raise UsageError(f"{split.name} has {len(split):,} tokens, too few for a block of {block:,} and one more")
+            raise UsageError(
+                f"{split.name} has {len(split):,} tokens, too few for a block of {self.block_size:,} and one more"
+            )
         # With `short` the blocks of several epochs may be enough together.
-        together = self.blocks * (1 if last == "drop" else self.world if self.epochs is None else max(1, self.epochs))
+        together = self.blocks * (
+            1 if last == "drop" else self.world_size if self.epochs is None else max(1, self.epochs)
+        )
         if together < self._unit:
             raise UsageError(
                 f"{split.name} has {self.blocks:,} blocks, too few for one batch on every rank",
-                hint="use fewer ranks, or a smaller `block`" + (" or `batch`" if last == "drop" else ""),
+                hint="use fewer ranks, or a smaller `block_size`" + (" or `batch_size`" if last == "drop" else ""),
             )
 
     def __len__(self) -> int:
@@ -147,8 +152,10 @@ class Batches:
         return {**self._facts(), "epoch": epoch, "blocks": blocks, "workers": 1}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state. Raise MismatchError if it belongs to other data or to another block, order or seed;
-        batch, rank and world may differ."""
+        """Continue from a state; batch size, rank and world size may differ.
+
+        Raise MismatchError if it belongs to other data or to another block size, order or seed.
+        """
         for name, value in self._facts().items():
             if state.get(name) != value:
                 raise MismatchError(f"the state is of another {name}: {state.get(name)}, not {value}")
@@ -162,7 +169,7 @@ class Batches:
         fingerprint = self._split.dataset.manifest["fingerprint"]
         return {
             "data": f"{fingerprint[:16]}/{self._split.name}",
-            "block": self.block,
+            "block_size": self.block_size,
             "order": self.order,
             "seed": self.seed,
         }
@@ -170,7 +177,7 @@ class Batches:
     @property
     def _cycle(self) -> int:
         """Epochs after which the carried blocks are the same as at the beginning: none."""
-        return 1 if self.last == "drop" else self.world
+        return 1 if self.last == "drop" else self.world_size
 
     def _steps_before(self, epoch: int) -> int:
         """Steps of all epochs before this one, which must be within the first cycle."""
@@ -182,7 +189,7 @@ class Batches:
         if epoch == start[0]:
             return start
         left = (epoch - start[0]) * self.blocks - start[1]
-        return epoch, 0 if self.last == "drop" else -(left % self.world)
+        return epoch, 0 if self.last == "drop" else -(left % self.world_size)
 
     def _end(self, step: Step) -> int:
         """The blocks of its epoch that all ranks will have had at the end of it."""
@@ -203,12 +210,12 @@ class Batches:
 
     def _batch(self, step: Step, workers: int) -> Any:
         starts, tokens = self._starts(step, workers), self._split.tokens
-        adjoining = self.world == 1 and starts[-1] - starts[0] == (len(starts) - 1) * self.block
+        adjoining = self.world_size == 1 and starts[-1] - starts[0] == (len(starts) - 1) * self.block_size
         if self.order == "sequential" and adjoining:
-            row = tokens.read(int(starts[0]), int(starts[0]) + len(starts) * self.block + 1)
-            x, y = (part.astype(self._dtype).reshape(-1, self.block) for part in (row[:-1], row[1:]))
+            row = tokens.read(int(starts[0]), int(starts[0]) + len(starts) * self.block_size + 1)
+            x, y = (part.astype(self._dtype).reshape(-1, self.block_size) for part in (row[:-1], row[1:]))
         else:
-            rows = np.empty((len(starts), self.block + 1), tokens.dtype)
+            rows = np.empty((len(starts), self.block_size + 1), tokens.dtype)
             for row, start in zip(rows, starts.tolist(), strict=True):
                 tokens.read_into(start, row)
             x, y = rows[:, :-1].astype(self._dtype), rows[:, 1:].astype(self._dtype)
@@ -220,15 +227,15 @@ class Batches:
     def _starts(self, step: Step, workers: int) -> NDArray[np.int64]:
         """Where the rows of a step begin in the split; computed for many steps of an epoch at once."""
         (epoch, before), stride, end = step, self._stride * workers, self._end(step)
-        rows = min(self.batch, (end - before) // self.world)
+        rows = min(self.batch_size, (end - before) // self.world_size)
         if self._order is not None:
             (same, first), was, places = self._order
             n, off = divmod(before - first, stride)
             if (same, was, off) == (epoch, stride, 0) and 0 <= n < len(places):
                 return places[n, :rows]
-        count = max(1, min(_AHEAD // self.batch, -(-(end - before) // stride)))
+        count = max(1, min(_AHEAD // self.batch_size, -(-(end - before) // stride)))
         steps = before + stride * np.arange(count)[:, None]
-        order = steps + self.rank + self.world * np.arange(self.batch)
+        order = steps + self.rank + self.world_size * np.arange(self.batch_size)
         places = self._places(epoch, np.minimum(order, end - 1))
         self._order = (step, stride, places)
         return places[0, :rows]
@@ -244,15 +251,15 @@ class Batches:
 
     def _places_within(self, epoch: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
         if self.order == "sequential":
-            return order * self.block
+            return order * self.block_size
         if self.order == "shuffled":
-            return Permutation(self.blocks, self.seed, epoch)(order) * self.block
+            return Permutation(self.blocks, self.seed, epoch)(order) * self.block_size
         drawn = mix(mix(order.astype(np.uint64)) ^ np.uint64(mixed(mixed(self.seed) ^ epoch)))
-        return (drawn % np.uint64(len(self._split) - self.block)).astype(np.int64)
+        return (drawn % np.uint64(len(self._split) - self.block_size)).astype(np.int64)
 
     def _check(self) -> None:
-        if not 0 <= self.rank < self.world:
-            raise UsageError(f"there is no rank {self.rank} in a world of {self.world}")
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(f"there is no rank {self.rank} in a world of {self.world_size}")
         if self.order not in ORDERS:
             raise UsageError(f"`{self.order}` is not an order", hint=f"choose one of: {', '.join(ORDERS)}")
         if self.last not in ("short", "drop"):
@@ -275,12 +282,12 @@ def packed(x: NDArray[Any], eot: int | None, where: str) -> Packed:
     )
 
 
-def make_batches(split: Split, batch: int, block: int, **more: Any) -> Batches:
+def make_batches(split: Split, batch_size: int, block_size: int, **more: Any) -> Batches:
     """Batches; an IterableDataset too, for a DataLoader, when this process has imported torch."""
     if more.get("tensors") is True:
         _torch("torch.utils.data")
     kind = _with_torch() if "torch" in sys.modules else Batches
-    return kind(split, batch, block, **more)
+    return kind(split, batch_size, block_size, **more)
 
 
 @cache
