@@ -132,6 +132,44 @@ def test_splits_side_by_side_are_all_read_with_a_warning_that_names_the_way_out(
     assert not found.skipped.warnings
 
 
+ALIKE: dict[str, tuple[list[str], list[str], dict[str, int]]] = {
+    "a saved Dataset": (
+        ["d/dataset_info.json", "d/state.json", "d/cache-1.arrow", "d/data-00000-of-00001.arrow"],
+        ["d/data-00000-of-00001.arrow"],
+        {"metadata file": 2, "derived file": 1},
+    ),
+    "a saved DatasetDict": (
+        ["x/dataset_dict.json", "x/train/state.json", "x/train/dataset_info.json", "x/train/a.arrow",
+         "x/test/state.json", "x/test/dataset_info.json", "x/test/a.arrow"],
+        ["x/train/a.arrow"],
+        {"metadata file": 3, "test-split folder": 1},
+    ),
+    "the hub's cache": (
+        ["c/blobs/0123", "c/refs/main", "c/snapshots/abc/a.txt", "c/snapshots/abc/b.txt", "c/snapshots/bcd/a.txt"],
+        ["c/snapshots/abc/a.txt", "c/snapshots/abc/b.txt"],
+        {"older snapshot folder": 1},
+    ),
+    "names of all kinds": (
+        ["a.txt", "a.txt.gz", "b.png", "b/c.txt", "b-/c.txt", ".git/config", ".hidden/x.txt", "_y.txt",
+         "models--m/x.txt", "no_ending", "sums/MD5SUMS", "deep/er/z.jsonl", "out/x.zip", "__pycache__/x.txt"],
+        ["a.txt", "a.txt.gz", "b/c.txt", "b-/c.txt", "deep/er/z.jsonl", "no_ending"],
+        {"hidden folder": 1, "hidden file": 1, "model folder": 1, "picture": 1, "checksum": 1, "archive": 1},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["folder", "bucket"])
+@pytest.mark.parametrize("shape", ALIKE)
+def test_a_bucket_is_read_by_the_rules_for_folders(kind: str, shape: str, tmp_path: Path, stores: Hub) -> None:
+    files, expected, kinds = ALIKE[shape]
+    arrow = "ARROW1\0\0"
+    content = {name: arrow if name.endswith(".arrow") else "abc" if name.endswith("main") else "x" for name in files}
+    names, found = found_at(kind, content, tmp_path, stores)
+    assert names == expected
+    assert found.skipped.kinds == kinds
+    assert any("the same name twice" in one for one in found.skipped.warnings) == ("a.txt.gz" in files)
+
+
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_prose_about_training_and_tests_is_no_split(kind: str, tmp_path: Path, stores: Hub) -> None:
     files = ["how-to-train-a-dog.txt", "test-flight.txt", "a/dev.txt", "train.py", "test.py"]

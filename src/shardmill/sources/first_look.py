@@ -19,11 +19,8 @@ _LARGEST_MISFIT = 16 << 20  # bytes; what is larger is data, and not the setting
 _RECORDS = frozenset(("json", "csv", "tsv", "tab"))
 _ARROW = frozenset(INPUT_FORMATS["arrow"].endings.split())
 
-Twin = tuple[str, str, str]
+_Twin = tuple[str, str, str]
 """Of a file: its name up to the ending and a dot, its ending, and its name."""
-Twins = list[Twin]
-NO_GROUP = "/", ""
-"""In place of the beginning of a group of names, and its first name; no name begins so."""
 
 
 class FirstLook:
@@ -122,23 +119,9 @@ class TwinCount:
         self._count = 0
         self._first = ""
 
-    def check(self, before: Twins, folder: str, first: str, name: str) -> None:
-        """Compare a file with those before it that begin alike up to the first dot; they come sorted.
-
-        `first`: the first of them. `before`: the others, which are kept here.
-        """
-        if not before or before[0][2] != first:
-            before[:] = [("", "", first), _twin(first)]
-        # All names that begin with the same stem and a dot come in a row, so a stem that does not fit is done with.
-        while not name.startswith(before[-1][0]):
-            before.pop()
-        stem, ending, _ = twin = _twin(name)
-        for other_stem, other_ending, other in reversed(before[1:]):
-            if other_stem == stem and _are_twins(ending, other_ending):
-                self._count += 1
-                self._first = self._first or f"`{os.path.join(folder, other)}` and `{name}`"
-                break
-        before.append(twin)
+    def add(self, folder: str, one: str, other: str) -> None:
+        self._count += 1
+        self._first = self._first or f"`{os.path.join(folder, one)}` and `{other}`"
 
     def warn(self, skipped: Skipped) -> None:
         """Keep a warning, if there are any."""
@@ -150,7 +133,31 @@ class TwinCount:
             )
 
 
-def _twin(name: str) -> Twin:
+class Twins:
+    """Compares the names in one folder, which come sorted."""
+
+    def __init__(self, count: TwinCount, folder: str) -> None:
+        self._count, self.folder = count, folder
+        self._group, self._first = "/", ""  # how the last names began up to a dot, and the first of them
+        self._before: list[_Twin] = []
+
+    def check(self, name: str) -> None:
+        if not name.startswith(self._group):  # most names have no twin, so no more is found out yet
+            self._group, self._first, self._before = name[: name.find(".") + 1] or name + ".", name, []
+            return
+        before = self._before = self._before or [("", "", self._first), _twin(self._first)]
+        # All names that begin with the same stem and a dot come in a row, so a stem that does not fit is done with.
+        while not name.startswith(before[-1][0]):
+            before.pop()
+        stem, ending, _ = twin = _twin(name)
+        for other_stem, other_ending, other in reversed(before[1:]):
+            if other_stem == stem and _are_twins(ending, other_ending):
+                self._count.add(self.folder, other, name)
+                break
+        before.append(twin)
+
+
+def _twin(name: str) -> _Twin:
     stem, dot, ending = name.rpartition(".")
     if not dot:
         return f"{name}.", "", name

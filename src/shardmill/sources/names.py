@@ -26,9 +26,13 @@ _KINDS = {
 _KIND_OF = {ending: kind for kind, listed in _KINDS.items() for ending in listed.split()}
 # Data of our own or of others that may be plain text under `--input-format text`: their content decides.
 _DOUBTFUL = frozenset("dat db bin a o key model pages numbers lock idx asc sig mat z eps ps lib obj".split())
+SHARD = "train-"
+"""How shards of the split `train` begin that `datasets` has written."""
+UNCOUNTED = "uncounted"
+"""The kind of what is neither read nor counted: a tool's own files, or another copy of what is read."""
 WILDCARD = re.compile(r"[*?[]")
 _CHECKSUMS = re.compile(r"(?i)(md5|sha\d+|b2|ck)sums?(\.txt)?|checksums?(\.\w+)?")
-_UNCOUNTED = frozenset(
+_HOUSEKEEPING = frozenset(
     """.git .gitattributes .gitignore .gitmodules .gitkeep .github .svn .hg .hgignore .DS_Store .cache .locks .no_exist
     .shardmill .parts .ipynb_checkpoints .venv .tox .nox .mypy_cache .ruff_cache .pytest_cache .idea .vscode
     .editorconfig .npmignore .dockerignore .huggingface __pycache__ __MACOSX _SUCCESS Thumbs.db desktop.ini""".split()
@@ -45,7 +49,7 @@ def is_readable_name(path: str) -> bool:
 
 def is_housekeeping(name: str) -> bool:
     """Whether a file or folder is of a tool's making: it is neither read nor counted."""
-    return name in _UNCOUNTED or name.startswith(("_committed_", "_started_", ".~lock", ".nfs"))
+    return name in _HOUSEKEEPING or name.startswith(("_committed_", "_started_", ".~lock", ".nfs"))
 
 
 def kind_by_name(name: str) -> str:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from shardmill.errors import UsageError
-from shardmill.source_list import Sources
-from shardmill.sources.finding import Owned, nothing_readable
-from shardmill.sources.first_look import FirstLook
+from shardmill.sources.cards import CARD, CARD_BYTES
 from shardmill.sources.hub import list_hub
-from shardmill.sources.layouts import kinds_by_names
-from shardmill.sources.names import WILDCARD, Choice, is_housekeeping, kind_of, split_pattern
+from shardmill.sources.local import Owned
+from shardmill.sources.names import UNCOUNTED, WILDCARD, split_pattern
 from shardmill.sources.names import path_matches as _matches
+from shardmill.sources.walking import Entry, Found, Rules, Tree, Walk, note_marker
 from shardmill.storage import (
+    BLOCK_ROWS,
     BUCKETS,
     PARTIAL,
     WEB,
@@ -38,38 +39,35 @@ from shardmill.storage import (
 
 _MANIFEST = "manifest.json"  # where one lies, there may be a dataset
 _log = logging.getLogger("shardmill")
+Beginnings = Callable[[ListedObject], str]
+"""Returns the beginning of a small text file."""
 
 
 def find_remote(
     spec: str,
-    input_format: str,
+    rules: Rules,
     pinned: Mapping[str, str],
-    cache: str | None = None,
-    out: str = "",
-    owned: Owned = lambda folder: (),
-    *,
-    choice: Choice,
-    found: Sources,
+    cache: str | None,
+    out: str,
+    owned: Owned,
+    requested: dict[str, str],
 ) -> Iterator[Source]:
-    """Yield the sources that a URL of the hub or of a bucket names.
-
-    Raise UsageError when there is none, SourceError when a server refuses it.
+    """Yield the files that a URL names. Raise UsageError when there is none, SourceError when a server refuses it.
 
     If the hub cannot be reached, an earlier listing is taken from the `cache`, if there is one. `out`: the URL of the
     output, which is skipped if it is below a folder or matches a pattern. Files in a bucket that are `owned` by a
-    dataset are skipped too. `found`: is told what is not read, and which revision at the hub was asked for.
+    dataset are skipped too. `requested`: is told which revision at the hub was asked for.
     """
     scheme = scheme_of(spec)
     if scheme not in ("hf", *WEB, *BUCKETS):
         known = ", ".join(f"`{one}://`" for one in ("hf", *WEB, *BUCKETS))
         hint = f"there are {known}, and files of this machine"
         raise UsageError(f"there is no kind of source `{scheme}://`", hint=hint)
-    wanted = _Wanted(spec, input_format, choice, found)
     with Fetcher(retries=_LoggedRetries()) as fetcher:
         if scheme == "hf":
-            yield from _at_hub(spec, wanted, pinned, cache, fetcher)
+            yield from _at_hub(spec, rules, pinned, cache, fetcher, requested)
         else:
-            yield from _in_bucket(spec, wanted, fetcher, out, owned)
+            yield from _in_bucket(spec, rules, fetcher, out, owned)
 
 
 def find_on_web(specs: Sequence[str], input_format: str) -> Iterator[Source]:
@@ -105,31 +103,29 @@ class _LoggedRetries(Retries):
         _log.warning("retrying: %s", reason)
 
 
-class _Wanted(NamedTuple):
-    """What is chosen from a list of files."""
-
-    spec: str
-    input_format: str
-    choice: Choice
-    found: Sources
-
-
 def _at_hub(
-    spec: str, wanted: _Wanted, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher
+    spec: str, rules: Rules, pinned: Mapping[str, str], cache: str | None, fetcher: Fetcher, requested: dict[str, str]
 ) -> Iterator[Source]:
     address = HubAddress.parse(spec)
     commit: str | None = address.revision if address.is_commit else pinned.get(address.requested)
     listing = list_hub(spec, address, commit, cache, fetcher)
-    files: Iterable[ListedObject] = listing.files
-    if [one.path for one in files] != [address.path]:
-        files = _chosen(files, address.path, wanted, hub=True, card=listing.card)
-    for one in files:
-        name = listing.name(address, one.path)
-        wanted.found.requested.setdefault(address.requested, name)
-        yield Source(name, name, one.size, one.version, wanted.input_format)
+    files: Iterable[Found] = listing.files
+    if [one.path for one in listing.files] != [address.path]:
+        files = _chosen(
+            listing.files,
+            address.path,
+            public_url(spec),
+            rules,
+            lambda one: listing.card * (one.path == CARD),
+            hub=True,
+        )
+    for path, size, version in files:
+        name = listing.name(address, path)
+        requested.setdefault(address.requested, name)
+        yield Source(name, name, size, str(version), rules.input_format)
 
 
-def _in_bucket(spec: str, wanted: _Wanted, fetcher: Fetcher, out: str, owned: Owned) -> Iterator[Source]:
+def _in_bucket(spec: str, rules: Rules, fetcher: Fetcher, out: str, owned: Owned) -> Iterator[Source]:
     check_address(spec)
     scheme, bucket, path = scheme_of(spec), host_of(spec), path_in_bucket(spec)
     if WILDCARD.search(bucket):
@@ -139,7 +135,7 @@ def _in_bucket(spec: str, wanted: _Wanted, fetcher: Fetcher, out: str, owned: Ow
     if path and not pattern and not spec.endswith("/"):
         single = fetcher.request(lambda: fetcher.bucket(spec).find(path), spec)
     if single is not None:
-        found: Iterable[ListedObject] = [single]
+        found: Iterable[Found] = [single]
     else:
         # Listing everything below takes a request per thousand objects; folder by folder it would be one per folder.
         deep = not pattern or "**" in pattern or "/" in pattern
@@ -166,10 +162,15 @@ def _in_bucket(spec: str, wanted: _Wanted, fetcher: Fetcher, out: str, owned: Ow
         def is_kept(name: str) -> bool:
             return not name.startswith(left_out) and not (skipped and (name in skipped or name.endswith(PARTIAL)))
 
-        found = _chosen((ListedObject._make(row) for row in rows if is_kept(row[0])), path, wanted)
-    for one in found:
-        name = f"{scheme}://{bucket}/{one.path}"
-        yield Source(name, name, one.size, one.version, wanted.input_format)
+        def beginning(one: ListedObject) -> str:
+            name = f"{scheme}://{bucket}/{one.path}"
+            data = fetcher.read(Source(name, name, one.size, one.version), 0, min(one.size, CARD_BYTES))
+            return data.decode("utf-8", "replace")
+
+        found = _chosen((ListedObject._make(row) for row in rows if is_kept(row[0])), path, spec, rules, beginning)
+    for path, size, version in found:
+        name = f"{scheme}://{bucket}/{path}"
+        yield Source(name, name, size, str(version), rules.input_format)
 
 
 def _folder_and_name(row: tuple[Any, ...]) -> tuple[str, str]:
@@ -177,67 +178,77 @@ def _folder_and_name(row: tuple[Any, ...]) -> tuple[str, str]:
     return folder, name
 
 
-class _Names(Collection[str]):
-    """The paths of sorted files, relative to their folder, made of packed rows as they are asked for."""
+class _ListedFiles(Tree):
+    """A list of files as a tree. Its rows are packed, and unpacked as they are asked for."""
 
-    def __init__(self, rows: PackedRows, skip: int) -> None:
-        self._rows, self._skip = rows, skip
+    def __init__(
+        self, found: Iterable[ListedObject], root: str, spec: str, rules: Rules, beginning: Beginnings, *, hub: bool
+    ) -> None:
+        """`root`: the path that was asked for, as `spec`. `hub`: it is in a dataset of the hub."""
+        self._root, self._spec, self._rules, self._beginning, self._hub = root, spec, rules, beginning, hub
+        below = f"{root}/" if root else ""
+        # NUL is in no name, and sorts before everything: so folders come in the order of their names.
+        self._packed = PackedRows(
+            sorted_rows((one.path.replace("/", "\0"), *one[1:]) for one in found if one.path.startswith(below))
+        )
+        if not len(self._packed):
+            raise UsageError("the source is not there", place=spec)
+        blocks = -(-len(self._packed) // BLOCK_ROWS)
+        self._firsts = [self._packed.block(number)[0][0] for number in range(blocks)]
 
-    def __iter__(self) -> Iterator[str]:
-        return (row[0][self._skip :].replace("\0", "/") for row in self._rows)
+    def _children(self, folder: str) -> Iterator[tuple[str, bool, int, str]]:
+        """Yield each name in a folder, whether it is a folder, and the size and version of a file."""
+        begin = f"{folder.rstrip('/')}/".lstrip("/").replace("/", "\0")
+        last = ""
+        for number in range(max(0, bisect_left(self._firsts, begin) - 1), len(self._firsts)):
+            for path, size, version in self._packed.block(number):
+                if path.startswith(begin):
+                    name, inside, _ = path[len(begin) :].partition("\0")
+                    if not inside or name != last:
+                        yield name, bool(inside), size, version
+                    last = name if inside else last
+                elif path > begin:
+                    return
 
-    def __len__(self) -> int:
-        return len(self._rows)
+    def listing(self, folder: str, below: str, markers: set[str]) -> Iterator[Entry]:
+        def entries() -> Iterator[Entry]:
+            for name, is_folder, size, version in self._children(folder):
+                kind = self._rules.kind(name, below, is_folder)
+                note_marker(name, kind, markers)
+                if kind != UNCOUNTED:
+                    yield name, size, version, kind
 
-    def __contains__(self, name: object) -> bool:
-        return any(one == name for one in self)
+        return iter(PackedRows(entries()))
+
+    def names(self, folder: str) -> Iterator[tuple[str, bool]]:
+        return ((name, is_folder) for name, is_folder, _, _ in self._children(folder))
+
+    def changed(self, path: str) -> int:
+        return 0
+
+    def beginning(self, path: str) -> str:
+        folder, _, name = path.rpartition("/")
+        listed = (one for one in self._children(folder) if one[:2] == (name, False))
+        return next((self._beginning(ListedObject(path, size, version)) for _, _, size, version in listed), "")
+
+    def is_copy(self, folder: str, markers: Collection[str]) -> bool:
+        return folder == self._root and (self._hub or {CARD, ".gitattributes"} <= set(markers))
+
+    def shown(self, folder: str) -> str:
+        return self._spec.rstrip("/") + folder[len(self._root) :]
 
 
 def _chosen(
-    found: Iterable[ListedObject], path: str, wanted: _Wanted, *, hub: bool = False, card: str = ""
-) -> Iterator[ListedObject]:
-    """Yield the files that a pattern or folder names, by the rules for local files, and in the same order."""
-    spec, choice, skipped = public_url(wanted.spec), wanted.choice, wanted.found.skipped
-    if WILDCARD.search(path):
-        fixed = len(split_pattern(path)[0].split("/")) if split_pattern(path)[0] else 0
-        matching = chosen = 0
-        for one in map(
-            ListedObject._make, sorted_rows(one for one in found if _matches(one.path.split("/"), path.split("/")))
-        ):
-            matching += 1
-            if not choice.given or choice.wants("/".join(one.path.split("/")[fixed:])):
-                chosen += 1
-                yield one
-            else:
-                skipped.add("excluded file", one.path)
-        if not chosen:
-            hint = "`--include` and `--exclude` leave nothing" if matching else None
-            raise UsageError("nothing matches the pattern", place=spec, hint=hint)
-        return
-    below = f"{path}/" if path else ""
-    # NUL is in no name, and sorts before everything: so folders come in the order of their names.
-    inside = PackedRows(
-        sorted_rows((one.path.replace("/", "\0"), *one[1:]) for one in found if one.path.startswith(below))
-    )
-    if not len(inside):
-        raise UsageError("the source is not there", place=spec)
-    before, look = skipped.files, FirstLook(wanted.input_format, "")
-    relative = _Names(inside, len(below))
-    kind_in_layout = None
-    if wanted.input_format == "auto" and not choice.include:
-        kind_in_layout = kinds_by_names(relative, f"`{spec}`", choice, skipped, hub=hub, card=card)
-    chosen = 0
-    for row, name in zip(inside, relative, strict=True):
-        hidden = [segment for segment in name.split("/") if segment[:1] in "._"]
-        if any(map(is_housekeeping, hidden)):
-            continue
-        kind = "hidden file" if hidden else "" if choice.wants(name) else "excluded file"
-        if not kind and not choice.include and not look.is_readable_name(name):
-            kind = kind_of(name)
-        if kind := kind or (kind_in_layout(name) if kind_in_layout else ""):
-            skipped.add(kind, below + name)
-        else:
-            chosen += 1
-            yield ListedObject(below + name, *row[1:])
-    if not chosen:
-        raise nothing_readable(spec, skipped, skipped.files - before, choice)
+    found: Iterable[ListedObject], path: str, spec: str, rules: Rules, beginning: Beginnings, *, hub: bool = False
+) -> Iterator[Found]:
+    """Yield the files that a pattern or folder names, by the rules for local files."""
+    if not WILDCARD.search(path):
+        return Walk(_ListedFiles(found, path, spec, rules, beginning, hub=hub), rules).files(path)
+    pattern, choice = path.split("/"), rules.choice
+    fixed = len(split_pattern(path)[0].split("/")) if split_pattern(path)[0] else 0
+
+    def wanted(path: str) -> bool:
+        return not choice.given or choice.wants("/".join(path.split("/")[fixed:]))
+
+    matching = (one for one in found if _matches(one.path.split("/"), pattern))
+    return rules.matching(((*one, "" if wanted(one.path) else "excluded file") for one in matching), spec)
