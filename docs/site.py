@@ -54,6 +54,8 @@ SECTIONS = {
         "docs/dependencies.md",
         "docs/log.md",
         "CONTRIBUTING.md",
+        "SECURITY.md",
+        "AGENTS.md",
         "CHANGELOG.md",
     ],
 }

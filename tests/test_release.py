@@ -36,6 +36,7 @@ def test_the_version_stands_in_one_place_and_heads_the_changelog() -> None:
     assert [path for path in sources if f'"{shardmill.__version__}"' in path.read_text()] == [ROOT / place]
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert newest and newest[1] == shardmill.__version__
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == shardmill.__version__
 
 
 @pytest.mark.parametrize("workflow", WORKFLOWS)
