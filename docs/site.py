@@ -30,6 +30,7 @@ SECTIONS = {
         "docs/howto/object_stores.md",
         "docs/clusters.md",
         "docs/howto/shuffle.md",
+        "docs/howto/mix.md",
         "docs/howto/trainers.md",
         "docs/howto/loader.md",
         "docs/inspect.md",

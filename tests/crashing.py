@@ -221,8 +221,9 @@ def _serve() -> None:
         order = json.loads(line)
         # All imports happen before the fork, so that a child starts at once.
         import_module("shardmill.cluster" if order["parts"] else "shardmill.run.main")
-        if order["options"].get("shuffle"):
+        if order["options"].keys() & {"shuffle", "mix"}:
             import_module("shardmill.arrange.shuffling")
+            import_module("shardmill.arrange.mixtures")
         if order["cache"]:
             import_module("botocore.session")
         child = os.fork()
@@ -277,6 +278,9 @@ def _die_at_a_step(
             _count_steps(files, count, synced, removing=bool(parts) or "overwrite" in options)
     if parts:
         _in_parts(source, out, parts, rolling, **options)
+    elif weights := options.pop("mix", None):
+        options.pop("workers", None)
+        shardmill.mix(weights, out, **{"memory": "600MB", **options})
     elif options.pop("shuffle", False):
         options.pop("workers", None)
         shardmill.shuffle(source, out, **{"memory": "600MB", **options})

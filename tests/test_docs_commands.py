@@ -88,7 +88,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (folder / name).parent.mkdir(exist_ok=True)
         pq.write_table(table, folder / name)
     pq.write_table(pa.table({"text": [None, *texts[:200]]}), folder / "holes.parquet")
-    for name in ("web.jsonl", "data.jsonl"):
+    for name in ("web.jsonl", "books.jsonl", "data.jsonl"):
         write_jsonl(folder / name, texts)
     lines = (folder / "web.jsonl").read_bytes()
     (folder / "huge.jsonl.gz").write_bytes(gzip.compress(lines))

@@ -6,19 +6,17 @@ A command imports what it needs when it is called, so that `--help` answers at o
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from shardmill import __version__, interrupts
-from shardmill.errors import Interrupted, OutputError, ShardmillError
+from shardmill.errors import Interrupted, ShardmillError
 from shardmill.flags import (
     complete_tokenizer,
     folder_argument,
@@ -32,13 +30,11 @@ from shardmill.flags import (
     summary_flags,
     verbose_flag,
 )
-
-if TYPE_CHECKING:
-    from shardmill.run import Progress, Result
+from shardmill.order_commands import mix, shuffle
+from shardmill.printing import RESUMABLE, begin_run, options_in, print_error, print_line, summarize
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
 _DRY_RUN = ("--dry-run", "--dryrun", "--dry")
-_RESUMABLE = "interrupted: recorded progress is kept; the same command resumes the run"
 
 
 class _Commands(click.Group):
@@ -79,8 +75,8 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     own_process()
     from shardmill.run import prepare as run
 
-    progress = _begin_run(as_json, quiet)
-    options = _options_in(flags)
+    progress = begin_run(as_json, quiet)
+    options = options_in(flags)
     planned, part, in_parts = pop_part_options(options, bool(sources), out is not None)
     if planned is not None:
         from shardmill.cluster import make_called_part, part_words
@@ -89,9 +85,9 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
         if made is None:
             return
         if as_json:
-            _print(json.dumps(dataclasses.asdict(made)))
+            print_line(json.dumps(dataclasses.asdict(made)))
         elif not quiet:
-            _print_to_stderr(part_words(made))
+            print_error(part_words(made))
         return
     assert out is not None
     _note_shadowed(sources, quiet or as_json)
@@ -102,7 +98,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
 
         with open(os.devnull, "w") as nothing, redirect_stdout(nothing):  # Ray prints paragraphs about lost workers
             result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
-    _summarize(result, as_json, quiet, verbose)
+    summarize(result, as_json, quiet, verbose)
 
 
 @shardmill.command(short_help="divide the work into parts, for many machines")
@@ -127,11 +123,11 @@ def plan(sources: tuple[str, ...], out: str, parts: int | None, keep_parts: bool
     from shardmill.run import inspect_plan
 
     _note_shadowed(sources, as_json)
-    options = _options_in(flags)
+    options = options_in(flags)
     made = plan_parts(list(sources), out, parts=parts, keep_parts=keep_parts, **options)
     machine = {name: value for name, value in options.items() if name in ("memory", "workers")}
     report = inspect_plan(made.load(None, machine)[0], out)
-    _print(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
+    print_line(json.dumps(plan_data(made, report)) if as_json else plan_words(made, report))
 
 
 @shardmill.command(short_help="merge the parts into one dataset")
@@ -152,7 +148,7 @@ def merge(out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
     own_process()
     from shardmill.cluster import merge as run
 
-    _summarize(run(out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
+    summarize(run(out, progress=begin_run(as_json, quiet), **options_in(flags)), as_json, quiet)
 
 
 @shardmill.command(short_help="estimate a run before you start it, and find problems")
@@ -175,8 +171,8 @@ def inspect(sources: tuple[str, ...], out: str | None, as_json: bool, verbose: b
     from shardmill.run import inspect as run_inspection
 
     _note_shadowed(sources, as_json)
-    report = run_inspection(list(sources), out, **_options_in(flags))
-    _print(json.dumps(report.data()) if as_json else report.text(verbose=verbose))
+    report = run_inspection(list(sources), out, **options_in(flags))
+    print_line(json.dumps(report.data()) if as_json else report.text(verbose=verbose))
     if report.stops:
         sys.exit(1)
 
@@ -194,12 +190,12 @@ def verify(folder: str, sample: int, source: bool, as_json: bool, quiet: bool) -
     """
     from shardmill.dataset import verify as check
 
-    notify = (lambda line: None) if quiet or as_json else _print_to_stderr
+    notify = (lambda line: None) if quiet or as_json else print_error
     report = check(folder, sample=sample, source=source, notify=notify)
     if as_json:
-        _print(json.dumps(dataclasses.asdict(report)))
+        print_line(json.dumps(dataclasses.asdict(report)))
     elif report.damage or not quiet:
-        _print_to_stderr(report.text())
+        print_error(report.text())
     if report.damage:
         sys.exit(1)
 
@@ -240,7 +236,7 @@ def show(folder: str | None, text: str | None, tokenizers: tuple[str, ...], **fl
         lines = show_text(text, tokenizers or ("gpt2",), ids=flags["ids"], paint=paint)
     else:
         lines = shown(open_dataset(folder or ""), **flags, paint=paint)
-    page(lines, _print)
+    page(lines, print_line)
 
 
 @shardmill.command(short_help="write an HTML page about a dataset")
@@ -258,7 +254,7 @@ def report(folder: str, out: str, **flags: Any) -> None:
     """
     from shardmill.reporting import report as write
 
-    _print_to_stderr(f"written: {write(folder, out, **flags)}")
+    print_error(f"written: {write(folder, out, **flags)}")
 
 
 @shardmill.command(short_help="print a dataset card for the hub")
@@ -271,7 +267,7 @@ def card(folder: str) -> None:
     """
     from shardmill.reporting import card as made
 
-    _print(made(folder))
+    print_line(made(folder))
 
 
 @shardmill.command(short_help="write a dataset in another format")
@@ -292,25 +288,11 @@ def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> 
     """
     from shardmill.arrange import convert as run
 
-    _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
+    summarize(run(folder, out, progress=begin_run(as_json, quiet), **options_in(flags)), as_json, quiet)
 
 
-@shardmill.command(short_help="write the documents of a dataset in random order")
-@folder_argument("folder")
-@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
-@number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
-@option_flags("format", "eot", "shard_tokens", "tail", "name", "memory", "overwrite")
-@summary_flags
-def shuffle(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Write the documents of each split of a dataset in a random order, whatever the size of the dataset.
-
-    The order depends on `--seed` and the number of documents alone. Formats, EOT and shard size are those of the
-    dataset unless others are given. You can stop it at any moment; the same command resumes it, also with another
-    amount of memory.
-    """
-    from shardmill.arrange import shuffle as run
-
-    _summarize(run(folder, out, progress=_begin_run(as_json, quiet), **_options_in(flags)), as_json, quiet)
+shardmill.add_command(shuffle)
+shardmill.add_command(mix)
 
 
 @shardmill.command(short_help="list the tokenizers that have a name")
@@ -323,12 +305,12 @@ def tokenizers(as_json: bool) -> None:
 
     listed = list_tokenizers()
     if as_json:
-        _print(json.dumps([dataclasses.asdict(one) for one in listed]))
+        print_line(json.dumps([dataclasses.asdict(one) for one in listed]))
         return
-    _print(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'source':<40}")
+    print_line(f"{'name':<14}{'vocabulary':>11}  {'engine':<12}{'source':<40}")
     for one in listed:
         here = one.source if one.available else f"{one.source} (not downloaded yet)"
-        _print(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
+        print_line(f"{one.name:<14}{one.vocab_size:>11,}  {one.engine:<12}{here}")
 
 
 @shardmill.command(short_help="list the recipes for well-known datasets")
@@ -343,10 +325,10 @@ def recipes(name: str | None, as_json: bool) -> None:
     listed = list_recipes() if name is None else [named_recipe(name)]
     if as_json:
         data = [recipe_data(one) for one in listed]
-        _print(json.dumps(data if name is None else data[0]))
+        print_line(json.dumps(data if name is None else data[0]))
         return
     for line in recipe_table(listed) if name is None else recipe_page(listed[0]):
-        _print(line)
+        print_line(line)
 
 
 @shardmill.command(short_help="print the completion script for a shell")
@@ -365,49 +347,14 @@ def completion(shell: str) -> None:
     assert made is not None
     # Not `source()`: it starts a bash to ask for its version, and may find another than the one that reads this.
     completes = made(shardmill, {}, "shardmill", _COMPLETE)
-    _print(completes.source_template % completes.source_vars())
-
-
-def _options_in(flags: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that the command line sets; the others keep their defaults."""
-    return {name: value for name, value in flags.items() if value not in (None, ())}
+    print_line(completes.source_template % completes.source_vars())
 
 
 def _note_shadowed(sources: tuple[str, ...], quiet: bool) -> None:
     from shardmill.sources import shadowed
 
     for name in shadowed(sources) if not quiet else ():
-        _print_to_stderr(f"note: `{name}` exists on disk, so it is read instead of the recipe of that name")
-
-
-def _begin_run(as_json: bool, quiet: bool) -> Progress:
-    """Make an interrupt end the run in order from now on; return how its progress is shown."""
-    from shardmill.run import choose_progress
-
-    interrupts.end_orderly(_RESUMABLE)
-    if quiet:
-        logging.getLogger("shardmill").setLevel(logging.ERROR)
-    return choose_progress(quiet or as_json)
-
-
-def _summarize(result: Result, as_json: bool, quiet: bool, verbose: bool = False) -> None:
-    """Print the summary of a run: as JSON on standard output, or as text on standard error."""
-    from shardmill.run import as_data, as_text
-
-    if as_json:
-        _print(json.dumps(as_data(result)))
-    elif not quiet:
-        _print_to_stderr(as_text(result, verbose=verbose))
-
-
-def _print(text: str) -> None:
-    """Print on standard output. Raise BrokenPipeError if nobody reads it, OutputError if it cannot be written."""
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputError(f"standard output cannot be written: {error.strerror or error}") from error
+        print_error(f"note: `{name}` exists on disk, so it is read instead of the recipe of that name")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -419,33 +366,29 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except click.exceptions.Exit as end:
         sys.exit(end.exit_code)
     except click.ClickException as error:
-        _print_to_stderr(f"error: {error.format_message()}")
+        print_error(f"error: {error.format_message()}")
         if isinstance(error, click.NoSuchOption) and error.option_name in _DRY_RUN:
-            _print_to_stderr("  hint:  `shardmill inspect SOURCE…` estimates a run and writes nothing")
+            print_error("  hint:  `shardmill inspect SOURCE…` estimates a run and writes nothing")
         elif isinstance(error, click.UsageError) and error.ctx is not None:
             listed = "commands" if isinstance(error.ctx.command, click.Group) else "options"
-            _print_to_stderr(f"  hint:  `{error.ctx.command_path} --help` lists the {listed}")
+            print_error(f"  hint:  `{error.ctx.command_path} --help` lists the {listed}")
         sys.exit(2)
     except ShardmillError as error:
-        _print_to_stderr(f"error: {error}")
+        print_error(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt as error:
         kept = error.kept if isinstance(error, Interrupted) else None
-        _print_to_stderr(f"interrupted: {kept}" if kept else _RESUMABLE)
+        print_error(f"interrupted: {kept}" if kept else RESUMABLE)
         sys.exit(interrupts.CODE)
     except BrokenPipeError:
         # The reader of our output has seen enough. Python would try to write the rest again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
     except OSError as error:
-        _print_to_stderr(
-            f"error: {error.strerror or error}" + (f"\n  place: {error.filename}" if error.filename else "")
-        )
+        print_error(f"error: {error.strerror or error}" + (f"\n  place: {error.filename}" if error.filename else ""))
         sys.exit(1)
     except MemoryError:
-        _print_to_stderr(
-            "error: out of memory\n  hint:  close other programs, or raise the memory limit of this process"
-        )
+        print_error("error: out of memory\n  hint:  close other programs, or raise the memory limit of this process")
         sys.exit(1)
     sys.exit(0)
 
@@ -458,12 +401,3 @@ def _run(arguments: list[str]) -> None:
         sys.exit(shell_complete(shardmill, {}, "shardmill", _COMPLETE, instruction))
     with shardmill.make_context("shardmill", arguments or ["--help"]) as context:
         shardmill.invoke(context)
-
-
-def _print_to_stderr(text: str) -> None:
-    """Print on standard error. If nobody can read that, only the exit code tells that something is wrong."""
-    try:
-        click.echo(text, err=True)
-    except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.ENOSPC, errno.EIO):
-            raise

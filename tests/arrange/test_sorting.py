@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shardmill.arrange import FACTS, LEAST_MEMORY, Block, Sorter
+from shardmill.arrange import FACTS, LEAST_MEMORY, LEFT_OUT, Block, Sorter
 from shardmill.errors import DamageError, UsageError
 
 MB = 1 << 20
@@ -22,6 +22,14 @@ class InMemory:
         self.dtype, self.lengths = np.dtype(dtype), np.array(lengths, np.int64)
         self.tokens = np.random.default_rng(5).integers(0, 60_000, int(self.lengths.sum())).astype(self.dtype)
         self.read = 0
+        self.order = np.arange(len(lengths)).astype(np.uint64)
+
+    def by(self, keys: NDArray[Any]) -> InMemory:
+        self.order = keys.astype(np.uint64)
+        return self
+
+    def keys(self, first: int, facts: NDArray[Any]) -> NDArray[np.uint64]:
+        return self.order[first : first + len(facts)]
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -39,7 +47,7 @@ class InMemory:
     def sorted(self, keys: NDArray[np.uint64]) -> list[tuple[int, bytes]]:
         """The slow twin: one document after the other."""
         ends = np.cumsum(self.lengths)
-        order = sorted(range(len(self)), key=lambda i: int(keys[i]))
+        order = sorted((i for i in range(len(self)) if keys[i] != LEFT_OUT), key=lambda i: int(keys[i]))
         return [(i, self.tokens[ends[i] - self.lengths[i] : ends[i]].tobytes()) for i in order]
 
 
@@ -74,7 +82,7 @@ SHAPES = {
 def test_documents_come_in_the_order_of_their_keys_for_any_memory(tmp_path: Path, shape: str, memory: int) -> None:
     documents = InMemory(SHAPES[shape])
     keys = np.random.default_rng(1).permutation(len(documents)).astype(np.uint64)
-    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, memory)
+    sorter = Sorter(documents.by(keys), tmp_path, memory)
     sorter.make_runs()
     assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
 
@@ -82,9 +90,20 @@ def test_documents_come_in_the_order_of_their_keys_for_any_memory(tmp_path: Path
 def test_wide_tokens_and_equal_keys_keep_their_order(tmp_path: Path) -> None:
     documents = InMemory([3, 1, 2] * 40_000, "<u4")
     keys = (np.arange(len(documents)) % 5).astype(np.uint64)
-    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, LEAST_MEMORY)
+    sorter = Sorter(documents.by(keys), tmp_path, LEAST_MEMORY)
     sorter.make_runs()
     assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
+
+
+@pytest.mark.parametrize("every", [2, 1000, 5_000_000])
+def test_documents_that_are_left_out_are_in_no_run(tmp_path: Path, every: int) -> None:
+    documents = InMemory([*range(1, 2000)] * 12 + [9_000_000, 5])
+    keys = np.random.default_rng(4).permutation(len(documents)).astype(np.uint64)
+    keys[np.arange(len(keys)) % every != every // 2] = LEFT_OUT
+    sorter = Sorter(documents.by(keys), tmp_path, LEAST_MEMORY)
+    sorter.make_runs()
+    assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
+    assert sorter.count == np.count_nonzero(keys != LEFT_OUT)
 
 
 def test_a_later_call_goes_on_with_the_runs_that_are_there_and_other_memory(tmp_path: Path) -> None:
@@ -99,10 +118,10 @@ def test_a_later_call_goes_on_with_the_runs_that_are_there_and_other_memory(tmp_
 
     for memory in (LEAST_MEMORY, 40 * MB, 64 * MB):
         with pytest.raises(Killed):
-            Sorter(documents, lambda numbers: keys[numbers], tmp_path, memory).make_runs(stop)
+            Sorter(documents.by(keys), tmp_path, memory).make_runs(stop)
     with open(tmp_path / "runs.jsonl", "a") as log:
         log.write('["9", 12')  # torn by a kill
-    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, 48 * MB)
+    sorter = Sorter(documents.by(keys), tmp_path, 48 * MB)
     sorter.make_runs()
     assert documents.read == len(documents.tokens), "a run that is there is not made again"
     assert documents_of(list(sorter.blocks())) == documents.sorted(keys)
@@ -112,14 +131,14 @@ def test_a_later_call_goes_on_with_the_runs_that_are_there_and_other_memory(tmp_
 def test_it_begins_at_any_place_of_the_order(tmp_path: Path, first: int) -> None:
     documents = InMemory([*range(1, 2000)] * 6)
     keys = np.random.default_rng(3).permutation(len(documents)).astype(np.uint64)
-    sorter = Sorter(documents, lambda numbers: keys[numbers], tmp_path, LEAST_MEMORY)
+    sorter = Sorter(documents.by(keys), tmp_path, LEAST_MEMORY)
     sorter.make_runs()
     assert documents_of(list(sorter.blocks(first))) == documents.sorted(keys)[first:]
 
 
 def test_facts_stay_with_their_documents(tmp_path: Path) -> None:
     documents = InMemory([4, 2, 9])
-    sorter = Sorter(documents, lambda numbers: (9 - numbers).astype(np.uint64), tmp_path, LEAST_MEMORY)
+    sorter = Sorter(documents.by(9 - np.arange(len(documents))), tmp_path, LEAST_MEMORY)
     sorter.make_runs()
     (block,) = sorter.blocks()
     assert block.facts["record"].tolist() == [2, 1, 0]
@@ -129,8 +148,8 @@ def test_facts_stay_with_their_documents(tmp_path: Path) -> None:
 def test_too_little_memory_and_a_run_that_is_gone_are_errors(tmp_path: Path) -> None:
     documents = InMemory([4, 2, 9])
     with pytest.raises(UsageError, match="do not suffice"):
-        Sorter(documents, lambda numbers: numbers.astype(np.uint64), tmp_path, LEAST_MEMORY - 1)
-    Sorter(documents, lambda numbers: numbers.astype(np.uint64), tmp_path, LEAST_MEMORY).make_runs()
+        Sorter(documents, tmp_path, LEAST_MEMORY - 1)
+    Sorter(documents, tmp_path, LEAST_MEMORY).make_runs()
     (tmp_path / "0.keys").unlink()
     with pytest.raises(DamageError, match="changed or deleted"):
-        Sorter(documents, lambda numbers: numbers.astype(np.uint64), tmp_path, LEAST_MEMORY).make_runs()
+        Sorter(documents, tmp_path, LEAST_MEMORY).make_runs()

@@ -1,4 +1,4 @@
-"""Documents of finished datasets in some order: convert, shuffle, and the mathematics of packing and of mixtures."""
+"""Documents of finished datasets in some order: convert, shuffle, mix, and the mathematics of packing."""
 
 from typing import TYPE_CHECKING
 
@@ -7,9 +7,10 @@ from shardmill.lazy import lazily
 if TYPE_CHECKING:
     from shardmill.arrange.converting import convert
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
+    from shardmill.arrange.mixtures import MixturePlan, mix, parse_stages, parse_weights, plan_mixture, write_mixture
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
     from shardmill.arrange.shuffling import shuffle
-    from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, Block, Sorter
+    from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, LEFT_OUT, Block, Sorter
 
 # Imported on first use: sorting and packing need nothing of what makes a dataset.
 __all__, __getattr__ = lazily(
@@ -17,8 +18,9 @@ __all__, __getattr__ = lazily(
     {
         "converting": "convert",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
+        "mixtures": "MixturePlan mix parse_stages parse_weights plan_mixture write_mixture",
         "packing": "PackingPlan Slots count_pieces",
         "shuffling": "shuffle",
-        "sorting": "FACTS LEAST_MEMORY Block Sorter",
+        "sorting": "FACTS LEAST_MEMORY LEFT_OUT Block Sorter",
     },
 )

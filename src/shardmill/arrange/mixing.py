@@ -78,10 +78,10 @@ class Mixture:
         """Return the share of a source in each stage."""
         return [Fraction(knot.share, self._parts) for knot in self._knots[source]]
 
-    def due(self, source: int, tokens: int) -> Fraction:
+    def due(self, source: int, tokens: int | Fraction) -> Fraction:
         """Return how many tokens of a source belong to the first tokens of the mixture."""
         knot = [knot for knot in self._knots[source] if knot.start <= tokens][-1]
-        return Fraction(knot.due + (tokens - knot.start) * knot.share, self._parts)
+        return Fraction(knot.due + (tokens - knot.start) * knot.share) / self._parts
 
     def epochs(self, source: int, tokens: int, size: int) -> Fraction:
         """Return how often a source of `size` tokens is used in the first tokens of the mixture."""

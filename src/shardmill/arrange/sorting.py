@@ -36,14 +36,16 @@ FACTS = np.dtype([("length", "<i8"), ("source", "<i4"), ("record", "<i8"), ("byt
 in the dataset if it was too large for a run, else -1."""
 LEAST_MEMORY = 32 << 20
 """Bytes of memory below which sorting would take too many runs."""
-_DOCUMENT_BYTES = 2 * (FACTS.itemsize + 3 * 8)  # memory for the columns of a document, before and after sorting
+_DOCUMENT_BYTES = 2 * (FACTS.itemsize + 4 * 8)  # memory for the columns of a document, before and after sorting
 _BLOCK_BYTES = 4 << 20  # bytes of tokens that are handed on at once
 _KEYS, _ENDS = np.dtype("<u8"), np.dtype("<i8")
-_LAST_KEY = (1 << 64) - 1
+LEFT_OUT = (1 << 64) - 1
+"""The key of a document that is left out."""
+_STEP = 1 << 16  # documents that are looked at together
 
 
 class Documents(Protocol):
-    """The documents of one split, by their number."""
+    """Documents by their number, and their keys."""
 
     dtype: np.dtype[Any]
 
@@ -51,6 +53,9 @@ class Documents(Protocol):
 
     def facts(self, first: int, last: int) -> NDArray[Any]:
         """Return the rows of FACTS of some documents; `giant` is not set."""
+
+    def keys(self, first: int, facts: NDArray[Any]) -> NDArray[np.uint64]:
+        """Return the keys of documents from the first on, given their facts; LEFT_OUT: leave the document out."""
 
     def read_into(self, start: int, out: NDArray[Any]) -> None:
         """Fill an array with the tokens from `start` on."""
@@ -78,28 +83,40 @@ class _Columns(NamedTuple):
 
     def before(self, key: int) -> tuple[int, int]:
         """Return how many documents have a smaller key, and how many tokens of them are in the file."""
-        count = len(self.keys) if key > _LAST_KEY else int(np.searchsorted(self.keys, np.uint64(key)))
+        count = int(np.searchsorted(self.keys, np.uint64(key)))
         return count, int(self.ends[count - 1]) if count else 0
+
+
+class _Chosen(NamedTuple):
+    """The documents of a run, in the order of the dataset."""
+
+    last: int
+    """The document after the last that was looked at, and the token at which it begins."""
+    token: int
+    facts: NDArray[Any]
+    keys: NDArray[np.uint64]
+    begins: NDArray[np.int64]
 
 
 class Sorter:
     """Sorts the documents of a split by key. Call `make_runs`, then `blocks`."""
 
-    def __init__(
-        self, documents: Documents, keys: Callable[[NDArray[np.int64]], NDArray[np.uint64]], folder: Path, memory: int
-    ) -> None:
-        """`keys` returns the keys of documents by their numbers; documents with equal keys keep their order.
+    def __init__(self, documents: Documents, folder: Path, memory: int) -> None:
+        """Documents with equal keys keep their order.
 
         `memory`: bytes that sorting may take. `folder`: for the runs, of these documents and keys alone. UsageError if
         the memory is too little.
         """
         if memory < LEAST_MEMORY:
             raise UsageError(f"{memory:,} bytes do not suffice to sort", hint=f"the least is {LEAST_MEMORY:,}")
-        self._documents, self._keys, self._folder = documents, keys, folder
+        self._documents, self._folder = documents, folder
         self._width = documents.dtype.itemsize
         self._room = memory - 2 * _BLOCK_BYTES
         self._giant = self._room // 8 // self._width
         self._runs: list[Path] = []
+        self._made = 0  # runs, with those that have no documents
+        self.count = 0
+        """Documents in all runs."""
         self._tokens = np.empty(0, documents.dtype)
 
     def _buffer(self, tokens: int) -> NDArray[Any]:
@@ -114,25 +131,29 @@ class Sorter:
         with writing_to(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
         first = 0
-        for name, last in self._logged():
-            self._runs.append(self._checked(name, last - first))
+        for name, last, count in self._logged():
+            self._add(name, count)
             first = last
-        token = 0
-        if first < len(self._documents):
-            token = self._tokens_before(first)
+        token = self._tokens_before(first)
         while first < len(self._documents):
-            last, tokens = self._fitting(first)
-            name = str(len(self._runs))
-            self._write_run(name, first, last, token, tokens)
-            self._log(name, last)
-            self._runs.append(self._checked(name, last - first))
-            first, token = last, token + tokens
+            chosen = self._choose(first, token)
+            name = str(self._made)
+            if len(chosen.keys):
+                self._write_run(name, chosen)
+            self._log(name, chosen.last, len(chosen.keys))
+            self._add(name, len(chosen.keys))
+            first, token = chosen.last, chosen.token
             made(first)
+
+    def _add(self, name: str, count: int) -> None:
+        if count:
+            self._runs.append(self._checked(name, count))
+        self._made, self.count = self._made + 1, self.count + count
 
     def blocks(self, first: int = 0) -> Iterator[Block]:
         """Yield the documents in the order of their keys, from the one with the `first`-th smallest key on."""
         low, skip = self._range_of(first)
-        while low <= _LAST_KEY:
+        while low < LEFT_OUT:
             columns = self._columns()
             high = self._next_border(low, columns)
             extents = [
@@ -150,36 +171,39 @@ class Sorter:
 
     def _tokens_before(self, first: int) -> int:
         """Return the token at which a document begins, by adding up in steps."""
-        step, total = 1 << 18, 0
-        for start in range(0, first, step):
-            total += int(self._documents.facts(start, min(first, start + step))["length"].sum())
+        total = 0
+        for start in range(0, first, _STEP):
+            total += int(self._documents.facts(start, min(first, start + _STEP))["length"].sum())
         return total
 
-    def _fitting(self, first: int) -> tuple[int, int]:
-        """Return where a run that begins with a document ends, and its tokens, giants included."""
-        last, tokens, used, step = first, 0, 0, 1 << 16
+    def _choose(self, first: int, token: int) -> _Chosen:
+        """Return the documents from `first` on, which begins at a token, that fit into the memory together."""
+        facts, keys, last, used = [np.empty(0, FACTS)], [np.empty(0, _KEYS)], first, 0
+        begins = [np.empty(0, np.int64)]
         while last < len(self._documents):
-            lengths = self._documents.facts(last, min(last + step, len(self._documents)))["length"]
-            kept = np.where(lengths > self._giant, 0, lengths)
-            costs = np.cumsum(kept * self._width + _DOCUMENT_BYTES)
+            some = self._documents.facts(last, min(last + _STEP, len(self._documents)))
+            ends, some_keys = token + np.cumsum(some["length"]), self._documents.keys(last, some)
+            some_begins = ends - some["length"]
+            wanted, giant = some_keys != np.uint64(LEFT_OUT), some["length"] > self._giant
+            some["giant"] = np.where(giant, some_begins, -1)
+            cost = np.where(giant, 0, some["length"]) * self._width + _DOCUMENT_BYTES
+            costs = np.cumsum(np.where(wanted, cost, 0))
             count = int(np.searchsorted(costs, self._room - used, side="right"))
             count = max(count, int(last == first))
-            tokens += int(lengths[:count].sum())
-            last += count
-            if count < len(lengths):
+            taken = np.flatnonzero(wanted[:count])
+            facts.append(some[taken])
+            keys.append(some_keys[taken])
+            begins.append(some_begins[taken])
+            last, token = last + count, int(ends[count - 1]) if count else token
+            if count < len(some):
                 break
             used += int(costs[-1])
-        return last, tokens
+        return _Chosen(last, token, np.concatenate(facts), np.concatenate(keys), np.concatenate(begins))
 
-    def _write_run(self, name: str, first: int, last: int, token: int, tokens: int) -> None:
-        facts = self._documents.facts(first, last)
-        lengths = facts["length"]
-        begins = token + np.cumsum(lengths) - lengths
-        giants = lengths > self._giant
-        facts["giant"] = np.where(giants, begins, -1)
-        kept = np.where(giants, 0, lengths)
-        buffer, starts = self._read_kept(begins, lengths, kept, giants)
-        keys = self._keys(np.arange(first, last))
+    def _write_run(self, name: str, chosen: _Chosen) -> None:
+        facts, keys = chosen.facts, chosen.keys
+        kept = np.where(facts["giant"] >= 0, 0, facts["length"])
+        buffer, starts = self._read_kept(chosen.begins, kept)
         order = np.argsort(keys, kind="stable")
         starts, kept = starts[order], kept[order]
         path = self._folder / name
@@ -189,23 +213,23 @@ class Sorter:
         with writing_to(self._folder):
             sync_folder(self._folder)
 
-    def _read_kept(
-        self,
-        begins: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        kept: NDArray[np.int64],
-        giants: NDArray[np.bool_],
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    def _read_kept(self, begins: NDArray[np.int64], kept: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Read the documents of a run, without its giants. Return their tokens, and where each begins in these."""
-        starts = np.cumsum(kept) - kept
-        buffer = self._buffer(int(kept.sum()))
-        # A stretch between two giants is read at once; there are few, since each is an eighth of the memory or more.
-        borders = np.flatnonzero(giants).tolist()
-        for begin, end in zip([0, *(border + 1 for border in borders)], [*borders, len(kept)], strict=True):
-            if begin < end:
-                at = int(starts[begin])
-                count = int(starts[end - 1] + lengths[end - 1]) - at
-                self._documents.read_into(int(begins[begin]), buffer[at : at + count])
+        stops = np.cumsum(kept)
+        starts, ends = stops - kept, begins + kept
+        buffer, first, most = self._buffer(int(kept.sum())), 0, _BLOCK_BYTES // self._width
+        while first < len(kept):
+            last = max(first + 1, int(np.searchsorted(ends, begins[first] + most, side="right")))
+            begin, end = int(begins[first]), int(ends[last - 1])
+            out = buffer[int(starts[first]) : int(stops[last - 1])]
+            if end - begin == len(out):
+                self._documents.read_into(begin, out)
+            elif len(out):  # others are between them
+                read = np.empty(end - begin, buffer.dtype)
+                self._documents.read_into(begin, read)
+                places, sizes = (begins[first:last] - begin) * self._width, kept[first:last] * self._width
+                out[:] = gathered(read.view(np.uint8), places, sizes).view(buffer.dtype)
+            first = last
         return buffer, starts
 
     def _gathered(
@@ -219,7 +243,7 @@ class Sorter:
 
     def _range_of(self, rank: int) -> tuple[int, int]:
         """Return the key of the document with this rank, and how many of the same key come before it."""
-        low, high, columns = 0, _LAST_KEY, self._columns()
+        low, high, columns = 0, LEFT_OUT, self._columns()
         while low < high:
             middle = (low + high + 1) // 2
             if sum(each.before(middle)[0] for each in columns) <= rank:
@@ -235,7 +259,7 @@ class Sorter:
             counts = np.array([each.before(high) for each in columns], np.int64).reshape(-1, 2).sum(axis=0)
             return int(counts[0]) * _DOCUMENT_BYTES + int(counts[1]) * self._width
 
-        allowed, least, most = cost(low) + self._room, low + 1, _LAST_KEY + 1
+        allowed, least, most = cost(low) + self._room, low + 1, LEFT_OUT
         while least < most:
             middle = (least + most + 1) // 2
             if cost(middle) <= allowed:
@@ -295,8 +319,8 @@ class Sorter:
                 raise DamageError("a sorted run was changed or deleted", place=str(file))
         return path
 
-    def _logged(self) -> list[tuple[str, int]]:
-        """Return the runs that are on disk, and the document after the last in each."""
+    def _logged(self) -> list[tuple[str, int, int]]:
+        """Return the runs that are on disk: name, the document after the last that was looked at, and how many."""
         path = self._folder / "runs.jsonl"
         try:
             text = path.read_text()
@@ -306,12 +330,12 @@ class Sorter:
         if whole != text:  # the last line was torn by a kill
             with writing_to(path):
                 os.truncate(path, len(whole))
-        return [(name, last) for name, last in map(json.loads, whole.splitlines())]
+        return [(name, last, count) for name, last, count in map(json.loads, whole.splitlines())]
 
-    def _log(self, name: str, last: int) -> None:
+    def _log(self, name: str, last: int, count: int) -> None:
         path = self._folder / "runs.jsonl"
         with writing_to(path), open(path, "a") as log:
-            log.write(json.dumps([name, last]) + "\n")
+            log.write(json.dumps([name, last, count]) + "\n")
             log.flush()
             os.fsync(log.fileno())
 

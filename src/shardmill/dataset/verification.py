@@ -335,7 +335,8 @@ class _Verification:
         manifest, limited = self.manifest, plan["options"].get("limit") is not None
         wrong = [key for key in ("options", "tokenizer") if manifest[key] != plan[key]]
         wrong += ["fingerprint"] if manifest["fingerprint"] != fingerprint(plan) else []
-        listed = [manifest["converted"]] if "name" in manifest.get("converted", ()) else manifest["sources"]
+        made_of = manifest.get("converted", {})
+        listed = made_of.get("inputs") or ([made_of] if "name" in made_of else manifest["sources"])
         for row, source in zip_longest(plan["sources"], () if self._damage else listed):
             if source is None and (limited or self._damage):
                 break  # the others were not read

@@ -1,6 +1,7 @@
 """Tokens ↔ files: one file for each format, which writes, reads, recognises, indexes and sizes it."""
 
 from shardmill.output_formats import FORMATS, SPLITS
+from shardmill.shards.blends import TRAINERS, Blended, blend
 from shardmill.shards.documents_table import (
     DOCUMENT,
     HEADER_BYTES,

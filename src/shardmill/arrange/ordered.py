@@ -1,0 +1,201 @@
+"""Documents of datasets in the order of some keys: what `shuffle` and `mix` share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from shardmill import arguments
+from shardmill.arrange.arranging import ArrangedDocuments, open_outputs_for
+from shardmill.arrange.inputs import Input, input_of
+from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, Documents, Sorter
+from shardmill.dataset import Dataset, Split
+from shardmill.errors import BudgetError, UsageError
+from shardmill.options import Options
+from shardmill.run import (
+    Batch,
+    Budget,
+    Destination,
+    Progress,
+    Result,
+    Run,
+    default_progress,
+    fingerprint,
+    open_destination,
+    resident,
+    settle_allocator,
+)
+from shardmill.shards import Output
+from shardmill.units import show_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from shardmill.run import Facts, Writer
+
+_BESIDE = 48 << 20  # memory for what sorting does not count: the block being written, its copies, and the files
+_RUNS = ".sorted-"
+"""Begins the names of folders with temporary runs, beside the new dataset."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a command makes of some datasets: which documents each split gets, and their keys."""
+
+    name: str
+    """The command: `shuffle` or `mix`."""
+    splits: dict[str, Documents]
+    tokens: int
+    """In all splits together, about."""
+    chosen: dict[str, Any]
+    """What determines the order, beside the seed; part of the fingerprint."""
+    described: dict[str, Any]
+    """More of the manifest's entry `arranged`."""
+    sources: Any
+    """The manifest's sources, to which the documents refer."""
+    memory: int = 0
+    """Bytes that computing keys takes."""
+
+
+def options_like(data: Dataset, given: dict[str, Any]) -> Options:
+    """Return the options of a command; formats, EOT and shard size are those of the dataset unless they are given."""
+    given = {name: value for name, value in given.items() if value is not None}
+    eot = None if "format" in given else data.eot
+    shard_tokens = data.manifest["options"].get("shard_tokens", "100M")
+    return Options.of({"format": data.format, "eot": eot, "shard_tokens": shard_tokens, **given})
+
+
+def write_ordered(
+    datasets: Sequence[Dataset],
+    order: Order,
+    out: str | os.PathLike[str],
+    options: Options,
+    progress: Progress | None,
+    name: str | None = None,
+) -> Result:
+    """Write a dataset of documents in an order, or what is missing of it.
+
+    `name`: the prefix of its files, by default that of the first dataset.
+    """
+    inputs = [input_of(data) for data in datasets]
+    destination = open_destination(arguments.path("out", out))
+    like = replace(inputs[0], splits=_all_splits(inputs), name=name or inputs[0].name)
+    for other in inputs:
+        outputs = open_outputs_for(options, replace(like, path=other.path), destination, "arranged in")
+    settle_allocator()
+    recorded = None if options.overwrite else destination.recorded_plan()
+    ordered = OrderedDocuments(inputs, order, outputs, options, destination, recorded)
+    return Run(ordered, destination, outputs, progress or default_progress(), overwrite=options.overwrite).go()
+
+
+def _all_splits(inputs: Sequence[Input]) -> dict[str, Any]:
+    """The splits of all inputs; each as the first that has it."""
+    return {name: split for one in reversed(inputs) for name, split in one.splits.items()}
+
+
+class OrderedDocuments(ArrangedDocuments):
+    """The splits of an order one after another, the documents of each in the order of their keys.
+
+    A position counts documents, of all splits together.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        order: Order,
+        outputs: list[Output],
+        options: Options,
+        destination: Destination,
+        recorded: Facts | None,
+    ) -> None:
+        """UsageError when an output cannot mark documents, BudgetError when the memory is too little."""
+        chosen = {"seed": options.seed, "arranged": order.name, **order.chosen}
+        super().__init__(inputs, outputs, options, recorded, chosen)
+        self._order, self._splits = order, _all_splits(inputs)
+        self.splits = tuple(order.splits)
+        self.remarks["arranged"] = {"order": order.name, "seed": options.seed, **order.described}
+        self.remarks["sources"] = order.sources
+        if len(inputs) > 1:
+            listed = [{"name": source.name, "bytes": source.size} for source in self.sources]
+            self.remarks["converted"] = {"from": inputs[0].format, "inputs": listed}
+        self.budget = Budget(options.memory_bytes, 1)
+        beside = resident() + _BESIDE + order.memory
+        if self.budget.memory < beside + LEAST_MEMORY:
+            raise BudgetError(
+                f"{show_bytes(self.budget.memory)} of memory does not suffice to {order.name}",
+                hint=f"the least that works is `--memory {-(-(beside + LEAST_MEMORY) // 10**6) + 8}MB`",
+            )
+        self._memory = self.budget.memory - beside
+        self._runs = destination.folder / f"{_RUNS}{fingerprint(self.facts)[:16]}"
+
+    def check_space(self, destination: Destination, outputs: list[Output]) -> None:
+        listed, tokens = sum(len(documents) for documents in self._order.splits.values()), self._order.tokens
+        need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
+        runs = tokens * self.inputs[0].width + listed * (FACTS.itemsize + 16)
+        destination.check_free(need + runs, hint=f"free some space: {show_bytes(runs)} of it are temporary")
+
+    @contextmanager
+    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+        for folder in self._runs.parent.glob(f"{_RUNS}*"):  # those of another order or of another dataset
+            if folder != self._runs:
+                shutil.rmtree(folder)
+        with super().batches(writer) as batches:
+            yield batches
+        writer.checkpoints.keep(now=True)  # a later call must not need the runs any more
+        if self._runs.exists():
+            shutil.rmtree(self._runs)
+
+    def batches_from(self, position: int) -> Iterator[Batch]:
+        before = 0
+        listed = max(1, sum(len(documents) for documents in self._order.splits.values()))
+        tokens = sum(one.tokens for one in self.inputs)
+        for name, documents in self._order.splits.items():
+            sorter = Sorter(documents, self._runs / name, self._memory)
+            sorter.make_runs()
+            at = max(0, position - before)
+            for block in sorter.blocks(at) if at < sorter.count else ():
+                at += len(block.facts) if block.ends else 0
+                done = before + at
+                yield self.batch_of_block(self._splits[name], block, done, tokens * done // listed)
+            before += sorter.count
+            del sorter
+
+
+class DocumentsOfSplit:
+    """The documents of a split by their number."""
+
+    def __init__(self, split: Split) -> None:
+        """UsageError when nothing lists them."""
+        self._split = split
+        self.dtype, self.tokens = split.tokens.dtype, len(split)
+        if split.table is None:
+            _ = split.documents  # UsageError if nothing says where they end: then converting does not help
+            raise UsageError(
+                "the dataset has no documents table",
+                place=str(split.dataset.folder),
+                hint=f"`shardmill convert` writes one: convert it with `-f {split.dataset.format}` first",
+            )
+        self._table = split.table
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def facts(self, first: int, last: int) -> NDArray[Any]:
+        """Return the rows of FACTS of some documents."""
+        rows = self._table.rows(first, last)
+        begin = self._table.bounds(first)[0] if first < last else 0
+        found = np.empty(last - first, FACTS)
+        found["length"] = np.diff(rows["end"], prepend=begin)
+        for column in ("source", "record", "bytes"):
+            found[column] = rows[column]
+        return found
+
+    def read_into(self, start: int, out: NDArray[Any]) -> None:
+        """Fill an array with the tokens from `start` on."""
+        self._split.tokens.read_into(start, out)

@@ -1,0 +1,76 @@
+"""The commands that put documents of finished datasets in training order."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from shardmill.flags import folder_argument, number_flag, option_flags, summary_flags
+from shardmill.printing import begin_run, options_in, print_error, print_line, summarize
+
+
+@click.command(short_help="write the documents of a dataset in random order")
+@folder_argument("folder")
+@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
+@number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
+@option_flags("format", "eot", "shard_tokens", "tail", "name", "memory", "overwrite")
+@summary_flags
+def shuffle(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Write the documents of each split of a dataset in a random order, whatever the size of the dataset.
+
+    The order depends on `--seed` and the number of documents alone. Formats, EOT and shard size are those of the
+    dataset unless others are given. You can stop it at any moment; the same command resumes it, also with another
+    amount of memory.
+    """
+    from shardmill.arrange import shuffle as run
+
+    summarize(run(folder, out, progress=begin_run(as_json, quiet), **options_in(flags)), as_json, quiet)
+
+
+@click.command(short_help="write several datasets as one, in given shares of tokens")
+@click.argument("datasets", nargs=-1, required=True, metavar="DIR:WEIGHT...")
+@click.option("-o", "--out", metavar="DIR", help="folder of the new dataset; without it, only the table is printed")
+@click.option(
+    "--tokens", metavar="N", help="length of the mixture  [default: until a dataset was read --max-epochs times]"
+)
+@number_flag("--max-epochs", minimum=1, default=1, help="how many times a dataset may be read")
+@click.option(
+    "--stage", "stages", multiple=True, metavar="N:DIR=WEIGHT,...",
+    help="other weights from token N of the mixture on; a dataset that is not named has none; may be repeated",
+)  # fmt: skip
+@click.option(
+    "--export", metavar="TRAINER",
+    help="print the mixture as settings of a trainer, and write nothing: megatron, olmo, levanter or nanotron",
+)  # fmt: skip
+@number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
+@option_flags("format", "eot", "shard_tokens", "tail", "name", "memory", "overwrite")
+@summary_flags
+def mix(
+    datasets: tuple[str, ...], out: str | None, export: str | None, as_json: bool, quiet: bool, **flags: Any
+) -> None:
+    """Write several datasets as one in which each has its share of the tokens, from the beginning to the end.
+
+    \b
+      shardmill mix web:0.7 code:0.2 books:0.1 -o mixed --tokens 10B --max-epochs 4
+
+    A dataset that is read more than once has a new order each time. First comes a table: tokens, shares, epochs, and by
+    how many tokens a dataset may be off its share at any place. The val split has every document of the datasets' val
+    splits once. You can stop it at any moment; the same command resumes it, also with another amount of memory.
+    """
+    from shardmill.arrange import parse_stages, parse_weights, plan_mixture, write_mixture
+
+    options = options_in(flags)
+    limits = {name: options.pop(name) for name in ("tokens", "max_epochs") if name in options}
+    planned = plan_mixture(parse_weights(datasets), stages=parse_stages(options.pop("stages", ())), **limits)
+    if export is not None:
+        print_line(planned.blend(export))
+        return
+    if out is None:
+        print_line(json.dumps(planned.data()) if as_json else planned.text())
+        return
+    if not as_json and not quiet:
+        print_error(planned.text())
+    result = write_mixture(planned, out, begin_run(as_json, quiet), options)
+    summarize(result, as_json, quiet, more={"mixture": planned.data()})
