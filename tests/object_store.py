@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import botocore.session
 import pytest
@@ -131,12 +131,19 @@ class Fault(BaseException):
     """Raised by a rule: the connection is cut here."""
 
 
+class Answer(NamedTuple):
+    """An answer of success, with a body and some header lines."""
+
+    body: bytes
+    headers: str = ""
+
+
 class FaultyWay:
     """A server before the server: every request goes through `rule`, which may answer it in the server's place.
 
-    `rule(method, path)` gives None (pass it on), a status or a body to answer with, LOSE (do it and cut the line before
-    the answer), HALF (do it and cut the line within the answer) or STALL (do it, and say nothing for `stall` seconds),
-    or a function from the server's answer to another one; or it raises Fault (cut the line at once).
+    `rule(method, path)` gives None (pass it on), a status, a body or an Answer to answer with, LOSE (do it and cut the
+    line before the answer), HALF (do it and cut the line within the answer), STALL (do it, and say nothing for `stall`
+    seconds) or a function from the server's answer to another one; or it raises Fault (cut the line at once).
     """
 
     stall = 3.0
@@ -175,8 +182,10 @@ class FaultyWay:
             answer = self.rule(method.decode(), path.decode())
             if answer not in (None, LOSE, HALF, STALL) and not callable(answer):
                 _exactly(near, left, lambda data: None)
-                status, body = (200, answer) if isinstance(answer, bytes) else (answer, b"")
-                near.sendall(b"HTTP/1.1 %d Fault\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+                answer = Answer(answer) if isinstance(answer, bytes) else answer
+                status, (body, more) = (200, answer) if isinstance(answer, Answer) else (answer, Answer(b""))
+                lines = [f"HTTP/1.1 {status} Fault", f"Content-Length: {len(body)}", *more.splitlines(), "", ""]
+                near.sendall("\r\n".join(lines).encode() + body)
                 continue
             with socket.create_connection(("127.0.0.1", self._server.port), 30) as far:
                 far.sendall(re.sub(rb"(?i)\r\nconnection: *[\w-]+", b"", head)[:-2] + b"Connection: close\r\n\r\n")

@@ -18,7 +18,7 @@ from shardmill.errors import DamageError
 from shardmill.run.manifest import SourceLines, json_line, manifest_json, parse_manifest
 from shardmill.run.plan import SourceFacts, differences, facts_json, fingerprint, read_facts
 from shardmill.source_list import Sources
-from shardmill.storage import Source
+from shardmill.storage import FolderStore, Source
 from shardmill.storage.source import sorted_rows
 from tests.meter import metered
 
@@ -70,13 +70,13 @@ def test_the_fingerprint_and_the_plan_are_those_of_plain_data(tmp_path: Path, co
     path = tmp_path / "plan.json"
     path.write_bytes(b"".join(facts_json(facts)))
     assert json.loads(path.read_bytes()) == plain
-    back = read_facts(path)
+    back = read_facts(FolderStore(path.parent), path.name)
     assert back is not None
     assert [list(row) for row in back["sources"]] == plain["sources"]
     assert {**back, "sources": 0} == {**plain, "sources": 0}
     assert fingerprint(back) == fingerprint(facts)
     path.write_text(json.dumps(plain, indent=1))  # by another hand
-    again = read_facts(path)
+    again = read_facts(FolderStore(path.parent), path.name)
     assert again is not None and fingerprint(again) == fingerprint(facts)
 
 
@@ -86,7 +86,7 @@ def test_a_plan_is_read_in_batches_of_any_size(tmp_path: Path, monkeypatch: pyte
     for size in (1, 2, 59, 60, 61):
         monkeypatch.setattr("shardmill.run.plan._BATCH", size)
         path.write_bytes(b"".join(facts_json(facts)))
-        back = read_facts(path)
+        back = read_facts(FolderStore(path.parent), path.name)
         assert back is not None and [list(row) for row in back["sources"]] == plain["sources"]
 
 
@@ -95,7 +95,7 @@ def test_a_plan_that_was_cut_off_is_none(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     for size in range(len(b"".join(facts_json(facts)))):
         path.write_bytes(b"".join(facts_json(facts))[:size])
-        assert read_facts(path) is None
+        assert read_facts(FolderStore(path.parent), path.name) is None
 
 
 def slow_differences(before: list[tuple[str, Any, str]], now: list[tuple[str, Any, str]]) -> list[str]:

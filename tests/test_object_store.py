@@ -146,20 +146,6 @@ def test_the_journal_names_the_plan_and_does_not_grow_with_the_sources(
     assert [name for name in bucket.names("of300/") if name[0] == "."] == [".shardmill/plan.json"]
 
 
-def test_a_run_whose_journal_holds_the_plan_as_earlier_releases_wrote_it_is_resumed(
-    tmp_path: Path, bucket: Bucket, words: Path, often: None
-) -> None:
-    interrupt_after(8, words, bucket.url(), **WORDS)
-    journal = json.loads(bucket.read(".shardmill/journal.json"))
-    name = journal["plan"]
-    bucket.put(".shardmill/journal.json", json.dumps({**journal, "plan": json.loads(bucket.read(name))}).encode())
-    bucket.delete(name)
-    assert shardmill.prepare(words, bucket.url(), **WORDS).resumed
-    shardmill.prepare(words, tmp_path / "out", **WORDS)
-    assert bucket.contents() == contents(tmp_path / "out")
-    assert bucket.working() == [".shardmill/plan.json"]
-
-
 def test_a_plan_that_is_missing_is_named(bucket: Bucket, words: Path, often: None) -> None:
     interrupt_after(8, words, bucket.url(), **WORDS)
     name = json.loads(bucket.read(".shardmill/journal.json"))["plan"]
@@ -231,6 +217,21 @@ def test_a_complete_dataset_is_left_alone(
 
 
 @pytest.mark.parametrize("finished", [True, False])
+def test_sources_may_be_written_in_another_way_when_a_run_goes_on(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    if finished:
+        shardmill.prepare(words, bucket.url(), **WORDS)
+    else:
+        interrupt_after(4, words, bucket.url(), **WORDS)
+    monkeypatch.chdir(tmp_path)
+    again = shardmill.prepare(words.name, bucket.url(), **WORDS)
+    assert again.already if finished else again.resumed
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    assert bucket.contents() == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("finished", [True, False])
 def test_another_plan_is_refused_and_what_differs_is_named(
     bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, finished: bool
 ) -> None:
@@ -266,6 +267,17 @@ def test_files_of_another_making_are_not_touched(bucket: Bucket, words: Path) ->
         shardmill.prepare(words, bucket.url(), **WORDS)
     assert bucket.contents() == {"train_000001.bin": b"somebody's"}
     assert bucket.working() == []
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_documents_table_that_no_dataset_lists_is_never_replaced(
+    bucket: Bucket, words: Path, overwrite: bool
+) -> None:
+    bucket.put("documents/train.npy", b"somebody's")
+    with pytest.raises(OutputError, match=r"in the way: documents/train\.npy") as error:
+        shardmill.prepare(words, bucket.url(), overwrite=overwrite, **WORDS)
+    assert error.value.hint == "choose another folder"
+    assert bucket.contents() == {"documents/train.npy": b"somebody's"}
 
 
 def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_call(

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 import shardmill
+from shardmill.cluster import make_part, merge, plan_parts
 from shardmill.dataset import verify
+from shardmill.errors import OutputError
 from shardmill.options import FORMATS
 from tests.corpus import contents, documents, write_jsonl
 from tests.crashing import crash_overwrites, crash_overwrites_in_store
@@ -40,6 +42,38 @@ def test_a_killed_overwrite_in_a_store_leaves_nothing_of_the_old_dataset(tmp_pat
     source = write_jsonl(tmp_path / "a.jsonl", documents(60))
     old, new = {**OLD, "format": "npy"}, {**NEW, "format": "shards"}
     assert crash_overwrites_in_store(source, bucket, tmp_path, old, new, every=3) > 5
+
+
+@pytest.mark.parametrize("there", ["nothing", "a dataset without a table"])
+def test_a_documents_table_that_no_dataset_lists_is_never_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = write_jsonl(tmp_path / "a.jsonl", documents(20))
+    if there != "nothing":
+        plan_parts(source, ".", parts=2, keep_parts=True, format="npy")
+        for number in range(2):
+            make_part(".", number)
+        merge(".")
+    Path("documents").mkdir()
+    Path("documents/train.npy").write_bytes(b"somebody's")
+    before = contents(tmp_path)
+    with pytest.raises(OutputError, match=r"in the way: documents/train\.npy") as error:
+        shardmill.prepare("a.jsonl", ".", overwrite=True, format="npy")
+    assert error.value.hint == "choose another folder"
+    assert contents(tmp_path) == before
+
+
+def test_an_overwrite_leaves_nothing_of_parts_that_were_to_be_kept(tmp_path: Path) -> None:
+    source, out = write_jsonl(tmp_path / "a.jsonl", documents(60)), tmp_path / "out"
+    plan_parts(source, out, parts=2, keep_parts=True, **OLD, format="npy")
+    make_part(out, 1)
+    assert any("old" in name for name in contents(out))
+    plan_parts(source, out, parts=1, overwrite=True, **NEW, format="npy")
+    make_part(out, 0)
+    merge(out)
+    shardmill.prepare(source, tmp_path / "one", **NEW, format="npy")
+    assert contents(out) == contents(tmp_path / "one")
 
 
 @pytest.mark.parametrize("new", ["npy", "shards", "mds"])

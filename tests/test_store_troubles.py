@@ -12,6 +12,7 @@ import pytest
 
 import shardmill
 from shardmill.errors import OutputError, UsageError
+from shardmill.storage import ObjectStore
 from shardmill.storage.objects import error_for
 from shardmill.storage.retrying import Transient
 from tests.corpus import contents
@@ -22,6 +23,7 @@ from tests.object_store import (
     MB,
     SECRET,
     WORDS,
+    Answer,
     Bucket,
     Fault,
     FaultyWay,
@@ -77,6 +79,35 @@ def test_an_answer_that_is_lost_is_not_taken_for_another_run(
     assert len(lost) > 2
     shardmill.prepare(words, tmp_path / "out", **WORDS)
     assert bucket.contents() == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("headers", ["", 'ETag: "0123456789abcdef0123456789abcdef"'], ids=["no ETag", "an ETag"])
+def test_an_error_with_the_status_of_success_is_retried(
+    tmp_path: Path, bucket: Bucket, words: Path, often: None, monkeypatch: pytest.MonkeyPatch, headers: str
+) -> None:
+    """To a PUT of the journal or of data, and to the completion of an upload: nothing is stored."""
+    refused: list[str] = []
+    error = b"<Error><Code>InternalError</Code><Message>Please try again.</Message></Error>"
+
+    def refuse(method: str, path: str) -> Answer | None:
+        completes = method == "POST" and "uploadId" in path
+        if not completes and (method != "PUT" or "uploadId" in path or refused[-1:] == [path]):
+            return None
+        if completes and path in refused:
+            return None
+        refused.append(path)
+        return Answer(error, headers)
+
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    with FaultyWay(bucket.server, refuse) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        shardmill.prepare(words, bucket.url(), **WORDS)
+        large = bytes(range(256)) * (34 << 10)
+        ObjectStore(bucket.url("large")).upload("a", lambda: [large], len(large))
+    for part in ("journal.json", "/train_", "uploadId"):
+        assert any(part in path for path in refused), part
+    assert bucket.contents() == contents(tmp_path / "out")
+    assert bucket.read("a", "large/") == large
 
 
 @pytest.mark.parametrize("wanted", ["GET", "HEAD", "PUT"])

@@ -63,20 +63,20 @@ def test_a_late_copy_of_a_part_changes_nothing_and_leaves_nothing(
     machines: Callable[[object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from shardmill.cluster.place import StorePlace
+    from shardmill.cluster.place import Place
 
     url = bucket.url()
     plan_parts(source, url, parts=2, **OPTIONS)
-    publish, woken = StorePlace.publish, list[str]()
+    publish, woken = Place.publish, list[str]()
 
-    def late(self: StorePlace, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
+    def late(self: Place, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
         if not woken:
             woken.append(name)
             machines("faster")
             assert make_part(url, int(name), memory=MEMORY).made is True
         return publish(self, name, folder, manifest, **more)
 
-    monkeypatch.setattr(StorePlace, "publish", late)
+    monkeypatch.setattr(Place, "publish", late)
     assert make_part(url, 1, memory=MEMORY).made is False
     owners = {name.split("/")[2] for name in bucket.names() if name.startswith(".parts/00001/") and name.count("/") > 2}
     assert len(owners) == 1
@@ -179,19 +179,19 @@ def test_parts_are_made_in_the_cache_that_was_given_and_killed_copies_are_remove
     machines: Callable[[object], None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from shardmill.cluster.place import StorePlace
+    from shardmill.cluster.place import Place
 
     url, cache, made_in = bucket.url(), tmp_path / "cache", list[Path]()
     plan_parts(source, url, parts=2, **OPTIONS)
-    killed = StorePlace(url, cache).work("00001", 0)
+    killed = Place(url, cache).work("00001", 0)
     (killed / "train-after.bin.partial").write_bytes(b"12")
     make_part(url, 1, memory=MEMORY)
-    publish = StorePlace.publish
+    publish = Place.publish
 
-    def seen(self: StorePlace, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
+    def seen(self: Place, name: str, folder: Path, manifest: dict[str, Any], **more: Any) -> bool:
         made_in.append(folder)
         return publish(self, name, folder, manifest, **more)
 
-    monkeypatch.setattr(StorePlace, "publish", seen)
+    monkeypatch.setattr(Place, "publish", seen)
     make_part(url, 0, memory=MEMORY, cache=str(cache))
     assert made_in and made_in[0].is_relative_to(cache) and not killed.exists()

@@ -220,16 +220,16 @@ def test_a_lost_list_of_sources_is_an_error_with_its_name(sources: dict[str, Pat
 def test_a_planner_that_is_killed_leaves_nothing_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardmill.cluster.place import FolderPlace
+    from shardmill.cluster.place import Place
 
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    store, seen = FolderPlace.store, list[list[Path]]()
+    store, seen = Place.store, list[list[Path]]()
 
-    def stored(self: FolderPlace, name: str, content: Any) -> None:
+    def stored(self: Place, name: str, content: Any) -> None:
         seen.append(list((tmp_path / "temporary").iterdir()))
         store(self, name, content)
 
-    monkeypatch.setattr(FolderPlace, "store", stored)
+    monkeypatch.setattr(Place, "store", stored)
     plan_parts(write_jsonl(tmp_path / "a.jsonl", documents(20)), tmp_path / "out", parts=2)
     assert seen == [[]]

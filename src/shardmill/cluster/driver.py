@@ -16,7 +16,7 @@ from typing import Any
 from shardmill.cluster.executors import Executor, PartReport, make_executor
 from shardmill.cluster.merging import merge_parts
 from shardmill.cluster.parts import PlannedParts
-from shardmill.cluster.place import place_of
+from shardmill.cluster.place import Place
 from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
@@ -69,7 +69,7 @@ def prepare_in_parts(
         and not chosen.get("overwrite")
         and (manifest := finished_parts(sources, out, parts, keep_parts, options))
     ):
-        place_of(out).clear()  # leftovers of a kill in the last step
+        Place(out).clear()  # leftovers of a kill in the last step
         return Result(open_destination(out).shown, manifest, already=True)
     settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)

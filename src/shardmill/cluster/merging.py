@@ -8,7 +8,7 @@ from typing import Any
 from shardmill import arguments
 from shardmill.cluster.merged_parts import KeptParts, MergedParts, deleting
 from shardmill.cluster.parts import PlannedParts
-from shardmill.cluster.place import place_of
+from shardmill.cluster.place import Place
 from shardmill.cluster.planning import PartPlan, find_part_plan, read_part_plan
 from shardmill.errors import UsageError
 from shardmill.run import Progress, Result, Run, open_destination, open_outputs, settle_allocator
@@ -40,7 +40,7 @@ def merge(
     if whole is None:
         destination = open_destination(out)
         if destination.has_manifest():
-            place_of(out).clear()  # leftovers of a kill in the last step
+            Place(out).clear()  # leftovers of a kill in the last step
             with destination.locked(overwrite=False):
                 return Result(destination.shown, destination.manifest() or {}, already=True)
         whole = read_part_plan(out)

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 
 from shardmill import __version__, arguments
 from shardmill.cluster.part_files import RowsOutput
-from shardmill.cluster.place import PLAN, Place, part_name, place_of
+from shardmill.cluster.place import PLAN, Place, part_name
 from shardmill.detection import format_of
 from shardmill.documents import Bounds, Reading, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
@@ -80,7 +80,7 @@ class PartPlan:
 
     @cached_property
     def place(self) -> Place:
-        return place_of(self.out, self.options.get("cache"))
+        return Place(self.out, self.options.get("cache"))
 
     def load(
         self, part: PartBounds | None, settings: Mapping[str, Any], tokenizer: Tokenizer | None = None
@@ -132,7 +132,7 @@ def plan_parts(
     keep = count if keep_parts else 0
     if keep:
         _check_kept(plan)
-    place, destination, facts = place_of(out), open_destination(out), facts_of(plan, keep)
+    place, destination, facts = Place(out), open_destination(out), facts_of(plan, keep)
     if given.get("overwrite"):
         _remove_all(place, destination, facts, plan)
     _finished(destination, facts)
@@ -165,10 +165,15 @@ def plan_parts(
 
 
 def _remove_all(place: Place, destination: Destination, facts: Facts, plan: Plan) -> None:
-    """Remove an earlier plan with its parts, and an earlier dataset."""
-    place.clear()
+    """Remove an earlier dataset, and an earlier plan with its parts; with `--keep-parts` they have final files."""
+    try:
+        before = _read(place)
+    except OutputError:
+        before = None
+    kept = destination.files_of(before.options.get("format"), before.name) if before and before.keep else []
     with destination.locked(overwrite=True):
-        destination.remove_dataset(facts, open_outputs(plan, destination.folder))
+        destination.remove_dataset(facts, open_outputs(plan, destination.folder), kept)
+    place.clear()
 
 
 def _divided(
@@ -276,12 +281,12 @@ def _check_kept(plan: Plan) -> None:
 
 def find_part_plan(out: str | os.PathLike[str]) -> PartPlan | None:
     """Return the plan that is stored for a folder or URL, or None."""
-    return _read(place_of(arguments.path("out", out)))
+    return _read(Place(arguments.path("out", out)))
 
 
 def read_part_plan(out: str | os.PathLike[str]) -> PartPlan:
     """Return the plan that is stored for a folder or URL. Raise UsageError if there is none."""
-    place = place_of(arguments.path("out", out))
+    place = Place(arguments.path("out", out))
     plan = _read(place)
     if plan is None:
         raise UsageError("there is no plan here", hint=f"make one: `shardmill plan SOURCE… -o {place.out}`")

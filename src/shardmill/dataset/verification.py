@@ -27,10 +27,9 @@ from shardmill.shards import (
     SPLITS,
     TableIndex,
     format_named,
-    names_in_folder,
     unlisted_files,
 )
-from shardmill.storage import ObjectStore, is_url
+from shardmill.storage import Store, open_store
 from shardmill.tokens import Tokenizer
 from shardmill.units import plural, show_bytes, show_seconds
 
@@ -96,7 +95,7 @@ def verify(
         raise UsageError(
             "a converted dataset was not made from text", hint="compare the dataset that it was converted from"
         )
-    if source and check.store is not None:
+    if source and not check.local:
         raise UsageError("sources can be compared with a folder only", hint="copy the dataset down first")
     check.load_tokenizer()
     for described in each_output(manifest):
@@ -121,12 +120,12 @@ class _Verification:
 
     def __init__(self, named: str, sample: int, notify: Callable[[str], None]) -> None:
         self.folder = Path(named)
-        self.store = ObjectStore(named) if is_url(named) else None
+        self.store = open_store(named)
+        self.local = self.store.folder is not None
+        """Whether documents can be decoded: that needs files, not objects."""
         self.report = Report(named)
         damage = self.report.damage
-        self.manifest = (
-            read_manifest(self.folder, damage) if self.store is None else _stored_manifest(self.store, damage)
-        )
+        self.manifest = read_manifest(self.folder, damage) if self.local else _stored_manifest(self.store, damage)
         check_manifest(self.manifest, f"{named}/{MANIFEST}")
         self._damage, self._notes = self.report.damage, self.report.notes
         self._sample, self._notify = sample, notify
@@ -137,7 +136,7 @@ class _Verification:
 
     def load_tokenizer(self) -> None:
         """Load the tokenizer for the sample, or note why that cannot be done."""
-        if self.store is not None:
+        if not self.local:
             self._notes.append("no document was encoded again: copy the dataset down for that")
             return
         try:
@@ -166,7 +165,7 @@ class _Verification:
                     self._damage.append(f"{MANIFEST}: {name} has {found:,} tokens, not {split['tokens']:,}")
         expected = sum(split["documents"] for split in splits.values())
         self.report.documents += expected
-        if format_named(described["format"]).indexed and self.store is None and not self._damage:
+        if format_named(described["format"]).indexed and self.local and not self._damage:
             self._check_index(described)
         has_ends = described["eot"] != "none" and not self._finds_specials
         if has_ends and not self._damage:
@@ -221,7 +220,7 @@ class _Verification:
 
     def _table(self, described: dict[str, Any], name: str) -> TableIndex | None:
         """The documents table, if it can be compared with the tokens of this format."""
-        if self.store is not None or self._damage:
+        if not self.local or self._damage:
             return None
         try:
             return open_dataset(self.folder, described["format"])[name].table
@@ -269,7 +268,7 @@ class _Verification:
             scan.problems.clear()
         if kind.contiguous:
             return scan
-        if self.store is not None:
+        if not self.local:
             self._notes.append(f"the tokens of {name} were not looked at: copy the dataset down for that")
             scan.tokens, scan.marks = split["tokens"], split["documents"]
         elif not self._damage:
@@ -284,11 +283,11 @@ class _Verification:
         """Check size and sha256 of one file, and pass each block to `feed`."""
         digest, name = hashlib.sha256(), entry["name"]
         try:
-            size = (self.folder / name).stat().st_size if self.store is None else self.store.size(name)
+            size = self.store.size(name)
             if size != entry["bytes"]:
                 self._damage.append(f"{name}: {size:,} bytes, not {entry['bytes']:,}")
                 return
-            for block in _file_blocks(self.folder / name) if self.store is None else self.store.download(name):
+            for block in self.store.download(name):
                 digest.update(block)
                 feed(memoryview(block))
         except OSError as error:
@@ -329,7 +328,7 @@ class _Verification:
 
     def check_plan(self) -> None:
         """Compare the manifest with the plan whose fingerprint it has, if that is there."""
-        plan = Destination(self.folder).recorded_plan() if self.store is None else None
+        plan = Destination(self.folder).recorded_plan() if self.local else None
         if plan is None:
             return
         manifest, limited = self.manifest, plan["options"].get("limit") is not None
@@ -366,7 +365,7 @@ class _Verification:
         """Check that no other file in the folder could be taken for one of the dataset's: a trainer would read it."""
         outputs = each_output(self.manifest)
         listed = {file["name"] for one in outputs for split in one["splits"].values() for file in split["files"]}
-        names = names_in_folder(self.folder) if self.store is None else self.store.list_folders(("", *SPLITS))
+        names = self.store.list_folders(("", *SPLITS))
         others = sorted(unlisted_files([one["format"] for one in outputs], names, listed))
         self._damage += [
             f"{name}: it looks like a shard of this dataset and is not in {MANIFEST}; move or delete it"
@@ -403,18 +402,11 @@ class _Verification:
             self._notes.append(f"{skipped:,} sampled {were} not encoded again ({reasons})")
 
 
-def _stored_manifest(store: ObjectStore, problems: list[str]) -> dict[str, Any]:
+def _stored_manifest(store: Store, problems: list[str]) -> dict[str, Any]:
     found = store.read(MANIFEST)
     if found is None:
         raise UsageError(f"`{store.url}` is not a dataset: it has no {MANIFEST}")
-    return parse_manifest(found[0], f"{store.url}/{MANIFEST}", problems)
-
-
-def _file_blocks(path: Path) -> Iterator[memoryview]:
-    with open(path, "rb", buffering=0) as file:
-        block = memoryview(bytearray(_BLOCK))
-        while got := file.readinto(block):
-            yield block[:got]
+    return parse_manifest(found, f"{store.url}/{MANIFEST}", problems)
 
 
 def _documents(data: Dataset, sample: int, draw: random.Random) -> Iterator[tuple[str, NDArray[Any] | None]]:

@@ -14,15 +14,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shardmill.errors import OutputError
+from shardmill.errors import OutputError, ShardmillError
 from shardmill.run.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
 from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts, shard_name
-from shardmill.shards import FORMATS, TABLE_NAMES, GrowingFiles, Output, format_named, names_in_folder
-from shardmill.storage import PARTIAL, PartialFile, Written, is_url, sync_folder, write_whole, writing_to
+from shardmill.shards import DATASET_FOLDERS, FORMATS, TABLE_NAMES, GrowingFiles, Output, format_named
+from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, Store, Written, is_url
 from shardmill.units import show_bytes
 
-_REVISIONS = "revisions.json"
+PLAN = f"{FOLDER}/plan.json"
+_REMOVAL, _REVISIONS = f"{FOLDER}/{REMOVAL}", f"{FOLDER}/revisions.json"
 
 
 class Destination:
@@ -48,9 +49,11 @@ class Destination:
     retries = 0
     """Requests that were retried."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, store: Store | None = None) -> None:
         self.folder = folder
         """Where files are written."""
+        self._store: Store = store or FolderStore(folder)
+        """Where they are when they are complete."""
         self.shown: Path | str = folder
         """The folder or URL that the user named."""
         self.commits: dict[str, str] = {}
@@ -59,23 +62,23 @@ class Destination:
     def recorded_commits(self) -> dict[str, str]:
         """The commits that an unfinished run reads; empty when there is no such run."""
         try:
-            commits: dict[str, str] = json.loads((self.folder / FOLDER / _REVISIONS).read_bytes())
+            commits: dict[str, str] = json.loads(self._store.read(_REVISIONS) or b"{}")
         except (OSError, ValueError):
-            # There is no run; or the folder cannot be read, for which the journal has the better error.
+            # The folder cannot be read, for which the journal has the better error.
             return {}
         return commits
 
     def recorded_plan(self) -> Facts | None:
-        """The plan of the dataset or the unfinished run in the folder; None when there is none."""
+        """The plan of the dataset or the unfinished run that is there; None when there is none."""
         try:
-            return read_facts(self.folder / FOLDER / "plan.json")
+            return read_facts(self._store, PLAN)
         except OSError:  # for which the journal has the better error
             return None
 
     def record_commits(self) -> None:
         """Write the commits to a file, before the plan: a run that has a plan must find its commits again."""
         if self.commits:
-            write_whole(self.folder / FOLDER / _REVISIONS, json.dumps(self.commits).encode())
+            self._store.put(_REVISIONS, json.dumps(self.commits).encode())
 
     @contextmanager
     def locked(self, *, overwrite: bool) -> Iterator[None]:
@@ -88,7 +91,7 @@ class Destination:
 
     def has_manifest(self) -> bool:
         """Whether there is a complete dataset."""
-        return (self.folder / NAME).exists()
+        return self._store.has(NAME)
 
     def manifest(self) -> dict[str, Any] | None:
         """The manifest of the complete dataset, if there is one; of a dataset in a store, only while it is locked."""
@@ -110,33 +113,43 @@ class Destination:
         """Remove the working files of a run of this plan that was killed after it had written the manifest."""
         tidy(self.folder)
 
-    def names(self) -> Collection[str] | None:
-        """The files that are there; None: look into the folder."""
-        return None
+    def names(self) -> dict[str, int]:
+        """The files that are there, with their sizes."""
+        return self._store.list_folders(DATASET_FOLDERS)
 
     def check_conflicts(self, outputs: Sequence[GrowingFiles]) -> None:
         """Raise OutputError when files that shardmill did not make have names that the outputs will use."""
         there = self.names()
-        if foreign := [name for output in outputs for name in output.matching_files(there)]:
+        self._refuse([name for output in outputs for name in output.matching_files(there)])
+
+    def _refuse(self, foreign: list[str]) -> None:
+        """Raise OutputError if files are in the way. A table that no dataset lists is never replaced."""
+        if foreign:
+            replaceable = not any(TABLE_NAMES.fullmatch(name) for name in foreign)
             raise OutputError(
                 f"files of another making are in the way: {', '.join(foreign[:3])}",
                 place=str(self.shown),
-                hint="choose another folder, or replace them with `--overwrite`",
+                hint="choose another folder" + (", or replace them with `--overwrite`" if replaceable else ""),
             )
 
-    def remove_dataset(self, facts: Facts, outputs: Sequence[GrowingFiles]) -> None:
-        """Remove all files of a dataset or an unfinished run, before a run of the plan that `facts` describe.
+    def remove_dataset(self, facts: Facts, outputs: Sequence[GrowingFiles], also: Iterable[str] = ()) -> None:
+        """Remove all files of a dataset or an unfinished run, and `also`, before a run of the plan `facts`.
 
         The names are recorded first, so that a later run can finish this if it is killed. Then the manifest is
-        removed, so that no half dataset has one.
+        removed, so that no half dataset has one. OutputError when a documents table is there that is not ours.
         """
         there = self.names()
-        names = [*dataset_files(self.folder), REJECTS + PARTIAL, *(self._recorded_removal() or ())]
+        names = [*dataset_files(self.folder), REJECTS + PARTIAL, *(self._recorded_removal() or ()), *also]
         names += [name for output in outputs for name in output.matching_files(there)]
-        names += self._matching_files([TABLE_NAMES]) + self._files_of_recorded_plan()
+        if (plan := self.recorded_plan()) is not None:
+            # Some files may be unfinished, and listed nowhere.
+            options, first = plan["options"], next(iter(plan["sources"]), ("",))[0]
+            names += self.files_of(options.get("format"), shard_name(options.get("name"), first))
+            names += [] if self._has_good_manifest() else self._matching_files([TABLE_NAMES])
+        self._refuse(sorted(set(self._matching_files([TABLE_NAMES])).difference(names)))
         # A manifest may come from an untrusted place.
         names = [name for name in dict.fromkeys(names) if not Path(name).is_absolute() and ".." not in Path(name).parts]
-        self._record_removal(json.dumps(names).encode())
+        self._store.put(_REMOVAL, json.dumps(names).encode())
         self._clear(facts, names)
         self.journal.clear(plan=False)
 
@@ -154,43 +167,33 @@ class Destination:
             self._clear(facts, names)
             self.journal.clear(plan=False)
 
-    def _files_of_recorded_plan(self) -> list[str]:
-        """The files of the run that the recorded plan describes: some may be unfinished, and listed nowhere."""
-        plan = self.recorded_plan()
-        if plan is None:
-            return []
-        options, first = plan["options"], next(iter(plan["sources"]), ("",))[0]
-        kinds = [format_named(name) for name in options.get("format") or () if name in FORMATS]
-        return self._matching_files([kind.file_names(shard_name(options.get("name"), first)) for kind in kinds])
+    def _has_good_manifest(self) -> bool:
+        """Whether there is a manifest that can be read, so that it lists all files of the dataset."""
+        try:
+            return self.manifest() is not None
+        except ShardmillError:
+            return False
+
+    def files_of(self, formats: Iterable[str] | None, name: str) -> list[str]:
+        """The files that are there whose names are those of these formats."""
+        kinds = [format_named(one) for one in formats or () if one in FORMATS]
+        return self._matching_files([kind.file_names(name) for kind in kinds])
 
     def _matching_files(self, patterns: list[re.Pattern[str]]) -> list[str]:
         """The files that are there whose names match, unfinished ones included."""
         there = self.names()
-        names = names_in_folder(self.folder) if there is None else there
-        return [name for name in names for pattern in patterns if pattern.fullmatch(name.removesuffix(PARTIAL))]
-
-    def _record_removal(self, names: bytes) -> None:
-        """Write the list of files to remove."""
-        write_whole(self.folder / FOLDER / REMOVAL, names)
+        return [name for name in there for pattern in patterns if pattern.fullmatch(name.removesuffix(PARTIAL))]
 
     def _recorded_removal(self) -> list[str] | None:
         """The files that a run was about to remove when it was killed; None: there was no such run."""
-        try:
-            names: list[str] = json.loads((self.folder / FOLDER / REMOVAL).read_bytes())
-        except FileNotFoundError:
-            return None
+        found = self._store.read(_REMOVAL)
+        names: list[str] | None = json.loads(found) if found else None
         return names
 
     def _clear(self, facts: Facts, names: list[str]) -> None:
         """Remove files; the manifest is the first, and its removal is on disk before another file is removed."""
-        with writing_to(self.folder):
-            for name in (NAME, *names):
-                (self.folder / name).unlink(missing_ok=True)
-                if name == NAME:
-                    sync_folder(self.folder)
-            for folder in {(self.folder / name).parent for name in names}:
-                if folder.is_dir():
-                    sync_folder(folder)
+        self._store.delete([NAME])
+        self._store.delete(names)
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[GrowingFiles]) -> None:
         """Called before the outputs are restored. OutputError when files are missing."""
@@ -243,5 +246,5 @@ def open_destination(out: str | os.PathLike[str], cache: str | None = None) -> D
         # Imported here, since most runs do not need it.
         from shardmill.run.store_destination import StoreDestination
 
-        return StoreDestination(os.fspath(out), Path(cache) if cache else None)
+        return StoreDestination(ObjectStore(os.fspath(out)), Path(cache) if cache else None)
     return Destination(Path(out))

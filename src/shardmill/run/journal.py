@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from shardmill.errors import BusyError, MismatchError, OutputError
 from shardmill.run.manifest import journal_entries
 from shardmill.run.plan import Facts, differences, facts_json, fingerprint, read_facts
-from shardmill.storage import write_whole, writing_to
+from shardmill.storage import FolderStore, write_whole, writing_to
 
 FOLDER = ".shardmill"
 _PLAN = "plan.json"  # which a complete dataset keeps
@@ -70,7 +70,7 @@ class Journal:
 
         A run of another plan that did nothing is forgotten.
         """
-        before = read_facts(self.folder / _PLAN)
+        before = read_facts(FolderStore(self.folder), _PLAN)
         if before is None:
             # The plan is written first, and atomically: without one no run has begun.
             return None

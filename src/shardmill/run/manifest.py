@@ -199,8 +199,8 @@ def dataset_files(folder: str | os.PathLike[str]) -> Iterator[str]:
             store = ObjectStore(url)
             if not store.list_folders([".shardmill"]):
                 return
-            entries = [json.loads(found[0])] if (found := store.read(".shardmill/journal.json")) else ()
-            manifest = parse_manifest(found[0], url, []) if (found := store.read(NAME)) else manifest
+            entries = [json.loads(found)] if (found := store.read(".shardmill/journal.json")) else ()
+            manifest = parse_manifest(found, url, []) if (found := store.read(NAME)) else manifest
         else:
             entries = journal_entries(Path(folder))
             manifest = read_manifest(Path(folder), [])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from shardmill.documents import content_version
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from shardmill.options import Options
     from shardmill.source_list import Sources
+    from shardmill.storage import Store
     from shardmill.tokens import Tokenizer
 
 Facts = dict[str, Any]
@@ -131,27 +132,25 @@ def facts_json(facts: Facts) -> Iterator[bytes]:
     yield b"\n], " + json.dumps(others)[1:].encode()
 
 
-def read_facts(path: Path) -> Facts | None:
+def read_facts(store: Store, name: str) -> Facts | None:
     """The facts in a file; None when it is not there or damaged."""
     try:
-        with open(path, "rb") as file:
-            if file.readline() == _FIRST_LINE:
-                last = next((line for line in file if line.startswith(b"]")), b"")
-                return {**json.loads(_FIRST_LINE + last), "sources": SourceFacts(lambda: _stored(path))}
-            file.seek(0)
-            facts: Facts = json.loads(file.read())  # of another release, or edited
-    except (FileNotFoundError, ValueError):
+        lines = store.lines(name)
+        if (first := next(lines, b"")) == _FIRST_LINE:
+            last = next((line for line in lines if line.startswith(b"]")), b"")
+            return {**json.loads(_FIRST_LINE + last), "sources": SourceFacts(lambda: _stored(store, name))}
+        facts: Facts = json.loads(b"".join([first, *lines]))  # of another release, or edited
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return facts
 
 
-def _stored(path: Path) -> Iterator[Row]:
+def _stored(store: Store, name: str) -> Iterator[Row]:
     """What a file with facts says of each source."""
-    with open(path, "rb") as file:
-        for line in islice(file, 1, None):
-            if line.startswith(b"]"):
-                return
-            yield from json.loads(b"[" + line.rstrip(b",\n") + b"]")
+    for line in islice(store.lines(name), 1, None):
+        if line.startswith(b"]"):
+            return
+        yield from json.loads(b"[" + line.rstrip(b",\n") + b"]")
 
 
 def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:

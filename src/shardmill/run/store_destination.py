@@ -1,7 +1,7 @@
 """A dataset in an object store: a run makes it in a folder of this machine, and uploads what is done.
 
     URL/NAME                             complete files, each uploaded as a whole
-    URL/.shardmill/journal.json          the run and its commits, the name of its plan, its state, and its parts
+    URL/.shardmill/journal.json          the run and its commits, the name of its plan, its state, and unfinished files
     URL/.shardmill/plan-….json           the plan, named by its fingerprint and written once
     URL/.shardmill/RUN/NAME.partial/AT   what a run has appended to an unfinished file from byte AT on
     URL/.shardmill/removal.json          the objects that `--overwrite` deletes, until all are deleted
@@ -10,8 +10,8 @@
 The folder is only a workplace: a run fills it from the store before it continues, so any machine can continue a run.
 The journal is replaced only if it is still the version that this run has written. So the run that started last is the
 one at work, and a run that was taken for dead stops at its next step. There is no lock that could outlive its holder.
-Objects cannot grow, so the new bytes of a file are an object of their own, a part. A part is never replaced, and each
-run has its own names: what a run that was taken for dead still uploads is never mistaken for a part of another run.
+Objects cannot grow, so the new bytes of a file are an object of their own, an increment. No increment is replaced, and
+each run has its own names: what a run that was taken for dead still uploads is never mistaken for another's.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.destination import Destination
+from shardmill.run.destination import PLAN, Destination
 from shardmill.run.journal import FOLDER, REMOVAL, Entries
 from shardmill.run.manifest import NAME, REJECTS
-from shardmill.run.plan import Facts, facts_json, fingerprint
-from shardmill.shards import DATASET_FOLDERS, GrowingFiles, Output
+from shardmill.run.plan import Facts, facts_json, fingerprint, read_facts
+from shardmill.shards import GrowingFiles, Output
 from shardmill.storage import (
     LARGEST_OBJECT,
     PARTIAL,
@@ -50,9 +50,9 @@ from shardmill.storage import (
 )
 
 _log = logging.getLogger(__name__)
-_JOURNAL, _PLAN, _REMOVAL = f"{FOLDER}/journal.json", f"{FOLDER}/plan.json", f"{FOLDER}/{REMOVAL}"
+_JOURNAL, _REMOVAL = f"{FOLDER}/journal.json", f"{FOLDER}/{REMOVAL}"
+_RECORDED = "plan", "files", "state", "unfinished"
 _EVERY = 5.0  # seconds between uploads: the work that a kill costs, besides the chunks in flight
-_BLOCK = 1 << 20
 SHARDS_HERE = 6
 """The most files of each format on this machine: open files, those that wait for upload, and those being uploaded."""
 
@@ -66,12 +66,13 @@ class StoreDestination(Destination):
     largest_file = LARGEST_OBJECT
     hint = "a format with shards needs little space here, such as `-f shards`"
 
-    def __init__(self, url: str, cache: Path | None = None) -> None:
+    _store: ObjectStore
+
+    def __init__(self, store: ObjectStore, cache: Path | None = None) -> None:
         """`cache`: the folder for the workplace; the user's cache by default."""
-        self._store = ObjectStore(url)
-        self.url = self._store.url
+        self.url = store.url
         # The same for every run with this URL, so that the next run removes what a killed one has left.
-        super().__init__(staging_folder(cache) / hashlib.sha256(self.url.encode()).hexdigest()[:16])
+        super().__init__(staging_folder(cache) / hashlib.sha256(self.url.encode()).hexdigest()[:16], store)
         self.shown = self.url
         self._staged = False
         self._run = secrets.token_hex(6)
@@ -80,7 +81,7 @@ class StoreDestination(Destination):
         self._content = b""
         """Of the journal, as this run has found it or written it last."""
         self._serial = 0
-        self._parts = Parts(self._store, self.folder, self._run)
+        self._unfinished = UnfinishedFiles(store, self.folder, self._run)
         self._pushed = time.monotonic()
         self._completed = False
         self._outputs: Sequence[GrowingFiles] = ()
@@ -97,12 +98,18 @@ class StoreDestination(Destination):
         return self._store.retries.status()
 
     def recorded_commits(self) -> dict[str, str]:
-        found = self._store.read(_JOURNAL)
-        try:
-            commits: dict[str, str] = json.loads(found[0])["commits"] if found else {}
-        except (ValueError, KeyError, TypeError):  # `_stage` says what is wrong with it
-            return {}
+        commits: dict[str, str] = self._found_record().get("commits", {})
         return commits
+
+    def recorded_plan(self) -> Facts | None:
+        return read_facts(self._store, self._found_record().get("plan", PLAN))
+
+    def _found_record(self) -> dict[str, Any]:
+        """The journal in the store, as far as it can be read; `_stage` says what is wrong with it."""
+        with suppress(ValueError):
+            found = json.loads(self._store.read(_JOURNAL) or b"{}")
+            return found if isinstance(found, dict) else {}
+        return {}
 
     def record_commits(self) -> None:
         """The store's journal holds them."""
@@ -121,9 +128,6 @@ class StoreDestination(Destination):
             if self.folder.exists() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
 
-    def has_manifest(self) -> bool:
-        return self._store.version(NAME) is not None
-
     def finished(self, facts: Facts) -> dict[str, Any] | None:
         return super().finished(facts) if self._staged else None
 
@@ -133,18 +137,16 @@ class StoreDestination(Destination):
         The workplace must be locked. OutputError when the store cannot be used.
         """
         self._empty_workplace()
-        for name in (NAME, _PLAN):
+        for name in (NAME, PLAN):
             self._fetch(name, name)
         self._staged = True
-        found = self._store.read(_JOURNAL)
+        found = self._store.read_version(_JOURNAL)
         if found is None:
             return
         self._content, self._version = found
         try:
             record = json.loads(self._content)
-            plan, files, state, self._parts.table = (record[key] for key in ("plan", "files", "state", "parts"))
-            if isinstance(plan, dict):  # earlier releases kept it in the journal; it becomes an object of its own
-                record["plan"] = self._put_plan(plan)
+            plan, files, state, self._unfinished.table = (record[key] for key in _RECORDED)
         except (ValueError, KeyError, TypeError):
             if overwrite:
                 return
@@ -153,9 +155,9 @@ class StoreDestination(Destination):
             ) from None
         self._record = record
         # For a complete dataset it may be deleted already: the journal is deleted last.
-        if not self._fetch(record["plan"], _PLAN) and not overwrite and not (self.folder / NAME).exists():
+        if not self._fetch(plan, PLAN) and not overwrite and not (self.folder / NAME).exists():
             raise OutputError(
-                f"`{record['plan']}` is not there as the journal says",
+                f"`{plan}` is not there as the journal says",
                 place=self.url,
                 hint="the store was changed by something else; start anew with `--overwrite`",
             )
@@ -163,30 +165,18 @@ class StoreDestination(Destination):
             line = json.dumps({"files": files, "state": state}).encode() + b"\n"
             write_whole(self.folder / FOLDER / "journal.jsonl", line)
 
-    def names(self) -> dict[str, int]:
-        """The files of the dataset in the store, with their sizes."""
-        return self._store.list_folders(DATASET_FOLDERS)
-
     def _clear(self, facts: Facts, names: list[str]) -> None:
         """Start anew: delete the manifest first, then write a journal that says that nothing is done."""
         self._store.delete([NAME])
-        self._record, self._parts.table = None, {}
+        (self.folder / NAME).unlink(missing_ok=True)
+        self._record, self._unfinished.table = None, {}
         self._put_journal(self._new_record(facts))
         self._store.delete(names)
         self._sweep()
         self._store.delete([_REMOVAL])
-        super()._clear(facts, names)
-
-    def _record_removal(self, names: bytes) -> None:
-        self._store.put(_REMOVAL, names)
-
-    def _recorded_removal(self) -> list[str] | None:
-        found = self._store.read(_REMOVAL)
-        names: list[str] | None = json.loads(found[0]) if found else None
-        return names
 
     def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[GrowingFiles]) -> None:
-        """Take over the journal, or write the first one; download the recorded parts of unfinished files.
+        """Take over the journal, or write the first one; download the unfinished files.
 
         OutputError when files that are recorded as complete are missing.
         """
@@ -207,21 +197,20 @@ class StoreDestination(Destination):
         self._store.delete(mine - done)
         self._outputs = outputs
         self._store.abort_uploads(self._owns)
-        self._parts.fetch()
+        self._unfinished.fetch()
 
     def restored(self) -> None:
-        """Forget and delete parts beyond what the journal says."""
-        self._parts.truncate()
+        """Forget and delete increments beyond what the journal says."""
+        self._unfinished.truncate()
         assert self._record is not None
-        self._put_journal({**self._record, "parts": self._parts.table})
+        self._put_journal({**self._record, "unfinished": self._unfinished.table})
         self._sweep()
 
     def deliver(self, files: Iterable[Written]) -> None:
         """Upload files that became complete, and remove them from the workplace."""
         for written in files:
             self._check_owner()
-            self._upload(written.name, self.folder / written.name, written.bytes)
-            (self.folder / written.name).unlink()
+            self._store.take(written.name, self.folder / written.name)
 
     def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
         """Upload what was appended to unfinished files, then the journal, if `now` or the last time was long ago.
@@ -230,17 +219,17 @@ class StoreDestination(Destination):
         """
         if self._completed or not (now or time.monotonic() - self._pushed >= _EVERY):
             return
-        gone = self._parts.send()
+        gone = self._unfinished.send()
         assert self._record is not None
-        self._put_journal({**self._record, "files": files(0), "state": state, "parts": self._parts.table})
-        self._parts.delete(gone)
+        self._put_journal({**self._record, "files": files(0), "state": state, "unfinished": self._unfinished.table})
+        self._unfinished.delete(gone)
         self._pushed = time.monotonic()
 
     def ended_early(self, files: Iterable[PartialFile]) -> None:
         """Upload unfinished files of a run that ends early to where people look for them."""
         for file in files if not self._completed else ():
             path = file.path.with_name(file.path.name + PARTIAL)
-            self._upload(path.name, path, file.length)
+            self._store.upload_file(path.name, path, end=file.length)
 
     def complete(self) -> None:
         """Upload the other files of the dataset, then the manifest; then delete the working files."""
@@ -248,10 +237,10 @@ class StoreDestination(Destination):
         self._check_owner()
         for path in sorted(self.folder.iterdir()):
             if path.is_file() and path.name != NAME and not path.name.endswith(PARTIAL):
-                self._upload(path.name, path)
-        self._upload(_PLAN, self.folder / _PLAN)
+                self._store.upload_file(path.name, path)
+        self._store.upload_file(PLAN, self.folder / PLAN)
         self._check_owner()
-        self._upload(NAME, self.folder / NAME)
+        self._store.upload_file(NAME, self.folder / NAME)
         try:
             self._store.delete([REJECTS + PARTIAL])
             # An upload whose first answer was lost is still open, though its data has been sent again.
@@ -267,8 +256,8 @@ class StoreDestination(Destination):
         """
         if self._record is None or (facts and self._record["plan"] != _plan_name(facts)):
             return
-        self._parts.table = {}
-        self._parts.sweep(keep=(_JOURNAL, _PLAN))
+        self._unfinished.table = {}
+        self._unfinished.sweep(keep=(_JOURNAL, PLAN))
         self._store.delete([_JOURNAL])
 
     def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
@@ -290,7 +279,7 @@ class StoreDestination(Destination):
         return name.startswith(f"{FOLDER}/") or any(output.matching_files([name]) for output in self._outputs)
 
     def _new_record(self, facts: Facts) -> dict[str, Any]:
-        return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "parts": {}}
+        return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "unfinished": {}}
 
     def _put_plan(self, facts: Facts) -> str:
         """Upload the plan, as a stream, since it may list a million sources; return its name."""
@@ -300,11 +289,7 @@ class StoreDestination(Destination):
 
     def _sweep(self) -> None:
         """Delete all working files of any run that the journal does not need."""
-        self._parts.sweep(keep=(_JOURNAL, _PLAN, _REMOVAL, self._record["plan"] if self._record else ""))
-
-    def _upload(self, name: str, path: Path, size: int | None = None) -> None:
-        size = path.stat().st_size if size is None else size
-        self._store.upload(name, partial(_blocks, path, 0, size), size)
+        self._unfinished.sweep(keep=(_JOURNAL, PLAN, _REMOVAL, self._record["plan"] if self._record else ""))
 
     def _fetch(self, name: str, here: str) -> bool:
         """Download an object to the workplace; False when there is none."""
@@ -323,25 +308,16 @@ class StoreDestination(Destination):
         self._serial += 1
         self._record = {**record, "run": self._run, "serial": self._serial}
         data = json.dumps(self._record, separators=(",", ":")).encode()
-        version = self._store.compare_and_swap(_JOURNAL, data, self._version)
-        if version is None:
-            self._check_content()
-            version = self._store.compare_and_swap(_JOURNAL, data, self._version)
+        version = self._store.compare_and_swap(_JOURNAL, data, self._version, self._content)
         if version is None:
             raise self._taken_over()
         self._version, self._content = version, data
 
     def _check_owner(self) -> None:
         """Raise OutputError when another run has replaced the journal."""
-        if self._store.version(_JOURNAL) != self._version:
-            self._check_content()
-
-    def _check_content(self) -> None:
-        """The same by its content: a store or a proxy may give one object two ETags."""
-        found = self._store.read(_JOURNAL)
-        if found is None or found[0] != self._content:
+        # One object may have two ETags.
+        if self._store.version(_JOURNAL) != self._version and self._store.read(_JOURNAL) != self._content:
             raise self._taken_over()
-        self._version = found[1]
 
     def _taken_over(self) -> OutputError:
         return OutputError(
@@ -382,16 +358,16 @@ def _user_cache() -> Path:
 
 
 Chain = list[list[Any]]
-"""The runs that have sent the parts of a file, in order: [run, byte up to which its parts count]."""
+"""The runs that have sent the increments of a file, in order: [run, byte up to which they count]."""
 
 
-class Parts:
-    """The unfinished files of a run: in a folder of this machine, and in the store."""
+class UnfinishedFiles:
+    """The unfinished files of a run: in a folder of this machine, and as increments in the store."""
 
     def __init__(self, store: ObjectStore, folder: Path, run: str) -> None:
         self._store, self._folder, self._run = store, folder, run
         self.table: dict[str, Chain] = {}
-        """What the journal says of them, by name. It does not grow with the number of parts."""
+        """What the journal says of them, by name. It does not grow with the number of increments."""
 
     def send(self) -> dict[str, Chain]:
         """Upload what was appended to files in the folder; return the entries of those that are gone."""
@@ -401,8 +377,7 @@ class Parts:
             chain = self.table.get(name, [])
             start, end = chain[-1][1] if chain else 0, path.stat().st_size
             if end > start:
-                part = f"{_folder(self._run, name)}/{start:016x}"
-                self._store.upload(part, partial(_blocks, path, start, end), end - start)
+                self._store.upload_file(f"{_folder(self._run, name)}/{start:016x}", path, start, end)
                 if not chain or chain[-1][0] != self._run:
                     chain.append([self._run, end])
                 chain[-1][1] = end
@@ -410,7 +385,7 @@ class Parts:
         return gone
 
     def fetch(self) -> None:
-        """Download the files into the folder; OutputError when a part is missing."""
+        """Download the files into the folder; OutputError when an increment is missing."""
         for name, chain in self.table.items():
             path = self._folder / name
             with writing_to(path):
@@ -427,7 +402,7 @@ class Parts:
                 file.writelines(self._store.download(f"{_folder(run, name)}/{reached:016x}"))
         if file.tell() < end:
             raise OutputError(
-                f"parts of `{name}` are not there as the journal says",
+                f"`{name}` is not there as the journal says",
                 place=f"{self._store.url}/{FOLDER}",
                 hint="the store was changed by something else; start anew with `--overwrite`",
             )
@@ -436,7 +411,7 @@ class Parts:
         file.seek(end)
 
     def truncate(self) -> None:
-        """Forget parts beyond the end of the files in the folder, which were cut back to what is recorded."""
+        """Forget increments beyond the end of the files in the folder, which were cut back to what is recorded."""
         for name, chain in list(self.table.items()):
             path = self._folder / name
             size = path.stat().st_size if path.exists() else 0
@@ -448,13 +423,13 @@ class Parts:
                 del self.table[name]
 
     def delete(self, gone: dict[str, Chain]) -> None:
-        """Delete the parts of files that the journal no longer lists."""
+        """Delete the increments of files that the journal no longer lists."""
         for name, chain in gone.items():
             for run, _ in chain:
-                self._store.delete(part for part, _ in self._store.list_tree(_folder(run, name)))
+                self._store.delete_tree(_folder(run, name))
 
     def sweep(self, keep: tuple[str, ...]) -> None:
-        """Delete the working files of all runs, except for the parts in the table and the names in `keep`."""
+        """Delete the working files of all runs, except for the increments in the table and the names in `keep`."""
         needed = {(run, name): end for name, chain in self.table.items() for run, end in chain}
         stray = []
         for path, _ in self._store.list_tree(FOLDER):
@@ -465,25 +440,13 @@ class Parts:
         self._store.delete(stray)
 
 
-def _blocks(path: Path, start: int, end: int) -> Iterator[bytes]:
-    """The bytes of a file between two offsets."""
-    with open(path, "rb", buffering=0) as file:
-        file.seek(start)
-        while start < end:
-            block = file.read(min(_BLOCK, end - start))
-            if not block:
-                raise OutputError(f"`{path.name}` became shorter while it was sent", place=str(path))
-            start += len(block)
-            yield block
-
-
 def _folder(run: str, name: str) -> str:
     return f"{FOLDER}/{run}/{name}"
 
 
-def _start(part: str) -> int:
-    """The byte at which a part begins; larger than any offset when the name is not a part's."""
+def _start(name: str) -> int:
+    """The byte at which an increment begins; larger than any offset when the name is not one of an increment."""
     try:
-        return int(part.rpartition("/")[2], 16)
+        return int(name.rpartition("/")[2], 16)
     except ValueError:
         return sys.maxsize

@@ -22,8 +22,8 @@ from shardmill.storage.files import (
     PartialFile,
     Written,
     as_file,
-    create_whole,
     disk_wait_message,
+    file_blocks,
     sync_folder,
     write_whole,
     writing_temporary_files,
@@ -41,11 +41,12 @@ from shardmill.storage.names import (
     public_url,
     scheme_of,
 )
-from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url
+from shardmill.storage.object_store import LARGEST_OBJECT, ROOM, ObjectStore, Version, check_size, is_url, open_store
 from shardmill.storage.objects import ListedObject, check_address, path_in_bucket
 from shardmill.storage.remote_file import Bytes
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, Unreachable
 from shardmill.storage.source import BLOCK_ROWS, SMALL, STDIN, BlockSequence, PackedRows, Source, sorted_rows
+from shardmill.storage.stores import FolderStore, Store
 from shardmill.storage.unicode import (
     BOM,
     REPLACEMENT,

@@ -195,6 +195,20 @@ def as_file(data: bytes) -> Iterator[str]:
             yield str(Path(folder) / "data")
 
 
+def file_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file between two offsets; raise OutputError if it ends before `end`."""
+    with open(path, "rb", buffering=0) as file:
+        file.seek(start)
+        while end is None or start < end:
+            block = file.read(_BLOCK if end is None else min(_BLOCK, end - start))
+            if not block:
+                if end is None:
+                    return
+                raise OutputError(f"`{path.name}` became shorter while it was read", place=str(path))
+            start += len(block)
+            yield block
+
+
 def disk_wait_message() -> str:
     """Return what the progress line says if the disk has not answered for some time; empty if it has."""
     seconds = time.monotonic() - min(list(writing_to.started.values()), default=time.monotonic())
@@ -208,15 +222,20 @@ def undo_rename(path: Path) -> None:
         os.replace(path, partial)
 
 
-def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Write a temporary file, sync it and rename it, so that the file is there whole or not at all."""
-    partial = path.with_name(path.name + PARTIAL)
+def write_whole(path: Path, data: bytes | Iterable[bytes], *, shared: bool = False) -> None:
+    """Write a temporary file, sync it and rename it, so that the file is there whole or not at all.
+
+    `shared`: other processes may be writing the same file.
+    """
+    partial = _own_partial(path) if shared else path.with_name(path.name + PARTIAL)
     with writing_to(path):
-        with open(partial, "wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        try:
+            _write_synced(partial, data)
+            os.replace(partial, path)
+        except BaseException:
+            if shared:  # nobody else would remove it
+                partial.unlink(missing_ok=True)
+            raise
         sync_folder(path.parent)
 
 
@@ -225,20 +244,28 @@ def create_whole(path: Path, data: bytes | Iterable[bytes]) -> bool:
 
     Of several processes on several machines that do this at once, one succeeds.
     """
-    # A name that no other process has: two that share a temporary file would write into each other's.
-    partial = path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
+    partial = _own_partial(path)
     with writing_to(path):
         try:
-            with open(partial, "xb") as file:
-                file.writelines([data] if isinstance(data, bytes) else data)
-                file.flush()
-                os.fsync(file.fileno())
+            _write_synced(partial, data)
             if not _link(partial, path):
                 return False
         finally:
             partial.unlink(missing_ok=True)
         sync_folder(path.parent)
     return True
+
+
+def _own_partial(path: Path) -> Path:
+    """A name that no other process has: two that share a temporary file would write into each other's."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(6)}{PARTIAL}")
+
+
+def _write_synced(path: Path, data: bytes | Iterable[bytes]) -> None:
+    with open(path, "wb") as file:
+        file.writelines([data] if isinstance(data, bytes) else data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _link(partial: Path, path: Path) -> bool:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from shardmill.errors import OutputError, UsageError
+from shardmill.storage.files import file_blocks
 from shardmill.storage.names import public_url, scheme_of
 from shardmill.storage.objects import Conflict, Objects, check_address
 from shardmill.storage.pool import RequestPool
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, retry
+from shardmill.storage.stores import FolderStore, Store
 
 T = TypeVar("T")
 
@@ -42,8 +46,13 @@ def is_url(out: object) -> bool:
     return bool(scheme)
 
 
-class ObjectStore(Objects):
-    """The objects of an output below one URL, by their names from there on. Any thread may use it."""
+def open_store(named: str | os.PathLike[str]) -> Store:
+    """Return the store at a folder or a URL; raise UsageError for a URL that cannot be written to."""
+    return ObjectStore(os.fspath(named)) if is_url(named) else FolderStore(Path(named))
+
+
+class ObjectStore(Objects, Store):
+    """The objects of an output below one URL."""
 
     def __init__(self, url: str) -> None:
         """Raise UsageError when the URL is wrong or a library missing, OutputError when there are no credentials."""
@@ -59,7 +68,11 @@ class ObjectStore(Objects):
         whole = f"{scheme.lower()}://{bucket}/{prefix}".rstrip("/")
         super().__init__(whole, RetryPolicy.from_environment(**_PATIENCE), RequestPool(1), OutputError)
 
-    def read(self, name: str) -> tuple[bytes, Version] | None:
+    def read(self, name: str) -> bytes | None:
+        found = self.read_version(name)
+        return None if found is None else found[0]
+
+    def read_version(self, name: str) -> tuple[bytes, Version] | None:
         """Return a small object and its version, or None when there is none."""
 
         def get() -> tuple[bytes, Version]:
@@ -69,7 +82,6 @@ class ObjectStore(Objects):
         return self._request_or_none(name, get)
 
     def section(self, name: str, start: int, end: int) -> bytes:
-        """Return some bytes of an object; raise FileNotFoundError when there is none."""
         return self._request(name, lambda: bytes(self.client().get_range(name, start=start, end=end)))
 
     def version(self, name: str) -> Version | None:
@@ -77,25 +89,50 @@ class ObjectStore(Objects):
         return self._request_or_none(name, lambda: _version(self.client().head(name)))
 
     def size(self, name: str) -> int:
-        """Return the size of an object in bytes; raise FileNotFoundError when there is none."""
         return self._request(name, lambda: int(self.client().head(name)["size"]))
 
     def put(self, name: str, data: bytes) -> None:
-        """Write a small object, in place of any other."""
-        self._request(name, lambda: self.client(sending=True).put(name, data, use_multipart=False))
+        def send() -> None:
+            version = _version(self.client(sending=True).put(name, data, use_multipart=False))
+            if self._confirmed(name, data, version) is None:
+                raise _not_stored(f"{self.url}/{name}")
 
-    def compare_and_swap(self, name: str, data: bytes, before: Version | None) -> Version | None:
+        self._request(name, send)
+
+    def _confirmed(self, name: str, data: bytes, version: Version) -> Version | None:
+        """Return the version of an object that was just written, or None if the store does not have it.
+
+        The answer to a write may be an error with the status of success. One object may have two ETags.
+        """
+        try:
+            if _version(self.client().head(name)) == version:
+                return version
+            got = self.client().get(name)
+            return _version(got.meta) if bytes(got.bytes()) == data else None
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self.compare_and_swap(name, data, None) is not None
+
+    def compare_and_swap(
+        self, name: str, data: bytes, before: Version | None, content: bytes | None = None
+    ) -> Version | None:
         """Replace version `before` (None: nothing) of a small object; return None when there is another version.
 
         `data` must differ from everything that others may write: if it is there, this call wrote it, and only the
-        response was lost.
+        response was lost. `content`: that of version `before`, since a store or a proxy may give one object two ETags.
         """
 
         def put() -> Version | None:
+            nonlocal before
             failed: Exception
             try:
                 with self.translated_errors(name):
-                    return _version(self.client().put(name, data, mode=before or "create"))
+                    version = _version(self.client().put(name, data, mode=before or "create"))
+                    if (confirmed := self._confirmed(name, data, version)) is not None:
+                        return confirmed
+                failed = _not_stored(f"{self.url}/{name}")
             except Transient as error:
                 failed = error
             except (Conflict, FileNotFoundError):
@@ -103,10 +140,12 @@ class ObjectStore(Objects):
                 message = "the store does not replace an object by its version"
                 unable = OutputError(f"{message}, which two runs need to keep apart", place=self.url)
                 failed = Transient(message, tries=3, error=unable)
-            found = self.read(name)
+            found = self.read_version(name)
             if found and found[0] == data:
                 return found[1]
-            if (found[1] if found else None) != before:
+            if found and found[0] == content:
+                before = found[1]
+            elif (found[1] if found else None) != before:
                 return None
             raise failed
 
@@ -133,6 +172,28 @@ class ObjectStore(Objects):
 
         self._request(name, send)
 
+    def upload_file(
+        self,
+        name: str,
+        path: Path,
+        start: int = 0,
+        end: int | None = None,
+        sent: Callable[[int], None] = lambda size: None,
+    ) -> None:
+        """Write an object with the bytes of a file between two offsets. `sent`: called with the size of each block."""
+        end = path.stat().st_size if end is None else end
+
+        def blocks() -> Iterator[bytes]:
+            for block in file_blocks(path, start, end):
+                sent(len(block))
+                yield block
+
+        self.upload(name, blocks, end - start)
+
+    def take(self, name: str, path: Path, sent: Callable[[int], None] | None = None) -> None:
+        self.upload_file(name, path, sent=sent or (lambda size: None))
+        path.unlink()
+
     def download(self, name: str) -> Iterator[bytes]:
         """Yield an object in blocks of about a megabyte; raise OutputError when it is replaced meanwhile."""
         download = _Download(self.client(), name)
@@ -143,11 +204,9 @@ class ObjectStore(Objects):
             yield block
 
     def list_folders(self, folders: Iterable[str]) -> dict[str, int]:
-        """Return the objects directly in these folders (the URL's own is ``""``), with their sizes."""
         return {name: size for folder in folders for name, size in self._list(folder, deep=False)}
 
     def list_tree(self, folder: str) -> list[tuple[str, int]]:
-        """Return the objects anywhere below a folder, with their sizes."""
         return self._list(f"{folder}/", deep=True)
 
     def _list(self, folder: str, *, deep: bool) -> list[tuple[str, int]]:
@@ -157,7 +216,6 @@ class ObjectStore(Objects):
         return self._request(folder.rstrip("/"), listed)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; one that is not there is no error."""
         names = list(names)
         for start in range(0, len(names), 1000):
             some = names[start : start + 1000]
@@ -167,6 +225,9 @@ class ObjectStore(Objects):
                 # Some stores answer so if one of them does not exist, and do not delete the others.
                 for name in some:
                     self._request_or_none(name, partial(self.client().delete, name))
+
+    def delete_tree(self, folder: str) -> None:
+        self.delete(name for name, _ in self.list_tree(folder))
 
     def abort_uploads(self, ours: Callable[[str], bool]) -> None:
         """Abort uploads that a killed run has left open. Only S3 can list them; other stores delete them in time."""
@@ -252,6 +313,11 @@ def _request_failed(error: Transient, tries: int, place: str) -> OutputError:
         place=place,
         hint="run the same command again when the store can be reached",
     )
+
+
+def _not_stored(place: str) -> Transient:
+    message = "the store accepts an object and does not keep it"
+    return Transient(message, tries=8, error=OutputError(message, place=place))
 
 
 def _version(meta: Any) -> Version:
