@@ -1,5 +1,7 @@
 """Runs that die: `kill -9` between any two steps, and power failures that take with them what was not synced.
 
+A power failure cuts files back to what was synced, and undoes every rename and link whose folder was not synced since.
+
 A run happens in a forked child in which every step that touches the disk is counted; the child kills itself at the
 n-th. Children are forked from a helper process, because the tests' own process has threads.
 """
@@ -21,6 +23,7 @@ from typing import Any
 from tests.corpus import contents
 
 _STEPS = 400
+_LINK, _RENAME, _UNLINK = os.link, os.replace, os.unlink
 _REMOVAL = ".shardmill/removal.json"
 
 
@@ -263,19 +266,18 @@ def _die_at_a_step(
         os.environ["XDG_CACHE_HOME"] = cache
     if step:
         steps = iter(range(step))
-        # What is there before the run has survived a failure already.
-        synced = {str(path): path.stat().st_size for path in _files(Path(out))}
+        disk = _Disk(Path(out))
 
         def count() -> None:
             if next(steps, None) is None:
                 if power:
-                    _lose(Path(out), synced, power)
+                    disk.fail(power)
                 os.kill(os.getpid(), signal.SIGKILL)
 
         if cache:
             _count_requests(object_store.ObjectStore, count)
         else:
-            _count_steps(files, count, synced, removing=bool(parts) or "overwrite" in options)
+            _count_steps(files, count, disk, removing=bool(parts) or "overwrite" in options)
     if parts:
         _in_parts(source, out, parts, rolling, **options)
     elif weights := options.pop("mix", None):
@@ -341,7 +343,60 @@ def parts_of_this_process(plan: Any, memory: str = "600MB") -> Any:
     return OfThisProcess()
 
 
-def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool) -> None:
+class _Disk:
+    """What of a folder is on disk, and what a power failure takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # What is there before the run has survived a failure already.
+        self._synced = {str(path): path.stat().st_size for path in _files(folder)}
+        self._replaced = folder.with_name(f"{folder.name}.replaced")
+        self._renamed: list[tuple[str, str, str]] = []
+        """Renames whose folders were not synced since: the old name (empty: a link), the new one, what it replaced."""
+
+    def synced(self, handle: int) -> None:
+        """A file or a folder was synced."""
+        path = os.readlink(f"/proc/self/fd/{handle}")
+        self._synced[path] = os.fstat(handle).st_size
+        self._renamed = [one for one in self._renamed if os.path.dirname(one[1]) != path]
+
+    def rename(self, call: Any, one: str, other: str) -> None:
+        """Rename a file or a folder, so that it can be undone."""
+        kept = ""
+        if os.path.isfile(other):
+            self._replaced.mkdir(exist_ok=True)
+            kept = str(self._replaced / str(len(os.listdir(self._replaced))))
+            _LINK(other, kept)
+        call(one, other)
+        self._renamed.append((os.path.abspath(one), os.path.abspath(other), kept))
+        self._move(one, other)
+
+    def link(self, one: str, other: str) -> None:
+        _LINK(one, other)
+        self._synced[other] = self._synced.get(one, 0)
+        self._renamed.append(("", os.path.abspath(other), ""))
+
+    def _move(self, one: str, other: str) -> None:
+        for path in [path for path in self._synced if path == one or path.startswith(f"{one}/")]:
+            self._synced[other + path.removeprefix(one)] = self._synced.pop(path)
+
+    def fail(self, share: float) -> None:
+        """Undo renames; of what was not synced in each file, take the last `share`."""
+        for one, other, kept in reversed(self._renamed):
+            if one and os.path.exists(other) and os.path.isdir(os.path.dirname(one)):
+                _RENAME(other, one)
+                self._move(other, one)
+            elif not one and os.path.exists(other):
+                _UNLINK(other)
+            if kept:
+                _RENAME(kept, other)
+                self._synced[other] = os.path.getsize(other)
+        for path in _files(self._folder):
+            size = path.stat().st_size
+            os.truncate(path, size - int(share * max(0, size - self._synced.get(str(path), 0))))
+
+
+def _count_steps(files: Any, count: Any, disk: _Disk, removing: bool) -> None:
     """Make every write, sync and rename a step, and every removal too if that is asked; a write may die half-way."""
     append, fsync, sync_data = files.PartialFile._append, os.fsync, files._sync_data
 
@@ -354,12 +409,15 @@ def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool)
     def counted_rename(rename: Any) -> Any:
         def renamed(one: Any, other: Any) -> None:
             count()
-            rename(one, other)
-            for path in [path for path in synced if path == str(one) or path.startswith(f"{one}/")]:
-                synced[str(other) + path.removeprefix(str(one))] = synced.pop(path)
+            disk.rename(rename, str(one), str(other))
             count()
 
         return renamed
+
+    def counted_link(one: Any, other: Any) -> None:
+        count()
+        disk.link(str(one), str(other))
+        count()
 
     def counted_unlink(unlink: Any) -> Any:
         def unlinked(*path: Any, **more: Any) -> None:
@@ -372,13 +430,14 @@ def _count_steps(files: Any, count: Any, synced: dict[str, int], removing: bool)
         def synced_then(handle: int) -> None:
             count()
             sync(handle)
-            synced[os.readlink(f"/proc/self/fd/{handle}")] = os.fstat(handle).st_size
+            disk.synced(handle)
             count()
 
         return synced_then
 
     files.PartialFile._append = counted_append
     os.replace, os.rename = counted_rename(os.replace), counted_rename(os.rename)
+    os.link = counted_link  # type: ignore[assignment]
     if removing:
         os.unlink = counted_unlink(os.unlink)
     os.fsync = counted_sync(fsync)
@@ -406,13 +465,6 @@ def _count_requests(store: Any, count: Any) -> None:
     for name in ("put", "compare_and_swap", "upload", "delete"):
         setattr(store, name, counted(getattr(store, name)))
     store._counted = counted_blocks
-
-
-def _lose(out: Path, synced: dict[str, int], share: float) -> None:
-    """What a power failure takes: of what was not synced in each file, the last `share`."""
-    for path in _files(out):
-        size = path.stat().st_size
-        os.truncate(path, size - int(share * max(0, size - synced.get(str(path), 0))))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -207,6 +207,27 @@ def test_a_refusal_is_told_with_what_to_do_and_tried_once(
     assert [method for method, path in way.requests].count("PUT") == 1
 
 
+def test_a_store_that_does_not_allow_to_delete_gets_its_dataset_with_a_warning(
+    tmp_path: Path,
+    bucket: Bucket,
+    words: Path,
+    often: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def forbidden(method: str, path: str) -> int | None:
+        return 403 if method == "DELETE" or (method == "POST" and "delete" in path) else None
+
+    shardmill.prepare(words, tmp_path / "out", **WORDS)
+    with FaultyWay(bucket.server, forbidden) as way:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", way.endpoint)
+        interrupt_after(6, words, bucket.url(), **WORDS)
+        assert shardmill.prepare(words, bucket.url(), **WORDS).resumed
+        assert caplog.text.count("cannot be deleted") == 2  # once for each run
+        assert shardmill.prepare(words, bucket.url(), **WORDS).already
+    assert bucket.contents() == contents(tmp_path / "out")
+
+
 def test_without_credentials_it_says_where_they_are_looked_for(
     bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

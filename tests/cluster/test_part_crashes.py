@@ -16,6 +16,7 @@ from tests.crashing import crash_parts
     ("every", "power", "format", "keep"),
     [
         (40, 0.0, "shards", False),
+        (37, 1.0, "shards", False),
         (60, 0.0, "mds", True),
         pytest.param(1, 0.0, "shards", False, marks=pytest.mark.slow),
         pytest.param(3, 1.0, "shards", False, marks=pytest.mark.slow),

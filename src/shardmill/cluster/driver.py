@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardmill.cluster.executors import Executor, PartReport, make_executor
+from shardmill.cluster.merged_parts import deleting
 from shardmill.cluster.merging import merge_parts
 from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import Place
@@ -69,7 +70,8 @@ def prepare_in_parts(
         and not chosen.get("overwrite")
         and (manifest := finished_parts(sources, out, parts, keep_parts, options))
     ):
-        Place(out).clear()  # leftovers of a kill in the last step
+        with deleting(out):
+            Place(out).clear()  # leftovers of a kill in the last step
         return Result(open_destination(out).shown, manifest, already=True)
     settle_allocator()
     plan = plan_parts(sources, out, parts=parts, keep_parts=keep_parts, **options)

@@ -40,7 +40,8 @@ def merge(
     if whole is None:
         destination = open_destination(out)
         if destination.has_manifest():
-            Place(out).clear()  # leftovers of a kill in the last step
+            with deleting(out):
+                Place(out).clear()  # leftovers of a kill in the last step
             with destination.locked(overwrite=False):
                 return Result(destination.shown, destination.manifest() or {}, already=True)
         whole = read_part_plan(out)

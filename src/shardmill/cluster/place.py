@@ -100,8 +100,7 @@ class Place:
         }
         first = self.read(f"{name}/{MANIFEST}") is None and self.read(PLAN) is not None
         if first:
-            for file, new in names.items():
-                self._store.take(new, folder / file, sent)
+            self._store.take(folder, names, sent)
             first = self.create(f"{name}/{MANIFEST}", b"".join(manifest_json({**manifest, "made": own})))
             if not first:
                 self._store.delete(new for file, new in names.items() if file not in staying)

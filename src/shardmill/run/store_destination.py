@@ -83,7 +83,7 @@ class StoreDestination(Destination):
         self._serial = 0
         self._unfinished = UnfinishedFiles(store, self.folder, self._run)
         self._pushed = time.monotonic()
-        self._completed = False
+        self._completed = self._warned = False
         self._outputs: Sequence[GrowingFiles] = ()
 
     @property
@@ -194,7 +194,8 @@ class StoreDestination(Destination):
                 )
         done = {written.name for written in complete}
         mine = {name for output in outputs for name in output.matching_files(there)}
-        self._store.delete(mine - done)
+        with self._deleting():  # this run writes them again
+            self._store.delete(mine - done)
         self._outputs = outputs
         self._store.abort_uploads(self._owns)
         self._unfinished.fetch()
@@ -204,13 +205,15 @@ class StoreDestination(Destination):
         self._unfinished.truncate()
         assert self._record is not None
         self._put_journal({**self._record, "unfinished": self._unfinished.table})
-        self._sweep()
+        with self._deleting():
+            self._sweep()
 
     def deliver(self, files: Iterable[Written]) -> None:
         """Upload files that became complete, and remove them from the workplace."""
         for written in files:
             self._check_owner()
-            self._store.take(written.name, self.folder / written.name)
+            self._store.upload_file(written.name, self.folder / written.name)
+            (self.folder / written.name).unlink()
 
     def record(self, files: Entries, state: dict[str, Any], *, now: bool) -> None:
         """Upload what was appended to unfinished files, then the journal, if `now` or the last time was long ago.
@@ -222,7 +225,8 @@ class StoreDestination(Destination):
         gone = self._unfinished.send()
         assert self._record is not None
         self._put_journal({**self._record, "files": files(0), "state": state, "unfinished": self._unfinished.table})
-        self._unfinished.delete(gone)
+        with self._deleting():
+            self._unfinished.delete(gone)
         self._pushed = time.monotonic()
 
     def ended_early(self, files: Iterable[PartialFile]) -> None:
@@ -241,13 +245,11 @@ class StoreDestination(Destination):
         self._store.upload_file(PLAN, self.folder / PLAN)
         self._check_owner()
         self._store.upload_file(NAME, self.folder / NAME)
-        try:
+        with self._deleting():
             self._store.delete([REJECTS + PARTIAL])
             # An upload whose first answer was lost is still open, though its data has been sent again.
             self._store.abort_uploads(self._owns)
-            self.tidy()
-        except OutputError as why:  # the dataset is complete; some stores do not allow to delete anything
-            _log.warning("warning: the working files in %s cannot be deleted: %s", self.url, why.message)
+        self.tidy()
 
     def tidy(self, facts: Facts | None = None) -> None:
         """Delete all working files of a complete dataset except for the plan.
@@ -257,8 +259,19 @@ class StoreDestination(Destination):
         if self._record is None or (facts and self._record["plan"] != _plan_name(facts)):
             return
         self._unfinished.table = {}
-        self._unfinished.sweep(keep=(_JOURNAL, PLAN))
-        self._store.delete([_JOURNAL])
+        with self._deleting():
+            self._unfinished.sweep(keep=(_JOURNAL, PLAN))
+            self._store.delete([_JOURNAL])
+
+    @contextmanager
+    def _deleting(self) -> Iterator[None]:
+        """Only warn, once, if working files cannot be deleted: some stores do not allow it."""
+        try:
+            yield
+        except OutputError as why:
+            if not self._warned:
+                _log.warning("warning: working files in %s cannot be deleted: %s", self.url, why.message)
+            self._warned = True
 
     def space(self, output: Output, size: float, margin: float) -> tuple[float, float]:
         """A file needs space here only until it is complete, and must not be too large for one object."""

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -190,9 +190,9 @@ class ObjectStore(Objects, Store):
 
         self.upload(name, blocks, end - start)
 
-    def take(self, name: str, path: Path, sent: Callable[[int], None] | None = None) -> None:
-        self.upload_file(name, path, sent=sent or (lambda size: None))
-        path.unlink()
+    def take(self, folder: Path, names: Mapping[str, str], sent: Callable[[int], None] | None = None) -> None:
+        for file, name in names.items():
+            self.upload_file(name, folder / file, sent=sent or (lambda size: None))
 
     def download(self, name: str) -> Iterator[bytes]:
         """Yield an object in blocks of about a megabyte; raise OutputError when it is replaced meanwhile."""

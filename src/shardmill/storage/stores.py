@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,8 +55,12 @@ class Store(ABC):
         """Write a file of any size, in place of any other. `blocks` may be called several times."""
 
     @abstractmethod
-    def take(self, name: str, path: Path, sent: Callable[[int], None] | None = None) -> None:
-        """Move a synced file of this machine here. `sent`: called with the size of each block that is copied."""
+    def take(self, folder: Path, names: Mapping[str, str], sent: Callable[[int], None] | None = None) -> None:
+        """Move or copy synced files of a folder of this machine here, each to its new name.
+
+        Afterwards, or if this is killed, the folder is as it was, or is not there. `sent`: called with the size of each
+        block that is copied.
+        """
 
     @abstractmethod
     def list_folders(self, folders: Iterable[str]) -> dict[str, int]:
@@ -126,11 +130,18 @@ class FolderStore(Store):
     def upload(self, name: str, blocks: Callable[[], Iterable[bytes]], size: int) -> None:
         write_whole(self._new(name), blocks(), shared=True)
 
-    def take(self, name: str, path: Path, sent: Callable[[int], None] | None = None) -> None:
-        new = self._new(name)
-        with writing_to(new):
-            os.replace(path, new)
-            sync_folder(new.parent)
+    def take(self, folder: Path, names: Mapping[str, str], sent: Callable[[int], None] | None = None) -> None:
+        taken = folder.with_name(f"{folder.name}.taken")
+        shutil.rmtree(taken, ignore_errors=True)
+        new = {file: self._new(name) for file, name in names.items()}
+        with writing_to(self.folder):
+            os.rename(folder, taken)  # so that nobody takes half of its files for all of them
+            sync_folder(folder.parent)
+            for file, path in new.items():
+                os.replace(taken / file, path)
+            for parent in {path.parent for path in new.values()}:
+                sync_folder(parent)
+        shutil.rmtree(taken, ignore_errors=True)
 
     def _new(self, name: str) -> Path:
         """Return the path of a file that will be written; its folder is made, and on disk."""
