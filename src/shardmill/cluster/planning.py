@@ -132,7 +132,8 @@ def plan_parts(
     keep = count if keep_parts else 0
     if keep:
         _check_kept(plan)
-    place, destination, facts = Place(out), open_destination(out), facts_of(plan, keep)
+    cache, facts = plan.options.cache, facts_of(plan, keep)
+    place, destination = Place(out, cache), open_destination(out, cache)
     if given.get("overwrite"):
         _remove_all(place, destination, facts, plan)
     _finished(destination, facts)
@@ -220,7 +221,8 @@ def finished_parts(
 ) -> dict[str, Any] | None:
     """Return the manifest of the dataset, or None. Raise MismatchError if it is of another plan."""
     plan, _ = _find_plan(sources, out, options)
-    return _finished(open_destination(out), facts_of(plan, _count(plan, parts) if keep_parts else 0))
+    facts = facts_of(plan, _count(plan, parts) if keep_parts else 0)
+    return _finished(open_destination(out, plan.options.cache), facts)
 
 
 def _finished(destination: Destination, facts: Facts) -> dict[str, Any] | None:
