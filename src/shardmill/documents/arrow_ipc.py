@@ -25,7 +25,7 @@ from shardmill.documents.arrow_messages import (
 from shardmill.documents.chunks import WHOLE, Chunk, Part, Position, Section
 from shardmill.documents.columns import LONG_ROW_COPIES, LONG_TEXT, Column, RowsReader, first_line, skip_rows
 from shardmill.documents.reading import FreeRoom, Memory, Room
-from shardmill.errors import BudgetError, SourceError
+from shardmill.errors import SourceError
 from shardmill.input_formats import ARROW_MARK
 from shardmill.storage import STREAM_BLOCK, Feed, FileFeed, RandomAccess, Scanner
 
@@ -172,11 +172,7 @@ class _Stream:
         text = self._decoded("a batch", message)
         amount = self._copies * message.size + (text if message.codec else 0)
         amount, text = (amount, text) if amount > LONG_TEXT else (0, 0)
-        try:
-            self.memory.need("a batch", amount, text)
-        except BudgetError:  # the amount that it names has to suffice for the rows too
-            self.memory.need("a batch", amount + LONG_ROW_COPIES * text, text)
-            raise
+        self.memory.need("a batch", amount, text, LONG_ROW_COPIES * text)
         return self._body(message)
 
     def _dictionary(self, message: Message) -> bytes:
@@ -184,14 +180,11 @@ class _Stream:
         before = self._dictionaries.get(message.dictionary, 0) if message.delta else 0
         self._dictionaries[message.dictionary] = before + self._dictionary_size(message)
         held = sum(self._dictionaries.values())
-        try:
-            self.memory.need("a dictionary", DICTIONARY_COPIES * held)
-        except BudgetError:
-            # The amount that it names has to suffice for later additions and for the longest value too.
+        if not self.memory.fits("a dictionary", DICTIONARY_COPIES * held):
+            # The amount that is named has to suffice for later additions and for the longest value too.
             later = self._following(message) if isinstance(self._feed, FileFeed) else []
             held += sum(map(self._dictionary_size, later))
             self.memory.need("a dictionary", (DICTIONARY_COPIES + LONG_ROW_COPIES) * held)
-            raise
         return self._body(message)
 
     def _dictionary_size(self, message: Message) -> int:
@@ -206,12 +199,8 @@ class _Stream:
         """Bytes of a body when it is decompressed; only the text column will be, so it is an upper bound."""
         if not message.codec:
             return message.size
-        refused = False
-        if self._size is None:  # these bytes have to be held from here on
-            try:
-                self.memory.need(what, self._copies * message.size)
-            except BudgetError:  # looked at only to name an amount that suffices
-                refused = True
+        # The bytes of a stream have to be held from here on, or are looked at only to name an amount that suffices.
+        refused = self._size is None and not self.memory.fits(what, self._copies * message.size)
         total = 0
         for span in sorted(span for span in message.buffers if span.length):
             place = message.begin + span.start

@@ -22,7 +22,7 @@ from shardmill.documents.arrow_columns import find_column, layout
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Lease, Position, Section, Work, excerpt, overhead
 from shardmill.documents.columns import BAD_ROW_TEXT, LONG_TEXT, ROW_HEAD, Column, RowsReader, runs
 from shardmill.documents.reading import Memory
-from shardmill.errors import BudgetError, SourceError
+from shardmill.errors import SourceError
 from shardmill.storage import BOM, Feed, is_valid
 
 # Bytes that are cut at once: with a quarter of it, reading takes a quarter more CPU time. A quote or line break takes
@@ -132,12 +132,8 @@ class CsvReader(RowsReader):
         if size > min(self._largest, LONGEST_ROW):
             memory.need("a long row", 0)
             return False
-        try:
-            room = min(self._largest, -(-size // LONG_TEXT) * LONG_TEXT)
-            memory.need("a long row", COPIES * room if size > LONG_TEXT else 0)
-        except BudgetError:
-            return False
-        return True
+        room = min(self._largest, -(-size // LONG_TEXT) * LONG_TEXT)
+        return memory.fits("a long row", COPIES * room if size > LONG_TEXT else 0)
 
     def read(self, chunk: Chunk) -> Documents:
         if isinstance(chunk.work, WholeRows):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from shardmill.detection import format_of, may_be_other_than_text
 from shardmill.documents.chunks import WHOLE, Bounds, Chunk, Documents, Oversize, Position, Section
 from shardmill.documents.opening import Opened, open_source
-from shardmill.documents.reading import STREAMS, FormatReader, Reader, Reading, Room, no_tail
+from shardmill.documents.reading import STREAMS, FormatReader, Memory, Reader, Reading, Room, no_tail
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
@@ -131,20 +131,17 @@ class SourceReader(Reader):
         fetcher = self._fetcher
         if self._source.remote and fetcher is not None and fetcher.cache is not None:
             self._source = fetcher.cache.local(self._source, self._index, fetcher)
-        with ExitStack() as held:
-            window = 0
+        window = 0
+        with closing(Memory(self._room, self._source.name)) as memory, ExitStack() as stack:
 
-            def need(amount: int) -> None:
+            def reserve(amount: int) -> None:
                 nonlocal window
-                if amount > window:
-                    # A long stretch of text is read a second time while the feeder continues.
-                    times = 2 if self._promised == "text" else 1
-                    more = times * (amount - window)
-                    held.enter_context(self._room.hold(more, "the compressed stream", self._source.name))
-                    window = amount
+                window = max(window, amount)
+                # A long stretch of text is read a second time while the feeder continues.
+                memory.need("the compressed stream", (2 if self._promised == "text" else 1) * window)
 
-            opened = open_source(self._source, fetcher, need, self._index)
-            held.callback(opened.feed.close)
+            opened = open_source(self._source, fetcher, reserve, self._index)
+            stack.callback(opened.feed.close)
             self._whole = isinstance(opened.feed, FileFeed) and opened.feed.whole
             if self._reading.tail is not None and opened.format != "text":
                 raise no_tail(opened.format, self._source.name)

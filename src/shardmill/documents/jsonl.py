@@ -32,7 +32,7 @@ from shardmill.documents.chunks import (
 from shardmill.documents.cutting import Search, Splitter
 from shardmill.documents.reading import FormatReader, Memory
 from shardmill.documents.records import Verdict, fields_hint, judge
-from shardmill.errors import BudgetError, SourceError
+from shardmill.errors import SourceError
 from shardmill.storage import SMALL, Beginning, Feed, RandomAccess
 
 _NO_LINES = "is this JSON Lines? Each document stands on a line of its own, as one JSON object"
@@ -151,7 +151,7 @@ class JsonLinesReader(FormatReader):
         with closing(Memory(self._room, self._source.name)) as memory:
             while stop is None and searched < longest and not hole:
                 reach = min(2 * searched, longest)
-                if not _held(memory, COPIES * reach):
+                if not memory.fits("a long line", COPIES * reach):
                     break
                 stop = replace(search, most=reach).stop(position, position + searched)
                 searched = reach
@@ -173,7 +173,7 @@ class JsonLinesReader(FormatReader):
         raw = feed.read(begin, end)
         feed.drop(end)
         lines = json_lines(raw, self._path)
-        if lines.verdicts[0] == LEFT and not _held(memory, judging := _memory_to_judge(raw)):
+        if lines.verdicts[0] == LEFT and not memory.fits("a long line", judging := _memory_to_judge(raw)):
             beside = max(0, judging - COPIES * len(raw))
             line = Oversize("line", len(raw) - raw.endswith(_NEWLINE), beside=beside)
             return self._made(feed, position, end, Lease(size), line)
@@ -233,15 +233,6 @@ class JsonLinesReader(FormatReader):
 
     def _reject(self, row: int, byte: int, verdict: Verdict, line: bytes) -> Reject:
         return Reject(row, byte, verdict.reason.replace("{field}", f"field `{self._field}`"), excerpt(line))
-
-
-def _held(memory: Memory, amount: int) -> bool:
-    """Hold so much memory for a long line; False: there will never be so much."""
-    try:
-        memory.need("a long line", amount)
-    except BudgetError:
-        return False
-    return True
 
 
 def _memory_to_judge(line: bytes) -> int:

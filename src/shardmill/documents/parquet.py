@@ -40,7 +40,7 @@ from shardmill.documents.parquet_pages import (
     row_groups,
 )
 from shardmill.documents.reading import Memory
-from shardmill.errors import BudgetError, SourceError
+from shardmill.errors import SourceError
 from shardmill.input_formats import PARQUET_MARK
 from shardmill.storage import Bytes, Feed, RandomAccess, check_unchanged, read_range
 
@@ -254,11 +254,7 @@ class ParquetReader(RowsReader):
             memory = (PREFIXED_COPIES if pages.prefixed else PLAIN_COPIES) * longest + 16 * pages.rows
         row_copies = LONG_ROW_COPIES if pages.prefixed or pages.dictionary is not None else 0
         with closing(Memory(self._room, self._place(pages.first))) as held, self._errors(pages.first):
-            try:
-                held.need(what, memory, longest)
-            except BudgetError:  # the amount that it names has to suffice for the rows too
-                held.need(what, memory + row_copies * longest, longest)
-                raise
+            held.need(what, memory, longest, row_copies * longest)
 
             def need(size: int) -> None:
                 held.need("a row", row_copies * size if size > LONG_TEXT else 0, size)

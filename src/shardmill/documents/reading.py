@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shardmill.documents.chunks import WHOLE, Chunk, Documents, Fetched, Part, Position, Section, Stored, Work
-from shardmill.errors import UsageError
+from shardmill.errors import BudgetError, UsageError
 from shardmill.storage import BOM, Feed, Source, read_range
 
 SPAN = 65536
@@ -95,13 +95,30 @@ class Memory:
         self._parts: dict[str, int] = {}
         self._held = ExitStack()
 
-    def need(self, what: str, amount: int, longest: int = 0) -> None:
-        """From now on so many bytes are needed for this; `longest`: see `Room.hold`."""
+    def need(self, what: str, amount: int, longest: int = 0, later: int = 0) -> None:
+        """From now on so many bytes are needed for this; `longest`: see `Room.hold`.
+
+        `later`: bytes that may be needed in addition. They are not held, but the amount that an error names has to
+        suffice for them too.
+        """
         if amount == self._parts.get(what, 0):
             return
         self._parts[what] = amount
         self._held.close()
-        self._held.enter_context(self._room.hold(sum(self._parts.values()), what, self._name, longest))
+        total = sum(self._parts.values())
+        try:
+            self._held.enter_context(self._room.hold(total, what, self._name, longest))
+        except BudgetError:
+            del self._parts[what]
+            self._held.enter_context(self._room.hold(total + later, what, self._name, longest))
+
+    def fits(self, what: str, amount: int) -> bool:
+        """The same; False: there will never be so much."""
+        try:
+            self.need(what, amount)
+        except BudgetError:
+            return False
+        return True
 
     def close(self) -> None:
         self._held.close()
