@@ -49,7 +49,7 @@ ENCRYPTED_MARK = b"PARE"
 # Bytes of memory for each byte of the footer. Measured: 12 with 300 columns of numbers, 9 with one of text.
 FOOTER_MEMORY = 16
 # Bytes that Arrow reads at once of a column, before it knows how long a page is.
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 # Rows of indices into a dictionary that are decoded at once, and bytes of memory for each of them.
 CODED_ROWS, CODED_MEMORY = 1 << 17, 64
 # How often a page is in memory while it is decoded. Plain: decompressed, as an array, and once more while that grows;
