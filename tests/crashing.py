@@ -89,11 +89,19 @@ def crash_everywhere_in_store(
 
 
 def crash_overwrites(
-    source: Path, out: Path, before: dict[str, Any], after: dict[str, Any], *, unfinished: int = 0, every: int = 1
+    source: Path,
+    out: Path,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    *,
+    unfinished: int = 0,
+    every: int = 1,
+    power: float = 0.0,
 ) -> dict[str, int]:
     """Replace a dataset by another with `overwrite`, killed at each `every`-th step; then run without `overwrite`.
 
     `before`, `after`: the options of the two. `unfinished`: the run of the first was killed at this step.
+    `power`: the share of what was not synced that is lost as well.
     Asserts that either nothing was touched or nothing of the first is left; counts how the kills ended.
     """
     plans = {"after": after, "third": {**after, "seed": 7}}
@@ -107,7 +115,7 @@ def crash_overwrites(
         for step in range(1, _STEPS, every):
             shutil.rmtree(out, ignore_errors=True)
             shutil.copytree(first, out)
-            code = helper.run(source, out, step, 0.0, overwrite=True, **after)
+            code = helper.run(source, out, step, power, overwrite=True, **after)
             if code == 0:
                 return ends
             assert code == -signal.SIGKILL, f"died with {code} instead of being killed"

@@ -21,18 +21,29 @@ __all__ = ["bucket", "s3_server"]
 
 OLD: dict[str, Any] = {"name": "old", "val": 0.3, "shard_tokens": 3000}
 NEW: dict[str, Any] = {"name": "new", "val": 0.0, "shard_tokens": 6000}
-CHANGES = [("npy", "npy", 0), ("mds", "nanogpt", 0), ("nanogpt", "megatron", 40), ("datatrove", "llmc", 40)]
-"""The format before and after, and the step at which the first run was killed; 0: it is complete."""
+CHANGES = [
+    ("npy", "npy", 0, 0.0),
+    ("mds", "nanogpt", 0, 1.0),
+    ("nanogpt", "megatron", 40, 1.0),
+    ("datatrove", "llmc", 40, 0.0),
+]
+"""The format before and after; the step at which the first run was killed, 0 if it is complete; what is lost."""
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("old", "new", "unfinished"), CHANGES)
+@pytest.mark.parametrize(("old", "new", "unfinished", "power"), CHANGES)
 def test_a_killed_overwrite_leaves_nothing_of_the_old_dataset(
-    tmp_path: Path, old: str, new: str, unfinished: int
+    tmp_path: Path, old: str, new: str, unfinished: int, power: float
 ) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", [*documents(60), "\ud800"])
     ends = crash_overwrites(
-        source, tmp_path / "out", {**OLD, "format": old}, {**NEW, "format": new}, unfinished=unfinished, every=4
+        source,
+        tmp_path / "out",
+        {**OLD, "format": old},
+        {**NEW, "format": new},
+        unfinished=unfinished,
+        every=4,
+        power=power,
     )
     assert ends["untouched"] and ends["third"] and ends["after"], ends
 
