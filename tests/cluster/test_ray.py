@@ -171,6 +171,23 @@ def test_parts_wait_for_a_node_that_has_what_they_need(cluster: Cluster, source:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_cluster_that_begins_with_a_head_without_cpus_is_waited_for(source: Path, tmp_path: Path) -> None:
+    expected = alone(source, tmp_path / "alone")
+    with Cluster(tmp_path, {}) as empty:
+        empty.node(0, cpus=0)
+        words: list[object] = [sys.executable, "-m", "shardmill", "prepare", source, "-o", tmp_path / "out", *FLAGS]
+        words += ["-f", "shards", "--executor", "ray", "--ray-address", ADDRESS, "--parts", 3, "--memory", "500MB"]
+        run = empty.start(*words)
+        assert run.stderr is not None
+        while "waiting for one" not in (line := run.stderr.readline()):
+            assert line, "it has ended"
+        empty.node(1, cpus=2)
+        succeeded(run, 300)
+    assert contents(tmp_path / "out") == expected
+
+
+@pytest.mark.slow
 def test_no_cluster_is_said_at_once(cluster: Cluster, source: Path, tmp_path: Path) -> None:
     run = start(cluster, source, tmp_path / "out", "--ray-address", "127.0.0.1:1")
     _, said = run.communicate(timeout=150)
