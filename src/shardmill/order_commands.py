@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardmill.flags import folder_argument, number_flag, option_flags, summary_flags
+from shardmill.flags import folder_argument, json_flag, number_flag, option_flags, summary_flags
 from shardmill.printing import begin_run, options_in, print_error, print_line, summarize
 
 
@@ -74,3 +74,35 @@ def mix(
         print_error(planned.text())
     result = write_mixture(planned, out, begin_run(as_json, quiet), options)
     summarize(result, as_json, quiet, more={"mixture": planned.data()})
+
+
+@click.command(short_help="find the documents of a token or a training step, and back")
+@folder_argument("folder")
+@click.option("--split", default=None, metavar="SPLIT", help="train or val  [default: the first one; of a record, all]")
+@number_flag("--token", help="the document that holds token N of the split, counted from 0")
+@number_flag("--document", help="document N of the split, counted from 0")
+@number_flag("--step", help="the rows of step N of the loader on every rank, counted from 0")
+@click.option("--source", metavar="FILE", help="with --record: the documents that a record of this source became")
+@number_flag("--record", help="line, row or document N of the source, counted from 1; of plain text, a byte, from 0")
+@number_flag("--batch-size", minimum=1, help="the loader's rows in a batch of one rank")
+@number_flag("--block-size", minimum=1, help="the loader's tokens in a row")
+@number_flag("--world-size", minimum=1, help="the loader's number of ranks  [default: 1]")
+@number_flag("--seed", minimum=-(1 << 63), help="the loader's seed  [default: 0]")
+@click.option("--order", metavar="ORDER", help="the loader's order  [default: shuffled]")
+@json_flag(help="print what was found as JSON")
+def trace(folder: str, as_json: bool, **flags: Any) -> None:
+    """Print which documents, of which source and record, made a token of a dataset or a step of training; or which
+    tokens and rows a record became. Works through convert, shuffle and mix, and does not read the tokens.
+
+    \b
+      shardmill trace data --step 1200 --batch-size 8 --block-size 1024 --world-size 4
+      shardmill trace data --source web.jsonl --record 17
+    """
+    from shardmill.dataset import first_record, open_dataset, rows_text, traced_data
+    from shardmill.dataset import trace as traced
+
+    data, what = open_dataset(folder), options_in(flags)
+    if "record" in what and "source" in what:
+        what["record"] -= first_record(data, what["source"])
+    found = traced(data, **what)
+    print_line(json.dumps(traced_data(found)) if as_json else rows_text(found))

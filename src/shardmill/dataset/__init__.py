@@ -7,6 +7,8 @@ from shardmill.lazy import lazily
 if TYPE_CHECKING:
     from shardmill.dataset.dataset import Dataset, Split, document_index, open_dataset
     from shardmill.dataset.showing import show, show_text, visible
+    from shardmill.dataset.tracing import TracedDocument, TracedRow, first_record, rows_text, trace
+    from shardmill.dataset.tracing import as_data as traced_data
     from shardmill.dataset.verification import Report, verify
 
 # Imported on first use: a program that only opens a dataset does not load the code that makes one.
@@ -15,6 +17,7 @@ __all__, __getattr__ = lazily(
     {
         "dataset": "Dataset Split document_index open_dataset",
         "showing": "show show_text visible",
+        "tracing": "TracedDocument TracedRow as_data:traced_data first_record rows_text trace",
         "verification": "Report verify",
     },
 )

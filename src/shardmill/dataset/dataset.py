@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.dataset.loader import Batches
+    from shardmill.dataset.tracing import TracedDocument, TracedRow
     from shardmill.tokens import Tokenizer
 
 _BLOCK = 1 << 18  # tokens read at a time while documents are iterated over
@@ -104,6 +105,15 @@ class Dataset:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer of the dataset. Raise MismatchError if the one of that name has changed."""
         return tokenizer_of(self.manifest)
+
+    def trace(self, **what: Any) -> list[TracedDocument] | list[TracedRow]:
+        """Return which documents made a `token`, a `document` or a `step`; or what a `record` of a `source` became.
+
+        The keywords are those of `trace` in tracing.py.
+        """
+        from shardmill.dataset.tracing import trace
+
+        return trace(self, **what)
 
     def decode(self, tokens: NDArray[Any]) -> str:
         """Return the text of some tokens; incomplete characters become U+FFFD."""

@@ -151,6 +151,24 @@ class Batches:
         blocks += (steps - self._steps_before(within)) * self._stride
         return {**self._facts(), "epoch": epoch, "blocks": blocks, "workers": 1}
 
+    def rows_at(self, step: int) -> NDArray[np.int64]:
+        """Return the token at which each row of this rank begins in the batch after so many from the beginning."""
+        state = self.state_after(step)
+        return self._starts((state["epoch"], state["blocks"]), 1)
+
+    def places_of(self, blocks: NDArray[np.int64]) -> list[tuple[int, int, int, int]]:
+        """Return step, rank, row and number of those of some blocks that are in the first epoch, in its order.
+
+        UsageError if windows are drawn anywhere.
+        """
+        if self.order == "random":
+            raise UsageError("windows that are drawn at random have no blocks", hint="choose another `order`")
+        order = blocks if self.order == "sequential" else Permutation(self.blocks, self.seed, 0).places(blocks)
+        blocks, order = blocks[order < self._end((0, 0))], order[order < self._end((0, 0))]
+        steps, within = np.divmod(order, self._stride)
+        ranks, rows = within % self.world_size, within // self.world_size
+        return sorted(zip(steps.tolist(), ranks.tolist(), rows.tolist(), blocks.tolist(), strict=True))
+
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a state; batch size, rank and world size may differ.
 
