@@ -27,7 +27,6 @@ from rich.text import Text
 PICTURES = Path(__file__).parent / "pictures"
 COLUMNS, LINES = 100, 60
 TERMINALS = {
-    "inspect": ["inspect", "corpus.txt", "--separator", r"\n\n\n"],
     "prepare": ["prepare", "corpus.txt", "--separator", r"\n\n\n", "--val", "0.05", "-o", "data"],
     "show": ["show", "data", "--documents", "2", "--tokens", "60"],
 }

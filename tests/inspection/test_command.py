@@ -32,8 +32,8 @@ def test_the_text_says_all_of_it_in_eighty_columns(tmp_path: Path) -> None:
     (tmp_path / "c.txt").write_bytes(b"\xff")
     run = metered("inspect", tmp_path, "-o", tmp_path / ("long" * 40), "--workers", "2", "--memory", "512MB")
     assert run.code == 0
-    for word in ("jsonl", "text", "documents", "up to", "separators", "tokens", "bytes per token", "output", "disk",
-                 "at most 512 MB", "2 workers", "time", "naive", "warning:", "hint:", *FORMATS):  # fmt: skip
+    for word in ("jsonl", "text", "documents", "each on average", "separators", "tokens", "bytes per token", "output",
+                 "disk", "at most 512 MB", "2 workers", "time", "naive", "warning:", "hint:", *FORMATS):  # fmt: skip
         assert word in " ".join(run.out.split()), word
     for line in run.out.splitlines():
         assert len(line) <= 80 or "longlong" in line, line

@@ -6,6 +6,7 @@ import gzip
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,13 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from shardmill.documents import Documents, FreeRoom, Reading
-from shardmill.inspection import Amount, Kind, expected, places
+from shardmill.inspection import Amount, Kind, expected, places, working_seconds
 from shardmill.inspection.places import SampledPlace, SampledSource
-from shardmill.inspection.report import working_seconds
 from shardmill.run import inspect
 from shardmill.storage import Source
-from shardmill.tokens import Encoded
 from tests.inspection.material import corpus, few_long, true_tokens
 
 KINDS = ("jsonl", "txt", "parquet", "parquets", "jsonl.gz", "jsonls.zst", "csv", "feather")
@@ -139,8 +137,6 @@ def test_documents_longer_than_a_place_are_neither_missed_nor_counted_twice(
     assert abs(report.documents.value / len(made) - 1) < 0.2
     if report.documents.margin is not None:
         assert abs(report.documents.value - len(made)) <= report.documents.margin
-    long = sum(count for up_to, count in report.sizes if up_to > 4096)
-    assert 50 <= long <= 200
 
 
 def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_read_whole(
@@ -157,11 +153,8 @@ def test_a_row_group_that_is_one_long_text_and_many_short_ones_is_read_whole(
 
 def sampled(values: list[int]) -> Kind:
     """A gigabyte of JSON Lines, with places of a megabyte that have so many tokens."""
-
-    def encode(documents: Documents) -> Encoded:
-        raise AssertionError("nothing is read")
-
-    source = SampledSource(0, Source("a", "a", 10**9, ""), Reading(), FreeRoom(), None, encode, lambda: False)
+    looking: Any = None  # nothing is read
+    source = SampledSource(0, Source("a", "a", 10**9, ""), looking, lambda: False)
     source.places = [SampledPlace(1e6, 1e6, 1000 / len(values), 10**6, 10**6, tokens) for tokens in values]
     return Kind("jsonl", "", False, [0], np.array([10**9]), [source], cpu_seconds=2.0)
 

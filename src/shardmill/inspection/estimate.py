@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shardmill.inspection.places import BUCKETS, bucketed
 from shardmill.shards import DOCUMENT, FORMATS, HEADER_BYTES, SPLITS, format_named
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from shardmill.inspection.sample import Kind
 
 _ERRORS = 3  # standard errors in a margin
@@ -70,10 +67,10 @@ def expected(kind: Kind, *, separated: bool, eot: bool) -> Expected:
     text = _total(kind, [place.text for place in places])
     full = int(np.count_nonzero(kind.sizes))
     if kind.format == "text" and not separated:
-        if not kind.whole and not kind.compression and not any(one.replaced for one in kind.looked):
+        if not kind.whole and not kind.compression and not any(place.replaced for place in places):
             text = Amount(kind.stored)
         documents = Amount(len(kind.members))
-        blank = sum(1 for one in kind.looked if not one.excerpts and one.source.size)
+        blank = sum(1 for one in kind.looked if one.source.size and not any(place.text for place in one.places))
         written = Amount(round(full * (1 - blank / max(1, len(kind.looked)))))
     else:
         documents = _total(kind, [place.documents for place in places], begin=True)
@@ -113,16 +110,10 @@ def _total(kind: Kind, values: Sequence[float], *, begin: bool = False) -> Amoun
     return Amount(total, max(1, round(_ERRORS * error + _LEAST_MARGIN * total)))
 
 
-def histogram(kind: Kind, expects: Expected, *, separated: bool) -> NDArray[np.int64]:
-    """The documents of a kind that have text, by size; together they are those written, but for rounding."""
-    seen = np.zeros(BUCKETS)
-    if kind.format == "text" and not separated:
-        wide = expects.text.value / max(1, kind.stored)
-        seen += bucketed(np.rint(kind.sizes[kind.sizes > 0] * wide).astype(np.int64))
-    for place in kind.places:
-        seen += place.weight * place.sizes
-    shares = seen * (expects.written.value / max(1e-9, float(seen.sum())))
-    return np.rint(shares).astype(np.int64)
+def working_seconds(kinds: Sequence[Kind], expects: Sequence[Expected], workers: int) -> float:
+    """Return the seconds that reading and encoding take at the speed of the sample, times the workers."""
+    each = (kind.cpu_seconds / max(1, kind.encoded) for kind in kinds)
+    return sum(seconds * holds.text.value for seconds, holds in zip(each, expects, strict=True)) / workers
 
 
 def output_sizes(expects: Expected, width: int, vocab_size: int, shard_tokens: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shardmill.inspection.estimate import Amount
     from shardmill.inspection.report import Inspection, ListedKind
 
-_WIDTH, _LABEL, _BAR = 80, 12, 36  # columns
+_WIDTH, _LABEL = 80, 12  # columns
 _KINDS = 12  # kinds of sources that are listed
 _LONGEST = 1000  # characters of a sentence
 
@@ -110,31 +110,14 @@ def _row(name: str, sources: str, stored: str, text: str, documents: str) -> str
 
 
 def _documents(report: Inspection) -> Iterator[str]:
-    written = sum(count for _, count in report.sizes)
-    if not written:
+    if not report.written:
         yield "none that has text"
         return
-    yield f"{show_bytes(report.text_bytes.value / written)} each on average; by size:"
-    most = max(count for _, count in report.sizes)
-    for up_to, count in report.sizes:
-        yield f"up to {_power(up_to):>7}{count:>15,}  {_bar(count / most)}"
+    yield f"{show_bytes(report.text_bytes.value / report.written)} each on average"
     if report.streams:
         streams = "it is" if report.streams == report.sources == 1 else f"{report.streams:,} of the sources are"
         what = "a stream" if streams == "it is" else "streams"
         yield f"{streams} {what} of text: val takes spans of 64 KiB, and each stretch in one split is a document there"
-
-
-def _power(size: int) -> str:
-    """A power of two as a round number: 4096 → `4 KiB`."""
-    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size >= factor:
-            return f"{size // factor} {unit}"
-    return f"{size} B"
-
-
-def _bar(share: float) -> str:
-    full, eighths = divmod(round(share * _BAR * 8), 8)
-    return "█" * full + " ▏▎▍▌▋▊▉"[eighths].strip() or ("▏" if share else "")
 
 
 def _separators(report: Inspection) -> Iterator[str]:
@@ -151,4 +134,4 @@ def _amount(amount: Amount) -> str:
     if amount.margin is None:
         return f"about {show_count(amount.value)}"
     percent = max(0.01, 100 * amount.margin / max(1, amount.value))
-    return f"{show_count(amount.value)} ± {percent:.2g} %"
+    return f"{show_count(amount.value)} ± {f'{percent:.2g}' if percent < 100 else f'{percent:,.0f}'} %"

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.documents import STREAM_BYTES
-from shardmill.inspection.estimate import Amount, Expected, expected, histogram, output_sizes, table_size
+from shardmill.inspection.estimate import (
+    Amount,
+    Expected,
+    expected,
+    output_sizes,
+    table_size,
+    working_seconds,
+)  # fmt: skip
 from shardmill.inspection.troubles import Separator, find_separators, find_troubles
 from shardmill.shards import format_named
 
 if TYPE_CHECKING:
     from shardmill.errors import BudgetError
+    from shardmill.inspection.places import Findings
     from shardmill.inspection.sample import Kind
     from shardmill.options import Options
     from shardmill.run import Budget
@@ -25,21 +32,6 @@ if TYPE_CHECKING:
 _STARTING = 0.5  # seconds from the command to the first chunk, and from the last chunk to the manifest
 # Bytes of a token in a growing Python list of ints: 8 for the pointer, 28 for the int, and the slack.
 _NAIVE = 41
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """Where a run would take place, and what it may use."""
-
-    out: str
-    """The folder or URL that the dataset is meant for."""
-    staging: str
-    """The folder of this machine where files are made that go to an object store; empty: `out` is a folder."""
-    free_bytes: int
-    """Where files are made."""
-    machine_bytes: int
-    memory_bytes: int
-    workers: int
 
 
 @dataclass(frozen=True)
@@ -60,13 +52,22 @@ class ListedKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inspection(Machine):
+class Inspection:
     """The result of `inspect`.
 
     An amount with a margin of 0 is exact. The truth is nearly always within another margin. If the margin is None, the
     error is unknown: only the beginning of a source was read, or very few places.
     """
 
+    out: str
+    """The folder or URL that the dataset is meant for."""
+    staging: str
+    """The folder of this machine where files are made that go to an object store; empty: `out` is a folder."""
+    free_bytes: int
+    """Where files are made."""
+    machine_bytes: int
+    memory_bytes: int
+    workers: int
     sources: int
     stored_bytes: int
     tokenizer: str
@@ -78,8 +79,8 @@ class Inspection(Machine):
     """Empty and rejected ones included. A stream of text is one here, and several where val takes spans of it."""
     streams: int
     """Sources that are streams of text: without a separator, and the only source or large."""
-    sizes: list[tuple[int, int]]
-    """(bytes, documents of up to so many bytes and more than the entry before), of those that will be written."""
+    written: int
+    """Documents that have text and are not rejected."""
     separators: list[Separator]
     skipped: dict[str, Any]
     """What was found and will not be read: counts by kind, the first names, and notes."""
@@ -111,7 +112,7 @@ class Inspection(Machine):
 
     def data(self) -> dict[str, Any]:
         """As JSON-able data."""
-        return {**asdict(self), "sizes": [{"up_to": up_to, "documents": count} for up_to, count in self.sizes]}
+        return asdict(self)
 
     def text(self, *, verbose: bool = False) -> str:
         """For people; `verbose`: with the names of what is skipped."""
@@ -121,14 +122,15 @@ class Inspection(Machine):
 
 
 def make_report(
-    kinds: list[Kind], sources: Sources, options: Options, tokenizer: Tokenizer, machine: Machine,
+    kinds: list[Kind], findings: Findings, sources: Sources, options: Options, tokenizer: Tokenizer,
     budget: Budget | BudgetError,
-    *, sampled_seconds: float, busy_workers: int, staged_bytes: int, download_speed: float,
+    *, sampled_seconds: float, busy_workers: int, staged_bytes: int, download_speed: float, **machine: Any,
 ) -> Inspection:  # fmt: skip
     """Return what a sample says of the sources, of a run on this machine, and of what would go wrong.
 
     `budget`: of a run, or why the memory is too small. `busy_workers`: those that have a CPU. `staged_bytes`: of
-    shards in the staging folder at a time. `download_speed`: bytes per second; 0: unknown.
+    shards in the staging folder at a time. `download_speed`: bytes per second; 0: unknown. `machine`: the first six
+    fields of the report.
     """
     separated, eot = options.separator is not None, tokenizer.eot is not None and options.eot != "none"
     width = tokenizer.dtype.itemsize
@@ -142,74 +144,41 @@ def make_report(
     fetched = round(sum(kind.column * kind.stored for kind in kinds if kind.remote))
     download = fetched / download_speed if download_speed else 0.0
     working = working_seconds(kinds, expects, busy_workers)
-    places = [place for kind in kinds for place in kind.places]
+    plain = [(kind, holds) for kind, holds in zip(kinds, expects, strict=True) if kind.format == "text"]
+    streams = sum(int(np.count_nonzero(kind.sizes >= STREAM_BYTES)) for kind, _ in plain)
+    plain_bytes = sum(holds.text.value for _, holds in plain)
     report = Inspection(
-        **vars(machine),
+        **machine,
         sources=len(sources),
         stored_bytes=sources.total_bytes or 0,
         tokenizer=tokenizer.name,
         vocab_size=tokenizer.vocab_size,
         token_bytes=width,
-        kinds=[_listed(kind, holds) for kind, holds in zip(kinds, expects, strict=True)],
+        kinds=[
+            ListedKind(
+                kind.format or "unknown", kind.compression, len(kind.members), kind.stored,
+                holds.text, holds.documents, holds.tokens, len(kind.looked), sum(one.begun for one in kind.looked),
+            )
+            for kind, holds in zip(kinds, expects, strict=True)
+        ],
         text_bytes=total.text,
         documents=total.documents,
-        streams=0 if separated else _streams(kinds, len(sources)),
-        sizes=_sizes(kinds, expects, separated),
-        separators=[] if separated else _separators(kinds, expects),
+        streams=0 if separated else len(plain) if len(sources) == 1 else streams,
+        written=total.written.value,
+        separators=[] if separated else find_separators(findings.excerpts, plain_bytes),
         skipped=sources.skipped.data(),
         tokens=total.tokens,
         bytes_per_token=total.text.value / without_eot if without_eot > 0 else 0.0,
         output_bytes=sizes,
-        disk_bytes=staged if machine.staging else sizes,
+        disk_bytes=staged if machine["staging"] else sizes,
         seconds=_STARTING + max(working, download),
         bound="download" if download > working else "workers",
         fetched_bytes=fetched,
         fetched_per_second=round(download_speed),
         naive_bytes=_NAIVE * total.tokens.value + total.text.value,
-        sampled_places=len(places),
-        sampled_bytes=sum(place.encoded for place in places),
+        sampled_places=sum(len(kind.places) for kind in kinds),
+        sampled_bytes=sum(kind.encoded for kind in kinds),
         sampled_seconds=sampled_seconds,
         troubles=[],
-    )
-    return replace(report, troubles=find_troubles(report, kinds, sources, options, budget))
-
-
-def working_seconds(kinds: Sequence[Kind], expects: Sequence[Expected], workers: int) -> float:
-    """Return the seconds that reading and encoding take at the speed of the sample, times the workers."""
-    each = (kind.cpu_seconds / max(1, sum(place.encoded for place in kind.places)) for kind in kinds)
-    return sum(seconds * holds.text.value for seconds, holds in zip(each, expects, strict=True)) / workers
-
-
-def _listed(kind: Kind, holds: Expected) -> ListedKind:
-    return ListedKind(
-        format=kind.format or "unknown",
-        compression=kind.compression,
-        sources=len(kind.members),
-        stored_bytes=kind.stored,
-        text_bytes=holds.text,
-        documents=holds.documents,
-        tokens=holds.tokens,
-        sampled_sources=len(kind.looked),
-        beginnings=sum(one.begun for one in kind.looked),
-    )
-
-
-def _streams(kinds: list[Kind], sources: int) -> int:
-    """Sources that are streams of text."""
-    if sources == 1:
-        return int(kinds[0].format == "text")
-    return sum(int(np.count_nonzero(kind.sizes >= STREAM_BYTES)) for kind in kinds if kind.format == "text")
-
-
-def _sizes(kinds: list[Kind], expects: list[Expected], separated: bool) -> list[tuple[int, int]]:
-    """The documents that will be written, by size."""
-    found = [histogram(kind, holds, separated=separated) for kind, holds in zip(kinds, expects, strict=True)]
-    sizes = np.sum(found, axis=0)
-    full = np.flatnonzero(sizes)
-    return [(4**i, int(sizes[i])) for i in range(int(full[0]), int(full[-1]) + 1)] if len(full) else []
-
-
-def _separators(kinds: list[Kind], expects: list[Expected]) -> list[Separator]:
-    text = sum(holds.text.value for kind, holds in zip(kinds, expects, strict=True) if kind.format == "text")
-    looked = [source for kind in kinds if kind.format == "text" for source in kind.looked]
-    return find_separators([excerpt for source in looked for excerpt in source.excerpts], text)
+    )  # fmt: skip
+    return replace(report, troubles=find_troubles(report, kinds, findings, sources, options, budget))

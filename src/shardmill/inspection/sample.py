@@ -6,11 +6,10 @@ Sources of one format and compression are a kind. Places are drawn at equal dist
 from __future__ import annotations
 
 import random
-import threading
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,16 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shardmill.detection import format_of
-from shardmill.documents import Documents, Reading, Room, footer_bytes
+from shardmill.documents import footer_bytes
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.inspection import places as reading_places
-from shardmill.inspection.places import SampledPlace, SampledSource, expansion
+from shardmill.inspection.places import Looking, SampledPlace, SampledSource, expansion
 from shardmill.storage import CONNECTIONS, Fetcher, RetryPolicy, Source, compression_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from shardmill.tokens import Encoded, Engine
 
 STREAM_UNITS = 8
 """Units of text for each time that a stream, which can only be read from its start, is drawn."""
@@ -69,6 +66,11 @@ class Kind:
         return [place for source in self.looked for place in source.places]
 
     @property
+    def encoded(self) -> int:
+        """Bytes of text that were encoded."""
+        return sum(place.encoded for place in self.places)
+
+    @property
     def whole(self) -> bool:
         """Everything was read: what was counted is exact."""
         return not self.stored or (len(self.looked) == len(self.members) and all(one.whole for one in self.looked))
@@ -76,7 +78,7 @@ class Kind:
     @property
     def rows(self) -> int | None:
         """Number of documents, where footers or batches of all files say it."""
-        rows = [one.rows for one in self.looked if one.error is None]
+        rows = [one.rows for one in self.looked]
         return sum(filter(None, rows)) if len(rows) == len(self.members) and None not in rows else None
 
     @property
@@ -87,34 +89,18 @@ class Kind:
 
 
 def take_sample(
-    sources: Sequence[Source], reading: Reading, room: Room, fetcher: Fetcher, engine: Engine,
-    *, places: int = 80, seconds: float = 5.0,
+    sources: Sequence[Source], looking: Looking, *, places: int = 80, seconds: float = 5.0
 ) -> list[Kind]:  # fmt: skip
     """Return the kinds of the sources, each with about its share of `places`, after at most about `seconds`."""
     kinds = _kinds(sources)
     total = sum(kind.expanded for kind in kinds)
-    one_at_a_time = threading.Lock()
-
-    def encode(documents: Documents) -> Encoded:
-        with one_at_a_time:
-            return engine.encode(documents.data, documents.offsets)
-
     for kind in kinds:
-        if not kind.stored:
-            continue
-        share = kind.expanded / total
-        until = time.monotonic() + seconds * max(0.1, share)
-
-        def ended(until: float = until) -> bool:
-            return time.monotonic() > until
-
-        def source(index: int, ended: Callable[[], bool] = ended) -> SampledSource:
-            return SampledSource(index, sources[index], reading, room, fetcher, encode, ended)
-
-        began = time.process_time()
-        wanted = max(_FEWEST, round(places * share))
-        _sample(kind, min(wanted, _REMOTE) if kind.remote else wanted, source, ended)
-        kind.cpu_seconds = time.process_time() - began
+        if kind.stored:
+            share, began = kind.expanded / total, time.process_time()
+            wanted = max(_FEWEST, round(places * share))
+            wanted = min(wanted, _REMOTE) if kind.remote else wanted
+            _sample(kind, wanted, sources, looking, time.monotonic() + seconds * max(0.1, share))
+            kind.cpu_seconds = time.process_time() - began
     return kinds
 
 
@@ -131,23 +117,27 @@ def _kinds(sources: Sequence[Source]) -> list[Kind]:
     return sorted(kinds, key=lambda kind: -kind.expanded)
 
 
-def _sample(kind: Kind, places: int, source: Callable[[int], SampledSource], ended: Callable[[], bool]) -> None:
+def _sample(kind: Kind, places: int, sources: Sequence[Source], looking: Looking, until: float) -> None:
     """Read some sources of a kind, at so many places or a few more."""
     rng, unit = random.Random(len(kind.members)), reading_places.UNIT
     most = places * (1 if kind.remote else _INSTEAD)
     everything = kind.expanded <= places * unit and len(kind.members) <= most
-    drawn, step = ({}, 0.0) if everything else _draw(kind, places, most, rng)
-    # In the order of the plan, since sources are kept packed, many together.
-    chosen = [(source(kind.members[member]), drawn.get(member)) for member in (drawn or range(len(kind.members)))]
-    rng.shuffle(chosen)
+    drawn = {} if everything else _draw(kind, places, most, rng)
+
+    def ended() -> bool:
+        return time.monotonic() > until
 
     def read(one: tuple[SampledSource, list[float] | None]) -> SampledSource:
         looked, shares = one
         # A few compressed megabytes may hold gigabytes.
         units = 2 * places if shares is None else min(2 * places, len(shares) * STREAM_UNITS)
-        looked.read(shares, units * unit, step)
+        looked.read(shares, units * unit)
         return looked
 
+    # In the order of the plan, since sources are kept packed, many together.
+    indices = [(kind.members[member], drawn.get(member)) for member in (drawn or range(len(kind.members)))]
+    chosen = [(SampledSource(index, sources[index], looking, ended), shares) for index, shares in indices]
+    rng.shuffle(chosen)
     at_once, text = _THREADS if kind.remote else 1, 0
     with ThreadPoolExecutor(_THREADS, "shardmill-look") as pool:
         for i in range(0, len(chosen), at_once):
@@ -156,10 +146,10 @@ def _sample(kind: Kind, places: int, source: Callable[[int], SampledSource], end
             text += sum(place.text for looked in kind.looked[i:] for place in looked.places)
             if ended() or text > 2 * places * unit:
                 break
-    # Where not everything was read that was drawn, each place stands for more.
+    # Together the places stand for all of the kind.
     sampled = sum(place.weight * place.covered for place in kind.places)
     for place in kind.places:
-        place.weight *= kind.stored / sampled if sampled and not kind.whole else 1.0
+        place.weight = 1.0 if kind.whole or not sampled else place.weight * kind.stored / sampled
     formats: Counter[tuple[str, str]] = Counter()
     for looked in kind.looked:
         formats[looked.format, looked.compression] += bool(looked.format) * (1 + (looked.source.size or 0))
@@ -167,10 +157,10 @@ def _sample(kind: Kind, places: int, source: Callable[[int], SampledSource], end
         kind.format, kind.compression = max(formats, key=formats.__getitem__)
 
 
-def _draw(kind: Kind, places: int, most: int, rng: random.Random) -> tuple[dict[int, list[float]], float]:
+def _draw(kind: Kind, places: int, most: int, rng: random.Random) -> dict[int, list[float]]:
     """Draw at equal distances over the bytes of a kind, at most so many times.
 
-    Return the sources that were hit, each with the shares of it at which it was, and the distance.
+    Return the sources that were hit, each with the shares of it at which it was.
     """
     about, unit = INPUT_FORMATS.get(kind.format), reading_places.UNIT
     stream = bool(kind.compression) or (about is not None and about.text and not about.sectioned)
@@ -178,8 +168,7 @@ def _draw(kind: Kind, places: int, most: int, rng: random.Random) -> tuple[dict[
     largest = STREAM_UNITS * unit if stream else unit
     text = float(np.minimum(kind.sizes * (kind.expanded / kind.stored), largest) @ kind.sizes) / kind.stored
     count = max(1, min(most, round(places * unit / max(1.0, text))))
-    step = kind.stored / count
-    targets = (np.arange(count) + rng.random()) * step
+    targets = (np.arange(count) + rng.random()) * (kind.stored / count)
     ends = np.cumsum(kind.sizes)
     hits = np.minimum(np.searchsorted(ends, targets, side="right"), len(ends) - 1)
     shares = 1 - (ends[hits] - targets) / np.maximum(1, kind.sizes[hits])
@@ -188,7 +177,7 @@ def _draw(kind: Kind, places: int, most: int, rng: random.Random) -> tuple[dict[
         drawn.setdefault(hit, []).append(share)
     for some in drawn.values():
         rng.shuffle(some)  # so that what is read before the time is over is from all over the source
-    return drawn, step
+    return drawn
 
 
 def looking_fetcher() -> Fetcher:

@@ -9,8 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from shardmill.core import ODD_KINDS
-from shardmill.errors import BudgetError
-from shardmill.inspection.places import NO_TEXT
+from shardmill.errors import BudgetError, SourceError
 from shardmill.shards import FORMATS, early_warnings, format_named
 from shardmill.storage import LARGEST_OBJECT
 from shardmill.troubles import (
@@ -29,6 +28,7 @@ from shardmill.troubles import (
 from shardmill.units import show_bytes
 
 if TYPE_CHECKING:
+    from shardmill.inspection.places import Findings
     from shardmill.inspection.report import Inspection
     from shardmill.inspection.sample import Kind
     from shardmill.options import Options
@@ -39,44 +39,41 @@ _LONG_LINE = 400  # average bytes of a line from which on a line looks like a do
 
 
 def find_troubles(
-    report: Inspection, kinds: list[Kind], sources: Sequence[Source], options: Options, budget: Budget | BudgetError
-) -> list[Trouble]:
+    report: Inspection, kinds: list[Kind], findings: Findings, sources: Sequence[Source], options: Options,
+    budget: Budget | BudgetError,
+) -> list[Trouble]:  # fmt: skip
     """Return all troubles; those that stop a run come first."""
     found = [
-        *_damaged(kinds),
-        *_rejects(report, kinds, options),
+        *_damaged(findings.errors),
+        *_rejects(report, kinds, findings, options),
         *_disk(report),
-        *_memory(kinds, budget),
-        *_binary(kinds),
+        *_memory(findings, budget),
+        *_binary(findings.controls),
         *_empty(report, sources),
-        *_invalid(report, kinds, options),
+        *_invalid(report, findings.replaced, options),
         *_separator(report, kinds, options),
         *[Trouble("sources", sentence) for sentence in report.skipped.get("warnings", ())],
-        *_tokens(kinds, options),
+        *_tokens(kinds, findings, options),
         *[Trouble("reader", sentence) for sentence in early_warnings(options.format)],
         *_vocabulary(report),
     ]
     return sorted(found, key=lambda trouble: not trouble.stops)
 
 
-def _damaged(kinds: list[Kind]) -> Iterator[Trouble]:
+def _damaged(errors: list[SourceError]) -> Iterator[Trouble]:
     """One trouble for each different error, with its first place."""
-    errors = [one.error for kind in kinds for one in kind.looked if one.error is not None]
     for message, count in Counter(error.message for error in errors).most_common(NAMES_SHOWN):
         first = next(error for error in errors if error.message == message)
-        yield Trouble("source", message + _more(count), first.place, first.hint, stops=True)
+        more = f" (and {count - 1:,} more of the sources that were looked into)" if count > 1 else ""
+        yield Trouble("source", message + more, first.place, first.hint, stops=True)
 
 
-def _more(count: int) -> str:
-    return f" (and {count - 1:,} more of the sources that were looked into)" if count > 1 else ""
-
-
-def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble]:
+def _memory(findings: Findings, budget: Budget | BudgetError) -> Iterator[Trouble]:
     """Too little memory for any run, or for a record of the sample."""
     if isinstance(budget, BudgetError):
         yield Trouble("memory", budget.message, None, budget.hint, stops=True)
         return
-    size, place, hint = max((one.largest for kind in kinds for one in kind.looked), default=(0, "", ""))
+    size, place, hint = findings.largest
     said = f"a record of {'more than ' if hint else ''}{size:,} bytes is larger than the memory allows"
     if hint:
         yield Trouble("source", said, place, hint, stops=True)
@@ -85,21 +82,20 @@ def _memory(kinds: list[Kind], budget: Budget | BudgetError) -> Iterator[Trouble
         yield Trouble("memory", error.message, error.place, error.hint, stops=True)
 
 
-def _binary(kinds: list[Kind]) -> Iterator[Trouble]:
+def _binary(controls: dict[str, float]) -> Iterator[Trouble]:
     """Sources of text that hold control characters which no text has."""
-    odd = {one.source.name: one.controls for kind in kinds for one in kind.looked if one.controls > NO_TEXT}
-    if odd:
-        worst = sorted(odd, key=odd.__getitem__, reverse=True)
-        yield not_text(worst, len(odd), f"up to {percent(odd[worst[0]])} of the sampled bytes are")
+    if controls:
+        worst = sorted(controls, key=controls.__getitem__, reverse=True)
+        yield not_text(worst, len(controls), f"up to {percent(controls[worst[0]])} of the sampled bytes are")
 
 
-def _rejects(report: Inspection, kinds: list[Kind], options: Options) -> Iterator[Trouble]:
+def _rejects(report: Inspection, kinds: list[Kind], findings: Findings, options: Options) -> Iterator[Trouble]:
     places = [place for kind in kinds for place in kind.places]
     if not any(place.rejected for place in places):
         return
     bad = sum(place.rejected * place.weight for place in places)
     share = min(1.0, bad / max(1e-9, bad, sum(place.documents * place.weight for place in places)))
-    reasons = sum((one.reasons for kind in kinds for one in kind.looked), Counter[str]()).most_common(NAMES_SHOWN)
+    reasons = findings.reasons.most_common(NAMES_SHOWN)
     listed = "; ".join(f"{reason} ({count:,})" for reason, count in reasons)
     allowed, documents = options.bad_allowed, report.documents.value
     if isinstance(allowed, float):
@@ -138,10 +134,9 @@ def _empty(report: Inspection, sources: Sequence[Source]) -> Iterator[Trouble]:
         yield empty_sources(first, len(first) + sum(1 for _ in names), report.sources)
 
 
-def _invalid(report: Inspection, kinds: list[Kind], options: Options) -> Iterator[Trouble]:
-    replaced = sum(one.replaced for kind in kinds for one in kind.looked)
+def _invalid(report: Inspection, replaced: int, options: Options) -> Iterator[Trouble]:
     if replaced:
-        text = sum(place.text for kind in kinds for place in kind.places)
+        text = report.sampled_bytes
         all_text, allowed = report.text_bytes.value, options.bad_allowed
         most = max(FEWEST_BAD, allowed * all_text) if isinstance(allowed, float) else allowed
         stops = most is not None and replaced / max(1, text) * all_text > most
@@ -157,11 +152,9 @@ def _separator(report: Inspection, kinds: list[Kind], options: Options) -> Itera
         yield special_tokens(first.separator, first.found, None, plain=True, sampled=True)
 
 
-def _tokens(kinds: list[Kind], options: Options) -> Iterator[Trouble]:
+def _tokens(kinds: list[Kind], findings: Findings, options: Options) -> Iterator[Trouble]:
     """Special tokens in the text of records."""
-    records = [kind for kind in kinds if kind.format != "text"]
-    odd = sum((one.odd for kind in records for one in kind.looked), Counter[str]())
-    text = sum(place.encoded for kind in records for place in kind.places)
+    odd, text = findings.odd, sum(kind.encoded for kind in kinds if kind.format != "text")
     for token in ODD_KINDS[1:] if options.specials == "text" else ():
         if odd[token] and text / odd[token] <= RARE:
             yield special_tokens(token, odd[token], None, plain=False, sampled=True)

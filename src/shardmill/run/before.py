@@ -7,12 +7,12 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shardmill import arguments
 from shardmill.documents import FreeRoom, Reading
 from shardmill.errors import BudgetError, SourceError, UsageError
-from shardmill.inspection import Inspection, Machine, download_speed, looking_fetcher, make_report, take_sample
+from shardmill.inspection import Inspection, Looking, download_speed, looking_fetcher, make_report, take_sample
 from shardmill.options import Options
 from shardmill.run.budget import Budget, check_memory, default_memory
 from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
@@ -22,9 +22,6 @@ from shardmill.run.store_destination import SHARDS_HERE, staging_folder
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import ROOM, is_url
 from shardmill.tokens import load_tokenizer
-
-if TYPE_CHECKING:
-    from shardmill.tokens import Tokenizer
 
 _SECONDS, _REMOTE_SECONDS = 5.0, 8.0  # that a sample may take
 
@@ -56,57 +53,54 @@ def inspect(
 def inspect_plan(plan: Plan, out: str) -> Inspection:
     """Estimate a run of a plan, whose sources are listed already."""
     found, tokenizer, chosen = plan.sources, plan.tokenizer, plan.options
-    machine, budget = _machine(out, chosen, found.remote, tokenizer)
-    started = time.monotonic()
-    with looking_fetcher() as fetcher:
-        # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
-        cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
-        reading = Reading(chosen.text_field, chosen.separator_bytes, cut)
-        seconds = _REMOTE_SECONDS if found.remote else _SECONDS
-        kinds = take_sample(found, reading, FreeRoom(), fetcher, tokenizer.engine(), seconds=seconds)
-        sampled_seconds, speed = time.monotonic() - started, 0.0
-        try:
-            speed = download_speed(found, fetcher) if found.remote else 0.0
-        except SourceError as error:
-            kinds[0].looked[0].error = error
-    return make_report(
-        kinds, found, chosen, tokenizer, machine, budget,
-        sampled_seconds=sampled_seconds,
-        busy_workers=min(machine.workers, usable_cpus()),
-        staged_bytes=SHARDS_HERE * chosen.tokens_per_shard * tokenizer.dtype.itemsize,
-        download_speed=speed,
-    )  # fmt: skip
-
-
-def _machine(out: str, options: Options, remote: bool, tokenizer: Tokenizer) -> tuple[Machine, Budget | BudgetError]:
-    """Return the disk, the memory and the workers of a run, and its budget or why the memory is too small."""
-    staging = str(staging_folder(Path(options.cache) if options.cache else None)) if is_url(out) else ""
+    staging = str(staging_folder(Path(chosen.cache) if chosen.cache else None)) if is_url(out) else ""
     folder = Path(staging or out).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     settle_allocator()  # as in a run, or the sample would be slower
-    budget: Budget | BudgetError
+    budget = _budget(plan, uploads=bool(staging))
+    workers = budget.workers if isinstance(budget, Budget) else chosen.workers or usable_cpus()
+    started, speed = time.monotonic(), 0.0
+    with looking_fetcher() as fetcher:
+        # Where no place is known to be safe for the tokenizer, one after a space is near enough for an estimate.
+        cut = tokenizer.cut or (lambda window, at: window.find(b" ", at) + 1 or -1)
+        reading = Reading(chosen.text_field, chosen.separator_bytes, cut)
+        looking = Looking(reading, FreeRoom(), fetcher, tokenizer.engine())
+        kinds = take_sample(found, looking, seconds=_REMOTE_SECONDS if found.remote else _SECONDS)
+        sampled_seconds = time.monotonic() - started
+        try:
+            speed = download_speed(found, fetcher) if found.remote else 0.0
+        except SourceError as error:
+            looking.findings.errors.append(error)
+    return make_report(
+        kinds, looking.findings, found, chosen, tokenizer, budget,
+        sampled_seconds=sampled_seconds,
+        busy_workers=min(workers, usable_cpus()),
+        staged_bytes=SHARDS_HERE * chosen.tokens_per_shard * tokenizer.dtype.itemsize,
+        download_speed=speed,
+        out=out,
+        staging=staging,
+        free_bytes=shutil.disk_usage(folder).free,
+        machine_bytes=usable_memory(),
+        memory_bytes=chosen.memory_bytes or default_memory(workers),
+        workers=workers,
+    )  # fmt: skip
+
+
+def _budget(plan: Plan, *, uploads: bool) -> Budget | BudgetError:
+    """The budget of a run, or why the memory is too small for any."""
+    options, tokenizer = plan.options, plan.tokenizer
     try:
         check_memory(options.memory_bytes, options.workers)
-        budget = Budget(
+        return Budget(
             options.memory_bytes,
             options.workers,
             tokenizer.dtype.itemsize,
             engine_bytes=tokenizer.engine_bytes,
             library_bytes=tokenizer.library_bytes,
-            remote=remote,
-            beside=ROOM if staging else 0,
+            remote=plan.sources.remote,
+            beside=ROOM if uploads else 0,
             cuts=tokenizer.cut is not None,
         )
-        workers = budget.workers
     except BudgetError as error:
-        budget, workers = error, options.workers or usable_cpus()
-    machine = Machine(
-        out=out,
-        staging=staging,
-        free_bytes=shutil.disk_usage(folder).free,
-        machine_bytes=usable_memory(),
-        memory_bytes=options.memory_bytes or default_memory(workers),
-        workers=workers,
-    )
-    return machine, budget
+        return error

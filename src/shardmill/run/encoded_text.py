@@ -142,14 +142,22 @@ class EncodedText(Producer):
         if surely_fits(plan, destination, outputs):
             return
         # Imported here, since most runs never get here and it takes a twentieth of a second.
-        from shardmill.inspection import Expected, expected, looking_fetcher, output_sizes, table_size, take_sample
+        from shardmill.inspection import (
+            Expected,
+            Looking,
+            expected,
+            looking_fetcher,
+            output_sizes,
+            table_size,
+            take_sample,
+        )  # fmt: skip
 
         sized = plan.sources.without(number for number, size in enumerate(plan.sources.sizes) if size <= 0)
         engine = self.take_engine()
         # Not with the run's fetcher, which expects the sources in their order.
         with looking_fetcher() as fetcher:
-            looking = replace(reading, spans=False, tail=None)
-            kinds = take_sample(sized, looking, self.budget, fetcher, engine, places=_PLACES, seconds=_SECONDS)
+            looking = Looking(replace(reading, spans=False, tail=None), self.budget, fetcher, engine)
+            kinds = take_sample(sized, looking, places=_PLACES, seconds=_SECONDS)
         self.engines.append(engine)
         need = doubt = 0.0
         for output in outputs:
