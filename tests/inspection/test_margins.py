@@ -187,6 +187,18 @@ def test_csv_with_quotes_and_line_breaks_is_read_as_rows(tmp_path: Path, few_pla
     assert abs(report.tokens.value / true_tokens(made) - 1) < 0.1
 
 
+def test_a_block_of_csv_is_read_to_its_end_or_not_counted(tmp_path: Path, few_places: None) -> None:
+    """Among others that are larger, so that little of it is read: less than two blocks."""
+    made = corpus(3_000_000, 0)
+    (tmp_path / "a.jsonl").write_bytes(b"".join(json.dumps({"text": text}).encode() + b"\n" for text in made * 7))
+    pyarrow.csv.write_csv(pa.table({"text": made}), tmp_path / "b.csv")
+    report = inspect(tmp_path)
+    (kind,) = [kind for kind in report.kinds if kind.format == "csv"]
+    assert kind.beginnings == 1
+    assert abs(kind.text_bytes.value / sum(map(len, made)) - 1) < 0.02
+    assert abs(kind.documents.value / len(made) - 1) < 0.1
+
+
 def test_bad_rows_of_csv_are_part_of_the_sample(tmp_path: Path, few_places: None) -> None:
     made = corpus(4_000_000, 4)
     rows = [f'{i},"{text}"' if i % 8 else f'{i},"{text}",and a field too many' for i, text in enumerate(made)]

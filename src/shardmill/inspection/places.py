@@ -183,7 +183,7 @@ class SampledSource:
 
     def _from_start(self, feed: Feed, most: int, hits: int) -> None:
         """Read from the start on, as one place."""
-        size, place = self.source.size or 0, SampledPlace()
+        size, place, enough = self.source.size or 0, SampledPlace(), False
         self.places.append(place)
 
         def passed(through: int) -> None:
@@ -196,10 +196,13 @@ class SampledSource:
         if stream is not None:
             stream.limit = 2 * self._largest
         for chunk in self._chunks(feed):
+            through = chunk.end if chunk.through < 0 else chunk.through
+            if enough and through > place.size:  # several chunks of CSV say where their block ends
+                return
             self._take(place, chunk)
-            passed(chunk.end if chunk.through < 0 else chunk.through)
-            endless = stream is not None and stream.reached >= stream.limit
-            if endless or self._endless or place.text > most or self.ended():
+            passed(through)
+            endless, enough = stream is not None and stream.reached >= stream.limit, place.text > most
+            if endless or self._endless or self.ended():
                 return
             if stream is not None:
                 stream.limit = stream.reached + 2 * self._largest
