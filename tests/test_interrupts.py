@@ -251,7 +251,7 @@ def _with_a_stuck_disk(tmp_path: Path, source: Path, settings: str) -> subproces
 
 
 def test_a_disk_that_does_not_answer_is_named_while_the_run_waits_for_it(tmp_path: Path, source: Path) -> None:
-    with _with_a_stuck_disk(tmp_path, source, "files._SLOW = progress._EVERY = 0.1") as run:
+    with _with_a_stuck_disk(tmp_path, source, "checkpoints._SLOW = progress._EVERY = 0.1") as run:
         assert any("· the disk has not answered for " in line for line in run.stderr)
         run.kill()
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Seconds between checkpoints: the work that a crash costs, besides the chunks in flight. Frequent, so that the disk is
 # busy all the time instead of at the end.
 _EVERY = 0.5
+_SLOW = 10.0  # seconds for one checkpoint, after which the progress line mentions the disk
 _TIMEOUT = 600.0  # seconds for one checkpoint; a disk that takes longer has failed
 
 
@@ -98,6 +99,12 @@ class Checkpoints:
             self._running = self._thread.submit(self._sync, syncs, extra_files, saved, now)
         if now:
             self._wait()
+
+    def wait_message(self) -> str:
+        """Return what the progress line says if the disk has not answered for some time; empty if it has."""
+        running, seconds = self._running, time.monotonic() - self._last
+        waits = running is not None and not running.done() and self._destination.medium == "disk"
+        return f"the disk has not answered for {seconds:.0f} s" if waits and seconds > _SLOW else ""
 
     def stop(self, error: BaseException, kept: str | None) -> None:
         """Record what is done when a run ends early, and put `kept` into the error."""

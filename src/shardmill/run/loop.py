@@ -20,7 +20,7 @@ from shardmill.run.progress import Done, Progress
 from shardmill.run.summary import Result
 from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS, Output
-from shardmill.storage import disk_wait_message, write_whole
+from shardmill.storage import write_whole
 
 if TYPE_CHECKING:
     from shardmill.run.batch import Batch
@@ -149,7 +149,8 @@ class Run:
         """Show progress; yields a function to call after every batch."""
         producer, destination, progress = self.producer, self.destination, self.progress
         try:
-            progress.status = lambda: producer.retry_status() or destination.retry_status() or disk_wait_message()
+            waits = writer.checkpoints.wait_message
+            progress.status = lambda: producer.retry_status() or destination.retry_status() or waits()
             progress.begin(producer.sources.total_bytes, self._done(writer), producer.budget)
             yield lambda: progress.update(self._done(writer))
         finally:

@@ -22,7 +22,6 @@ from shardmill.storage.files import (
     PartialFile,
     Written,
     as_file,
-    disk_wait_message,
     file_blocks,
     sync_folder,
     write_whole,

@@ -7,12 +7,11 @@ import hashlib
 import os
 import secrets
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import OutputError
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 PARTIAL = ".partial"
 _BLOCK = 1 << 20
-_SLOW = 10.0  # seconds that a write or sync may take before the progress line mentions it
 
 
 @dataclass(frozen=True)
@@ -146,22 +144,12 @@ class PartialFile:
             self._hashed += got
 
 
-class writing_to:
-    """Turns an error of the file system into an OutputError that names the path."""
-
-    started: ClassVar[dict[int, float]] = {}
-    """When each operation that has not ended yet began."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        self.started[id(self)] = time.monotonic()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.started.pop(id(self), None)
-        if not isinstance(error, OSError):
-            return
+@contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Turn an error of the file system into an OutputError that names the path."""
+    try:
+        yield
+    except OSError as error:
         hints = {
             errno.ENOSPC: "free some space and run the same command again",
             errno.EDQUOT: "your quota is used up: free some space and run the same command again",
@@ -171,12 +159,11 @@ class writing_to:
             errno.EFBIG: "files may not become so large here: lift the limit (`ulimit -f`), or choose `-f shards`",
         }
         reason = error.strerror or str(error)
-        raise OutputError(
-            f"cannot write: {reason[:1].lower()}{reason[1:]}", place=str(self._path), hint=hints.get(error.errno or 0)
-        ) from error
+        message = f"cannot write: {reason[:1].lower()}{reason[1:]}"
+        raise OutputError(message, place=str(path), hint=hints.get(error.errno or 0)) from error
 
 
-def writing_temporary_files() -> writing_to:
+def writing_temporary_files() -> AbstractContextManager[None]:
     """Return `writing_to` for the folder of temporary files."""
     return writing_to(Path(os.environ.get("TMPDIR") or "/tmp"))
 
@@ -207,12 +194,6 @@ def file_blocks(path: Path, start: int = 0, end: int | None = None) -> Iterator[
                 raise OutputError(f"`{path.name}` became shorter while it was read", place=str(path))
             start += len(block)
             yield block
-
-
-def disk_wait_message() -> str:
-    """Return what the progress line says if the disk has not answered for some time; empty if it has."""
-    seconds = time.monotonic() - min(list(writing_to.started.values()), default=time.monotonic())
-    return f"the disk has not answered for {seconds:.0f} s" if seconds > _SLOW else ""
 
 
 def undo_rename(path: Path) -> None:
