@@ -461,14 +461,3 @@ def test_a_server_may_call_the_compression_of_a_file_that_of_the_transfer(
     (tmp_path / "x.jsonl.gz").write_bytes(compressed)
     prepared(tmp_path / "x.jsonl.gz", tmp_path / "local")
     assert made_of(tmp_path / "out") == made_of(tmp_path / "local")
-
-
-def test_an_error_of_our_own_is_not_taken_for_one_of_the_address(hub: Hub, tmp_path: Path) -> None:
-    hub.web["x.txt"] = b"some text"
-    (source,) = find_sources([f"{hub.url}/web/x.txt"])
-
-    def write(block: bytes) -> None:
-        raise ValueError("a mistake of ours")
-
-    with Fetcher([source]) as fetcher, pytest.raises(ValueError, match="a mistake of ours"):
-        fetcher.web.stream(source, write)

@@ -116,7 +116,7 @@ def _copy(source: Source, fetcher: Fetcher, file: BinaryIO) -> None:
         def whole() -> None:
             file.seek(0)
             file.truncate()
-            fetcher.web.stream(source, file.write)
+            file.writelines(fetcher.web.stream(source, 0, source.size or 0))
 
         fetcher.retry(whole, source.name)
     finally:

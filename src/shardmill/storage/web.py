@@ -1,7 +1,6 @@
 """Files on web servers and on the Hugging Face hub, read by ranges; each response is checked against what was found.
 
-The hub's own library says where the hub is and which token it wants; the requests are made by a client of ours, so that
-every release of that library will do. One call is one attempt.
+One call is one attempt.
 """
 
 from __future__ import annotations
@@ -9,16 +8,16 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import Any, NoReturn
-from urllib.parse import quote, urljoin, urlsplit
+from typing import Any
+from urllib.parse import urljoin, urlsplit
 
-from shardmill.errors import OutputError, SourceError
-from shardmill.extras import needs
-from shardmill.storage.names import WEB, HubAddress, compression_of, public_url, scheme_of
-from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable, check_running, seems_changed
+from shardmill.errors import SourceError
+from shardmill.storage.hub import Hub
+from shardmill.storage.names import WEB, compression_of, public_url, scheme_of
+from shardmill.storage.retrying import RetryPolicy, Transient, check_running, seems_changed
 from shardmill.storage.source import Source, changed_error
 
 _TRANSIENT = (408, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524)
@@ -69,8 +68,15 @@ class WebStore:
 
     def fetch(self, source: Source, start: int, end: int) -> bytearray:
         """Return the bytes of a range."""
-        data = bytearray(end - start)
-        filled = 0
+        data, filled = bytearray(end - start), 0
+        for block in self.stream(source, start, end):
+            data[filled : filled + len(block)] = block
+            filled += len(block)
+        return data
+
+    def stream(self, source: Source, start: int, end: int) -> Iterator[bytes]:
+        """Yield the bytes of a range as they come; raise NoRanges if the server gives only the whole file."""
+        left = end - start
         with self._get(source, {"Range": f"bytes={start}-{end - 1}"}) as response:
             whole = response.status_code == 200
             if whole and start > 0:
@@ -81,33 +87,15 @@ class WebStore:
             _check_range(source, response, start)
             more_follows = whole and end < (source.size or 0)
             for block in self._blocks(source, response.iter_raw()):
-                if filled + len(block) > len(data) and not more_follows:
+                if len(block) > left and not more_follows:
                     reason = f"{_host(source)} sent more than was asked for"
                     raise Transient(reason, tries=3, error=changed_error(source))
-                part = block[: len(data) - filled]
-                data[filled : filled + len(part)] = part
-                filled += len(part)
-                if more_follows and filled == len(data):
-                    break
-        if filled < len(data):
-            raise Transient(f"{_host(source)} sent {filled:,} of {len(data):,} bytes")
-        return data
-
-    def stream(self, source: Source, write: Callable[[bytes], object]) -> None:
-        """Write the whole file, for servers that give no ranges; whoever waits for it limits the time."""
-        filled = 0
-        with self._get(source, {}) as response:
-            _check_range(source, response, 0)
-            for block in self._blocks(source, response.iter_raw()):
-                if filled + len(block) > (source.size or 0):
-                    raise seems_changed(source)
-                try:
-                    write(block)
-                except OSError as error:  # not the connection's fault
-                    raise OutputError(f"the file cannot be kept: {error.strerror}", place=source.name) from None
-                filled += len(block)
-        if filled != source.size:
-            raise Transient(f"{_host(source)} sent {filled:,} of {source.size or 0:,} bytes")
+                yield block[:left]
+                left -= min(left, len(block))
+                if more_follows and not left:
+                    return
+        if left:
+            raise Transient(f"{_host(source)} sent {end - start - left:,} of {end - start:,} bytes")
 
     def ask_hub_api(self, spec: str, path: str, form: Mapping[str, Any] | None = None) -> tuple[Any, str]:
         """Return the hub's response to an API path, or to a URL from it, and the URL of the next page, if any."""
@@ -128,15 +116,11 @@ class WebStore:
             raise Transient(f"the hub's answer is {'a web page' if is_page else 'not whole'}") from None
 
     @cached_property
-    def _hub(self) -> _Hub:
-        return _Hub()
+    def _hub(self) -> Hub:
+        return Hub()
 
     def _url_of(self, source: Source) -> str:
-        if scheme_of(source.path) != "hf":
-            return source.path
-        address = HubAddress.parse(source.path)
-        revision = quote(address.revision, safe="")
-        return f"{self._hub.endpoint}/datasets/{address.repo}/resolve/{revision}/{quote(address.path)}"
+        return self._hub.url_of(source) if scheme_of(source.path) == "hf" else source.path
 
     @contextmanager
     def _get(
@@ -153,11 +137,11 @@ class WebStore:
         url = url or known or self._url_of(source)
         try:
             for _ in range(_MAX_REDIRECTS):
-                from_hub = at_hub and self._hub.has(url)
-                own = self._hub.headers if from_hub else {}
+                hub = self._hub if at_hub and self._hub.has(url) else None
+                own = hub.headers if hub else {}
                 with closing(self._send(source, url, {**own, **headers}, form)) as response:
-                    if from_hub and source.version:
-                        _check_hub(source, response)
+                    if hub and source.version:
+                        hub.check_version(source, response)
                     if response.status_code in _REDIRECTS and "location" in response.headers:
                         url = _redirected(source, url, response.headers["location"])
                         self._remember(source, url)
@@ -166,7 +150,7 @@ class WebStore:
                         self._redirects.pop(source.path, None)
                         url, known = self._url_of(source), ""
                     else:
-                        _check_status(source, response, from_hub=from_hub)
+                        _check_status(source, response, hub)
                         yield response
                         return
         except Transient:
@@ -208,29 +192,6 @@ class WebStore:
         self._redirects[source.path] = url
 
 
-class _Hub:
-    """Where the hub is, and what it wants to see, as its own library knows it."""
-
-    def __init__(self) -> None:
-        needs("huggingface_hub", "hf", "sources at the hub")
-        constants = needs("huggingface_hub.constants", "hf", "sources at the hub")
-        utils = needs("huggingface_hub.utils", "hf", "sources at the hub")
-        self.endpoint = str(constants.ENDPOINT).rstrip("/")
-        self.headers: dict[str, str] = utils.build_hf_headers(library_name="shardmill")
-        self._offline = bool(constants.HF_HUB_OFFLINE)
-
-    def has(self, url: str) -> bool:
-        return url.startswith(self.endpoint + "/")
-
-    def check_online(self, source: Source) -> None:
-        if self._offline:
-            raise Unreachable(
-                "HF_HUB_OFFLINE is set, so that nothing is asked",
-                place=source.name,
-                hint="unset it; or run once with `--cache DIR`, which then suffices",
-            )
-
-
 def _redirected(source: Source, url: str, location: str) -> str:
     try:
         url = urljoin(url, location)
@@ -246,8 +207,8 @@ def _no_address(source: Source) -> Transient:
     return Transient("a redirect to no address", tries=3, error=error)
 
 
-def _check_status(source: Source, response: Any, *, from_hub: bool) -> None:
-    """Raise for a response that is not the file."""
+def _check_status(source: Source, response: Any, hub: Hub | None) -> None:
+    """Raise for a response that is not the file. `hub`: if it has answered itself."""
     status = response.status_code
     if status in (200, 206) or (status == 416 and source.size is None):
         return
@@ -255,8 +216,7 @@ def _check_status(source: Source, response: Any, *, from_hub: bool) -> None:
         raise Transient(f"{status} from {_host(source)}", _retry_after(response.headers))
     if status in (412, 416):
         raise seems_changed(source)
-    # The hub's files are on another server, which has its own messages.
-    _raise_refused(source.path, status, response.headers, hub=from_hub)
+    raise hub.refusal(source.path, status, response.headers) if hub else _refusal(source.path, status)
 
 
 def _etag(response: Any) -> str:
@@ -291,53 +251,20 @@ def _check_encoding(source: Source, response: Any) -> None:
         raise Transient(f"{_host(source)} sent something compressed", tries=3, error=error)
 
 
-def _check_hub(source: Source, response: Any) -> None:
-    """Raise when the hub's file of this name is not the one that was listed."""
-    etag = response.headers.get("x-linked-etag") or response.headers.get("etag", "")
-    if response.status_code < 400 and etag and etag.removeprefix("W/").strip('"') != source.version:
-        raise seems_changed(source)
-
-
-def _raise_refused(url: str, status: int, headers: Mapping[str, str], *, hub: bool) -> NoReturn:
-    """Raise SourceError for a status that no retry changes, with a hint. `hub`: the hub itself answered."""
-    code = headers.get("x-error-code", "")
-    hint: str | None
-    if scheme_of(url) != "hf":
-        message, hint = f"the server answers {status}", None
-        if status in (401, 403):
-            message = f"the server refuses to give the file ({status})"
-            hint = "a signed address may have expired; a password stands in the address: https://USER:PASSWORD@HOST/…"
-        elif status in (404, 410):
-            message = "the source is not there"
-        raise SourceError(message, place=public_url(url), hint=hint)
-    if not hub:
+def _refusal(url: str, status: int) -> SourceError:
+    """The error for a status that no retry changes, with a hint."""
+    message, hint = f"the server answers {status}", None
+    if scheme_of(url) == "hf":
         message = f"the server to which the hub sends for its files answers {status}"
         hint = "it is not the dataset's owner who refuses: look whether a proxy stands between, or try again later"
-    elif code in _HUB_ERRORS:
-        message, hint = _HUB_ERRORS[code]
-    elif status == 401 and "Invalid credentials" in headers.get("x-error-message", ""):
-        message, hint = "the hub does not accept the token (401)", "`hf auth login` again, or correct HF_TOKEN"
-    else:
-        other = f"the hub answers {status}", "check the address, and HF_ENDPOINT if it is set"
-        message, hint = _HUB_ERRORS.get(str(status), other)
-    raise SourceError(message, place=public_url(url), hint=hint.format(repo=HubAddress.parse(url).repo))
+    elif status in (401, 403):
+        message = f"the server refuses to give the file ({status})"
+        hint = "a signed address may have expired; a password stands in the address: https://USER:PASSWORD@HOST/…"
+    elif status in (404, 410):
+        message = "the source is not there"
+    return SourceError(message, place=public_url(url), hint=hint)
 
 
-_NO_DATASET = (
-    "the hub has no such dataset, or does not show it to you",
-    "check the name; for a private dataset `hf auth login` or set HF_TOKEN",
-)
-_HUB_ERRORS = {
-    "GatedRepo": (
-        "the dataset is gated: its owner wants you to accept its terms first",
-        "accept them at https://huggingface.co/datasets/{repo}, then `hf auth login` or set HF_TOKEN",
-    ),
-    "RevisionNotFound": ("the dataset has no such revision", "check the name after the `@`"),
-    "EntryNotFound": ("the dataset has no such file", "see https://huggingface.co/datasets/{repo}/tree/main"),
-    "RepoNotFound": _NO_DATASET,
-    "401": _NO_DATASET,
-    "403": ("the hub does not allow it (403)", "the token must allow to read {repo}: `hf auth login` or set HF_TOKEN"),
-}
 _DOWNLOAD = "add `--cache DIR`: then the file is fetched whole, and read from there"
 
 
