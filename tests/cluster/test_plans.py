@@ -13,6 +13,7 @@ import pytest
 
 import shardmill
 from shardmill.cluster import make_part, merge, plan_parts, prepare_in_parts, read_part_plan
+from shardmill.cluster.place import Place
 from shardmill.errors import MismatchError, OutputError, SourceError
 from tests.cluster.test_commands import run
 from tests.corpus import contents, documents, write_jsonl
@@ -143,6 +144,26 @@ def test_overwrite_replaces_a_plan_its_parts_and_its_dataset(
     assert out[1]() == expected["b"]
 
 
+@pytest.mark.parametrize("keep", [False, True], ids=["to be merged", "kept"])
+def test_a_part_of_a_plan_that_was_replaced_meanwhile_is_not_published(
+    sources: dict[str, Path], out: Out, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    planned(sources["a"], out[0], keep_parts=keep)
+    publish, files = Place.publish, list[dict[str, bytes]]()
+
+    def late(self: Place, *arguments: Any, **more: Any) -> bool:
+        monkeypatch.undo()
+        planned(sources["b"], out[0], keep_parts=keep, overwrite=True)
+        for number in (0, 1):
+            make_part(out[0], number, memory=MEMORY)
+        files.append(out[1]())
+        return publish(self, *arguments, **more)
+
+    monkeypatch.setattr(Place, "publish", late)
+    assert make_part(out[0], 0, memory=MEMORY).made is False
+    assert out[1]() == files[0]
+
+
 def test_a_dataset_that_is_complete_says_so(sources: dict[str, Path], out: Out) -> None:
     planned(sources["a"], out[0])
     finish(out[0])
@@ -220,8 +241,6 @@ def test_a_lost_list_of_sources_is_an_error_with_its_name(sources: dict[str, Pat
 def test_a_planner_that_is_killed_leaves_nothing_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shardmill.cluster.place import Place
-
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     store, seen = Place.store, list[list[Path]]()

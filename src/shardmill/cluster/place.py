@@ -10,6 +10,7 @@ OUT/.parts/unfinished/…          what is being made in a folder, and on which 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -88,7 +89,7 @@ class Place:
         """Publish the files of a folder under this name, unless it is taken. The folder is gone afterwards.
 
         `final`: they are files of the dataset, and get their names there. `sent`: called with the size of each block
-        that is uploaded. Return False if the name is taken, or if all was merged and is gone.
+        that is uploaded. Return False if the name is taken, or if there is no plan any more, or another one.
         """
         # Under a name of its own: a late copy must not replace what others may be reading. Final files have their
         # names at once, since a late copy writes the same bytes.
@@ -98,18 +99,23 @@ class Place:
             file["name"]: file["name"] if file["name"] in staying else f"{FOLDER}/{name}/{own}/{file['name']}"
             for file in files_of(manifest)
         }
-        first = self.read(f"{name}/{MANIFEST}") is None and self.read(PLAN) is not None
+        first = self.read(f"{name}/{MANIFEST}") is None and self._is_planned(manifest)
         if first:
             self._store.take(folder, names, sent)
             first = self.create(f"{name}/{MANIFEST}", b"".join(manifest_json({**manifest, "made": own})))
             if not first:
                 self._store.delete(new for file, new in names.items() if file not in staying)
-            elif self.read(PLAN) is None:  # all was merged meanwhile
+            elif not self._is_planned(manifest):  # all was merged meanwhile
                 self._store.delete_tree(f"{FOLDER}/{name}")
                 first = False
         shutil.rmtree(folder, ignore_errors=True)
         self._remove_killed()
         return first
+
+    def _is_planned(self, manifest: dict[str, Any]) -> bool:
+        """Whether the plan that a part belongs to is still there."""
+        plan = self.read(PLAN)
+        return plan is not None and bool(json.loads(plan)["fingerprint"] == manifest["part"]["plan"])
 
     def _remove_killed(self) -> None:
         """Remove what killed processes of this machine have left of parts that are published by now."""
