@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +78,15 @@ class Seen(Progress):
         self.ended = True
 
 
-def drive(executor: Troubled, progress: Progress | None = None) -> driver.Driver:
+def drive(
+    executor: Troubled, progress: Progress | None = None, missing: Callable[[], list[int]] | None = None
+) -> driver.Driver:
+    """Make all parts, as a merge that asks for one after another."""
     sizes = dict(executor._sizes)
-    one = driver.Driver(sizes, executor.missing, executor, progress or Progress(), executor.clock)
-    one.run()
+    one = driver.Driver(sizes, missing or executor.missing, executor, progress or Progress(), executor.clock)
+    with one.running():
+        while not all(map(one.has_part, sizes)):
+            one.step(1.0)
     return one
 
 
@@ -197,13 +202,13 @@ def test_a_part_that_is_slow_and_comes_further_is_left_alone() -> None:
 
 def test_a_part_that_stands_still_after_it_was_published_counts() -> None:
     executor = Troubled(3, {0: ["frozen"]})
-    sizes, asked = dict(executor._sizes), []
+    asked = []
 
     def missing() -> list[int]:
         asked.append(1)
         return [number for number in executor.missing() if number or len(asked) == 1]
 
-    driver.Driver(sizes, missing, executor, Progress(), executor.clock).run()
+    drive(executor, missing=missing)
     assert executor.started.count(0) == 1 and executor.stopped == [0]
 
 

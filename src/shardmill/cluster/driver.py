@@ -118,6 +118,12 @@ class PartsBeingMade(PlannedParts):
         self._driver.close()
 
 
+def _total(parts: Sequence[Done]) -> Done:
+    """The counts of several parts together."""
+    counted = ("bytes", "documents", "tokens", "rejected", "retries")
+    return Done(**{name: sum(getattr(done, name) for done in parts) for name in counted})
+
+
 @dataclass
 class RunningPart:
     """A part that is being made."""
@@ -218,12 +224,6 @@ class Driver:
         """Return the progress of the merge, which this driver shows."""
         return self._merging
 
-    def run(self) -> None:
-        """Make everything that is missing."""
-        with self.running():
-            while self._waiting or self._running:
-                self.step(_TICK)
-
     def has_part(self, number: int) -> bool:
         return number in self._finished
 
@@ -282,13 +282,7 @@ class Driver:
     def _finish(self, number: int) -> None:
         done = self._running.pop(number).report.done
         self._finished.add(number)
-        self._sum = Done(
-            self._sum.bytes + self._sizes[number],
-            self._sum.documents + done.documents,
-            self._sum.tokens + done.tokens,
-            self._sum.rejected + done.rejected,
-            retries=self._sum.retries + done.retries,
-        )
+        self._sum = _total([self._sum, replace(done, bytes=self._sizes[number])])
 
     def _count_failure(self, number: int, report: PartReport, error: ShardmillError) -> None:
         """Raise the error if retrying cannot help, or did not."""
@@ -335,19 +329,11 @@ class Driver:
 
     def done(self) -> Done:
         """Return the progress of all parts together."""
-        running = [(number, part.report.done) for number, part in self._running.items()]
-        return Done(
-            self._sum.bytes + sum(min(done.bytes, self._sizes[number]) for number, done in running),
-            self._sum.documents + sum(done.documents for _, done in running),
-            self._sum.tokens + sum(done.tokens for _, done in running),
-            self._sum.rejected + sum(done.rejected for _, done in running),
-            retries=self._sum.retries + sum(done.retries for _, done in running) + self._merging.retries,
-            parts=self._parts_shown(len(running)),
-        )
-
-    def _parts_shown(self, running: int) -> str:
+        running = [(part.report.done, self._sizes[number]) for number, part in self._running.items()]
+        parts = [replace(done, bytes=min(done.bytes, size)) for done, size in running]
         again = sum(self._started.values()) - len(self._started)
-        return f"{self._counts()}, {running:,} running{f', {again:,} started again' if again else ''}"
+        shown = f"{self._counts()}, {len(running):,} running{f', {again:,} started again' if again else ''}"
+        return replace(_total([self._sum, Done(retries=self._merging.retries), *parts]), parts=shown)
 
     def _waiting_for(self) -> str:
         return self._executor.waiting() if self._opened and not self._started else ""

@@ -189,7 +189,7 @@ class StoredPart:
 
     def delete(self) -> None:
         """Delete its files. The manifest stays, so the part is not missing."""
-        self._place.delete([f"{self._folder}/{name}" for name in self._sizes])
+        self._place.delete(self._folder)
 
     def rejects(self) -> Iterator[list[bytes]]:
         """Yield the lines of its rejects, some at a time. Raise OutputError at the end if they are damaged."""

@@ -150,14 +150,14 @@ class Place:
         data = self.read(f"{name}/{MANIFEST}")
         return None if data is None else parse_manifest(data, f"{self.out}/{FOLDER}/{name}/{MANIFEST}")
 
-    def delete(self, names: list[str]) -> None:
-        """Delete files, as far as they are there."""
-        self._store.delete(f"{FOLDER}/{name}" for name in names)
+    def delete(self, folder: str) -> None:
+        """Delete the files in a folder, without waiting for the disk."""
+        self._store.delete_tree(f"{FOLDER}/{folder}")
 
     def clear(self) -> None:
         """Delete everything: the plan and the parts."""
         # The plan goes first: without it, a late copy knows that all is done.
-        self.delete([PLAN])
+        self._store.delete([f"{FOLDER}/{PLAN}"])
         self._store.delete_tree(FOLDER)
         shutil.rmtree(self._work, ignore_errors=True)
 

@@ -29,7 +29,7 @@ class Done:
     source: str = ""
     """The source that is being read."""
     retries: int = 0
-    """Engines that were replaced to free memory."""
+    """Requests that were retried."""
     parts: str = ""
     """Of a run that is made in parts: text that says how many are done, and how many are being made."""
 

@@ -76,7 +76,7 @@ class Store(ABC):
 
     @abstractmethod
     def delete_tree(self, folder: str) -> None:
-        """Delete all files below a folder."""
+        """Delete all files below a folder. Nothing is synced: a power failure may bring some of them back."""
 
     def lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines of a file; raise FileNotFoundError if it is not there."""
