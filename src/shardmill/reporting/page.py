@@ -19,7 +19,7 @@ from shardmill.errors import OutputError, UsageError
 from shardmill.extras import needs
 from shardmill.options import Options
 from shardmill.reporting import excerpts, figures
-from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, ChosenDocument, SplitSurvey, joined, survey, token_bytes
+from shardmill.reporting.survey import LEAST_TOKENS, OUTLIERS, ChosenDocument, SplitSurvey, survey, token_bytes
 from shardmill.storage import write_whole
 from shardmill.units import parse_count, show_bytes
 
@@ -44,9 +44,16 @@ class Surveyed:
     sizes: NDArray[np.uint16]
     """Bytes of each token."""
     splits: list[SplitSurvey]
-    whole: SplitSurvey
-    """All splits together."""
     rejects: excerpts.Rejects
+
+    @property
+    def tokens(self) -> int:
+        return sum(found.tokens for found in self.splits)
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How often each id occurs."""
+        return np.asarray(sum(found.counts for found in self.splits))
 
     @property
     def text_bytes(self) -> int:
@@ -125,7 +132,7 @@ def _survey(data: Dataset, max_tokens: int, seed: int, draws: int) -> Surveyed:
         survey(data, split, sizes, max_tokens=max(1, shares[split]), seed=seed, draws=draws, outliers=_OUTLIERS)
         for split in data
     ]
-    return Surveyed(data, sizes, splits, joined(splits), excerpts.rejects(data))
+    return Surveyed(data, sizes, splits, excerpts.rejects(data))
 
 
 def _content(surveyed: Surveyed, seed: int, draws: int) -> dict[str, Any]:
@@ -174,7 +181,7 @@ def _drawn(surveyed: Surveyed, found: SplitSurvey, seed: int, draws: int) -> lis
 
 def _facts(surveyed: Surveyed) -> dict[str, str]:
     manifest, data = surveyed.data.manifest, surveyed.data
-    tokens, text = surveyed.whole.tokens, surveyed.text_bytes
+    tokens, text = surveyed.tokens, surveyed.text_bytes
     files = [file for split in data for file in data[split].described["files"]]
     facts = {
         "tokens": f"{tokens:,}",
@@ -186,7 +193,7 @@ def _facts(surveyed: Surveyed) -> dict[str, str]:
         "invalid UTF-8 replaced": f"{manifest.get('replaced', 0):,}",
         "tokenizer": str(manifest["tokenizer"]["name"]),
         "vocabulary": f"{manifest['tokenizer']['vocab_size']:,}",
-        "vocabulary used": f"{int((surveyed.whole.counts > 0).sum()):,}",
+        "vocabulary used": f"{int((surveyed.counts > 0).sum()):,}",
         "sources": f"{len(manifest['sources']):,}",
         "format": data.format,
         "token type": str(data.dtype),
@@ -204,7 +211,7 @@ def _facts(surveyed: Surveyed) -> dict[str, str]:
 
 def _token_tables(surveyed: Surveyed) -> list[list[tuple[excerpts.Token, int, float, int]]]:
     """The most frequent tokens, and the longest that occur: (token, count, share, bytes)."""
-    counts, sizes = surveyed.whole.counts, surveyed.sizes
+    counts, sizes = surveyed.counts, surveyed.sizes
     total = max(1, int(counts.sum()))
     tables = []
     for order in (counts, sizes.astype(np.int64) * (counts > 0)):

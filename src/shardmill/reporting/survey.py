@@ -7,7 +7,7 @@ stretch where it begins, so that neither long nor short documents are favoured.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -109,15 +109,6 @@ class SplitSurvey:
         """Return the number of documents in each of `PER_OCTAVE` bins between powers of two."""
         octave = np.floor(np.log2(np.maximum(LENGTHS, 1)) * PER_OCTAVE + 1e-9).astype(np.int64)
         return np.bincount(octave, self.lengths).astype(np.int64)
-
-
-def joined(splits: Sequence[SplitSurvey]) -> SplitSurvey:
-    """Several splits as one."""
-    whole = SplitSurvey("", 0, 0, separated=any(split.separated for split in splits))
-    for key in ("tokens", "documents", "tokens_read", "documents_read", "counts", "lengths", "ratios"):
-        setattr(whole, key, sum(getattr(split, key) for split in splits))
-    whole.by_position = max(splits, key=lambda split: split.tokens).by_position
-    return whole
 
 
 def token_bytes(tokenizer: Tokenizer) -> NDArray[np.uint16]:
