@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,6 @@ from shardmill.documents.chunks import (
     excerpt,
     overhead,
     rows_are_utf8,
-    text_pieces,
 )
 from shardmill.documents.reading import FormatReader
 
@@ -146,11 +145,6 @@ class RowsReader(FormatReader):
     def read(self, chunk: Chunk) -> Documents:
         assert isinstance(chunk.work, Column)
         return chunk.work.documents(self._field)
-
-    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        assert isinstance(chunk.work, LongText)
-        yield from text_pieces(chunk.work.text, size)
-        return 0
 
     @property
     def _largest(self) -> int:

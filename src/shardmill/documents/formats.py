@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from importlib import import_module
@@ -16,7 +16,7 @@ from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.source_list import Sources
-from shardmill.storage import SMALL, Feed, Fetcher, FileFeed, RandomAccess, Source, check_unchanged, compression_of
+from shardmill.storage import SMALL, Fetcher, FileFeed, RandomAccess, Source, check_unchanged, compression_of
 
 if TYPE_CHECKING:
     from shardmill.documents.from_python import PythonReader
@@ -93,13 +93,13 @@ def load_libraries(sources: Sources) -> None:
 
 
 def format_reader(
-    index: int, source: Source, reading: Reading, room: Room, opened: Opened, reopen: Callable[[], Feed],
+    index: int, source: Source, reading: Reading, room: Room, fetcher: Fetcher | None, opened: Opened,
     *, stream: bool,
 ) -> FormatReader:  # fmt: skip
     """The reader for the format of a source that was opened; `stream`: if it is plain text, it is a stream of text."""
     about = INPUT_FORMATS[opened.format]
     made = getattr(import_module(f"shardmill.documents.{about.module}"), about.reader)
-    reader: FormatReader = made(index, source, reading, room, opened.head, reopen, stream=stream)
+    reader: FormatReader = made(index, source, reading, room, fetcher, opened.head, stream=stream)
     reader.unit = about.unit
     return reader
 
@@ -146,7 +146,7 @@ class SourceReader(Reader):
             if self._reading.tail is not None and opened.format != "text":
                 raise no_tail(opened.format, self._source.name)
             self._reader = format_reader(
-                self._index, self._source, self._reading, self._room, opened, self._reopen, stream=self._stream
+                self._index, self._source, self._reading, self._room, fetcher, opened, stream=self._stream
             )
             self.unit = self._reader.unit
             # A document's split is known at its beginning, so one part reads all of it.
@@ -159,9 +159,6 @@ class SourceReader(Reader):
                 if isinstance(chunk.work, Oversize) and window:
                     chunk = chunk._replace(work=replace(chunk.work, beside=chunk.work.beside + window))
                 yield chunk
-
-    def _reopen(self) -> Feed:
-        return open_source(self._source, self._fetcher).feed
 
     def read(self, chunk: Chunk) -> Documents:
         assert self._reader is not None, "no chunk of this source was asked for yet"

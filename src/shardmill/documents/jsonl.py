@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,6 @@ from shardmill.documents.chunks import (
     Work,
     excerpt,
     overhead,
-    text_pieces,
 )
 from shardmill.documents.cutting import Search, Splitter
 from shardmill.documents.reading import FormatReader, Memory
@@ -194,11 +193,6 @@ class JsonLinesReader(FormatReader):
         raw = self._bytes(chunk, chunk.start)
         raw = raw[first:] if first else raw
         return self._documents(raw, json_lines(raw, self._path), first)
-
-    def pieces(self, chunk: Chunk, size: int) -> Generator[bytes, None, int]:
-        assert isinstance(chunk.work, LongText)
-        yield from text_pieces(chunk.work.text, size)
-        return 0
 
     def _documents(self, raw: bytes, lines: JsonLines, first: int) -> Documents:
         """The texts that the fast parser took, and Python's verdict on every line that it left.

@@ -9,9 +9,21 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
-from shardmill.documents.chunks import WHOLE, Chunk, Documents, Fetched, Part, Position, Section, Stored, Work
+from shardmill.documents.chunks import (
+    WHOLE,
+    Chunk,
+    Documents,
+    Fetched,
+    LongText,
+    Part,
+    Position,
+    Section,
+    Stored,
+    Work,
+    text_pieces,
+)
 from shardmill.errors import BudgetError, UsageError
-from shardmill.storage import BOM, Feed, Source, read_range
+from shardmill.storage import BOM, Feed, Fetcher, Source, read_range
 
 SPAN = 65536
 """Bytes of a stream of text that go to one split, about."""
@@ -149,7 +161,9 @@ class Reader(ABC):
 
         Returns how many invalid sequences became U+FFFD.
         """
-        raise AssertionError("only text has long chunks")
+        assert isinstance(chunk.work, LongText)
+        yield from text_pieces(chunk.work.text, size)
+        return 0
 
     def check(self) -> None:  # noqa: B027 - the feeder reads tiny files and text from Python once
         """Raise SourceError when the source changed since it was found."""
@@ -163,15 +177,12 @@ class FormatReader(Reader):
     """Base class of formats: cuts a source into chunks, and turns these into documents."""
 
     def __init__(
-        self, index: int, source: Source, reading: Reading, room: Room, head: bytes, reopen: Callable[[], Feed],
+        self, index: int, source: Source, reading: Reading, room: Room, fetcher: Fetcher | None, head: bytes,
         *, stream: bool = False,
     ) -> None:  # fmt: skip
-        """`head`: the beginning of the text. `reopen`: opens the source again, at its start.
-
-        `stream`: it is a stream of text, if it is plain text.
-        """
+        """`head`: the beginning of the text. `stream`: it is a stream of text, if it is plain text."""
         self._index, self._source, self._reading, self._room = index, source, reading, room
-        self._head, self._reopen, self._stream = head, reopen, stream
+        self._fetcher, self._head, self._stream = fetcher, head, stream
         self._field = reading.text_field
         self._text_start = len(BOM) if head.startswith(BOM) else 0
 

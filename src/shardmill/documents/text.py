@@ -26,6 +26,7 @@ from shardmill.documents.chunks import (
     rows_are_utf8,
 )
 from shardmill.documents.cutting import NO_LIMIT, Read, Search, Splitter, Stop
+from shardmill.documents.opening import open_source
 from shardmill.documents.reading import SPAN, STREAMS, FormatReader, no_tail
 from shardmill.errors import SourceError, UsageError
 from shardmill.storage import (
@@ -251,7 +252,7 @@ class TextReader(FormatReader):
         assert isinstance(chunk.work, Stretch)
         start, end, count = max(chunk.start, self._text_start), chunk.work.end, 0
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        with closing(self._reopen()) as feed:
+        with closing(open_source(self._source, self._fetcher).feed) as feed:
             feed.drop(start)
             while start < end:
                 # An invalid byte becomes three.

@@ -159,7 +159,7 @@ class SampledSource:
                 room = UndividedRoom(looking.room, largest)
                 self._largest = room.largest
                 self._reader: FormatReader = format_reader(
-                    self.index, self.source, looking.reading, room, opened, self._reopen, stream=True
+                    self.index, self.source, looking.reading, room, looking.fetcher, opened, stream=True
                 )
                 parts = self._reader.parts(feed)
                 if parts:
@@ -177,9 +177,6 @@ class SampledSource:
                 error = SourceError(error.message, place=error.place, hint="this does not look like text at all")
             looking.findings.errors.append(error)
             self.rows = None
-
-    def _reopen(self) -> Any:
-        return open_source(self.source, self.looking.fetcher).feed
 
     def _from_start(self, feed: Feed, most: int, hits: int) -> None:
         """Read from the start on, as one place."""
