@@ -170,6 +170,18 @@ def test_a_bucket_is_read_by_the_rules_for_folders(kind: str, shape: str, tmp_pa
     assert any("the same name twice" in one for one in found.skipped.warnings) == ("a.txt.gz" in files)
 
 
+@pytest.mark.parametrize("kind", ["folder", "hub", "bucket"])
+@pytest.mark.parametrize("marker", ["dataset_dict.json", "README.md"])
+def test_a_dataset_without_the_split_train_is_read_whole_with_a_warning(
+    kind: str, marker: str, tmp_path: Path, stores: Hub
+) -> None:
+    files = {marker: "---\nlicense: mit\n---\n", ".gitattributes": ATTRIBUTES}
+    names, found = found_at(kind, {**files, "dev/a.jsonl": "", "test/a.jsonl": ""}, tmp_path, stores)
+    assert names == ["dev/a.jsonl", "test/a.jsonl"]
+    [warning] = found.skipped.warnings
+    assert "has no split `train`; all its files are read, of: " in warning
+
+
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_prose_about_training_and_tests_is_no_split(kind: str, tmp_path: Path, stores: Hub) -> None:
     files = ["how-to-train-a-dog.txt", "test-flight.txt", "a/dev.txt", "train.py", "test.py"]

@@ -153,11 +153,7 @@ class DatasetFiles:
                 f"{where} holds several configs, and its card names no default; all are read: {others} "
                 f"({_how_to_choose(self._configs)} reads one)"
             )
-        listed = ", ".join(f"`{one}`" for one in self.other_splits)
-        if self.has_train and listed:
-            skipped.note(only_train(where, self.other_splits))
-        elif listed:
-            skipped.warn(f"{where} has no split `train`; all its files are read, of: {listed}")
+        say_splits(where, self.other_splits, skipped, has_train=self.has_train)
 
 
 def _how_to_choose(configs: list[Config], taken: Config | None = None) -> str:
@@ -166,10 +162,13 @@ def _how_to_choose(configs: list[Config], taken: Config | None = None) -> str:
     return f"`--include '/{other.splits.get('train', next(iter(other.splits.values())))[0]}'`"
 
 
-def only_train(where: str, others: Iterable[str]) -> str:
-    """The sentence that says which split is read."""
+def say_splits(where: str, others: Iterable[str], skipped: Skipped, *, has_train: bool) -> None:
+    """Say which split is read. `others`: the splits beside `train`."""
     listed = ", ".join(f"`{one}`" for one in others)
-    return f"of {where} only the split `train` is read, not: {listed} (name a file or folder to read it)"
+    if listed and has_train:
+        skipped.note(f"of {where} only the split `train` is read, not: {listed} (name a file or folder to read it)")
+    elif listed:
+        skipped.warn(f"{where} has no split `train`; all its files are read, of: {listed}")
 
 
 def _is_metadata(path: str) -> bool:

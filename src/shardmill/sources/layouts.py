@@ -19,7 +19,7 @@ from shardmill.sources.cards import CARD
 from shardmill.sources.dataset_files import (
     DatasetFiles,
     is_data_name,
-    only_train,
+    say_splits,
     splits_beside_train,
     warn_of_splits,
 )
@@ -112,13 +112,11 @@ def _age(tree: Tree, folder: str, name: str) -> tuple[int, str]:
 
 
 def _saved_splits(tree: Tree, folder: str, skipped: Skipped) -> Layout:
-    splits = sorted(one for one in _folders(tree, folder) if one[0] not in "._")
-    where = f"`{tree.shown(folder)}`"
+    splits = set(_folders(tree, folder))
+    others = sorted(one for one in splits if one != "train" and one[0] not in "._")
+    say_splits(f"`{tree.shown(folder)}`", others, skipped, has_train="train" in splits)
     if "train" not in splits:
-        skipped.warn(f"{where} has no split `train`; all are read: {', '.join(splits)}")
         return Layout(lambda name: "metadata file")
-    if len(splits) > 1:
-        skipped.note(only_train(where, [one for one in splits if one != "train"]))
     return Layout(
         lambda name: "metadata file", lambda name: "" if name == "train" else f"{name}-split folder", by_split=True
     )
@@ -133,20 +131,16 @@ def _kind_beside_arrow(name: str) -> str:
 def _prepared(tree: Tree, folder: str, skipped: Skipped) -> Layout | None:
     """A folder in the cache of `datasets`; None if there are no Arrow files in it."""
     names = [name for name, _ in tree.names(folder) if not _kind_beside_arrow(name)]
-    where = f"`{tree.shown(folder)}`"
     splits = {name: found[1] for name in names if (found := _PREPARED.fullmatch(name))}
     if not splits:
         return None
+    has_train = "train" in splits.values()
     others = sorted(set(splits.values()) - {"train"})
-    if "train" in splits.values() and others:
-        skipped.note(only_train(where, others))
-    elif others:
-        skipped.warn(f"{where} has no split `train`; all are read: {', '.join(others)}")
+    say_splits(f"`{tree.shown(folder)}`", others, skipped, has_train=has_train)
 
     def kind(name: str) -> str:
         split = splits.get(name, "train")
-        is_other = "train" in splits.values() and split != "train"
-        return _kind_beside_arrow(name) or (f"{split}-split file" if is_other else "")
+        return _kind_beside_arrow(name) or (f"{split}-split file" if has_train and split != "train" else "")
 
     return Layout(kind, by_split=True)
 

@@ -19,7 +19,7 @@ class S3Account:
     """Credentials for S3, from the environment, AWS_PROFILE, ~/.aws, the role of a machine, or single sign-on."""
 
     def __init__(self, url: str, error: type[SourceError] | type[OutputError], purpose: str) -> None:
-        """`error`: raised when there are no credentials. `who`: named in the error if the library is missing."""
+        """`error`: raised when there are no credentials. `purpose`: named in the error if the library is missing."""
         self._url, self._error = url, error
         self._errors = needs("botocore.exceptions", "s3", purpose)
         self._config = needs("botocore.config", "s3", purpose).Config
@@ -60,7 +60,7 @@ class S3Account:
         return provide
 
     def abort_uploads(self, prefix: str, is_ours: Callable[[str], bool], timeout: float) -> None:
-        """Abort open uploads below a prefix for whose names, from the prefix on, `ours` is true. One attempt.
+        """Abort open uploads below a prefix for whose names, from the prefix on, `is_ours` is true. One attempt.
 
         A store that cannot list uploads has none to abort.
         """

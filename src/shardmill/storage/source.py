@@ -93,7 +93,7 @@ def sorted_rows(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
 
 
 class BlockSequence(Sequence[T]):
-    """A long sequence that is kept packed; blocks of PACKED values are unpacked when they are used."""
+    """A long sequence that is kept packed; blocks of BLOCK_ROWS values are unpacked when they are used."""
 
     @abstractmethod
     def block(self, number: int) -> list[T]:
