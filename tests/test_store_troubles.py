@@ -13,8 +13,8 @@ import pytest
 import shardmill
 from shardmill.errors import OutputError, UsageError
 from shardmill.storage import ObjectStore
-from shardmill.storage.objects import error_for
 from shardmill.storage.retrying import Transient
+from shardmill.storage.store_errors import error_for
 from tests.corpus import contents
 from tests.meter import SHARDMILL
 from tests.object_store import (

@@ -1,4 +1,4 @@
-"""Object stores: the client for sources and outputs, its errors, and sources read by ranges. One call is one attempt.
+"""Object stores: the client for sources and outputs, listings, and sources read by ranges. One call is one attempt.
 
 Calls within `Objects.translated_errors` raise:
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -26,6 +25,7 @@ from shardmill.storage.pool import RequestPool
 from shardmill.storage.retrying import RetryPolicy, Transient, Unreachable, seems_changed
 from shardmill.storage.s3 import S3Account
 from shardmill.storage.source import PackedRows, Source
+from shardmill.storage.store_errors import NO_BUCKET, SETTINGS, ErrorType, code_in, error_for
 
 T = TypeVar("T")
 
@@ -33,20 +33,6 @@ T = TypeVar("T")
 # If we repeated the whole operation for each failure, it would never end where one request in a hundred fails.
 _LIBRARY_RETRIES, _LIBRARY_SECONDS = 8, 120
 _CONNECT_SECONDS = 10.0
-_TRANSIENT_STATUS = ("408", "409", "425", "429")
-_TRANSIENT_CODES = (
-    *("InternalError", "RequestTimeout", "OperationTimedOut"),
-    *("ServiceUnavailable", "SlowDown", "ServerBusy"),
-)
-_WRONG_KEYS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "AuthenticationFailed")
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")
-_SETTINGS = {
-    "s3": "credentials (AWS_PROFILE, AWS_ACCESS_KEY_ID …), bucket, region and AWS_ENDPOINT_URL",
-    "gcs": "credentials (`gcloud auth application-default login`, GOOGLE_APPLICATION_CREDENTIALS) and bucket",
-    "azure": "credentials (AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY …) and container",
-}
-
-_ErrorType = type[SourceError] | type[OutputError]
 
 
 class Conflict(Exception):
@@ -65,7 +51,7 @@ class ListedObject(NamedTuple):
 class Objects:
     """The objects below one URL of a bucket, by their names from there on. Any thread may use it."""
 
-    def __init__(self, url: str, policy: RetryPolicy, pool: RequestPool, error: _ErrorType = SourceError) -> None:
+    def __init__(self, url: str, policy: RetryPolicy, pool: RequestPool, error: ErrorType = SourceError) -> None:
         """`url`: a bucket, or a folder in one, checked by `check_address`. `pool`: makes the requests of listings.
 
         `error`: raised if the store refuses a call. Raise it when there are no credentials, UsageError when a library
@@ -108,7 +94,7 @@ class Objects:
                 self._clients[key] = from_url(self.url, client_options=options, retry_config=retry, **self._settings)
             except (self._errors.BaseError, ValueError):
                 # No request was made yet, so a setting is wrong. The library's message may contain a key.
-                hint = f"check {_SETTINGS[self._kind]}"
+                hint = f"check {SETTINGS[self._kind]}"
                 raise self._error("the settings for the store do not suffice", place=self.url, hint=hint) from None
         return self._clients[key]
 
@@ -208,7 +194,7 @@ class Objects:
             raise Conflict from None
         except (errors.BaseError, OSError, ValueError) as error:
             # An empty response to HEAD does not say whether the object or the bucket is missing.
-            if isinstance(error, FileNotFoundError) and _code(str(error)) not in _NO_BUCKET:
+            if isinstance(error, FileNotFoundError) and code_in(str(error)) not in NO_BUCKET:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name) from None
             place = f"{self.url}/{name}".rstrip("/")
             raise error_for(str(error), place, self._error, self._policy.timeout) from None
@@ -285,63 +271,3 @@ def check_address(url: str) -> None:
         )
     if not host_of(url):
         raise UsageError("the address names no bucket", place=url, hint=f"write `{scheme_of(url)}://BUCKET/PATH`")
-
-
-def error_for(message: str, url: str, error: _ErrorType, timeout: float) -> Transient | SourceError | OutputError:
-    """Return what to raise for a message of the library. The message is not shown, because it may contain keys."""
-    scheme, writing = scheme_of(url), error is OutputError
-    origin = "" if writing else f" from {scheme}"
-    code = _code(message)
-    found = re.search(r"status code: (\d{3})(?: ([A-Z][\w ]+))?", message)
-    status = found[1] if found else ""
-    detail = f" ({code or status})" if code or status else ""
-    check_settings = f"check {_SETTINGS[BUCKETS[scheme]]}"
-    text = message.partition("\n\nDebug source")[0].lower()
-
-    def refused(reason: str, hint: str | None = check_settings) -> SourceError | OutputError:
-        return error(reason, place=url, hint=hint)
-
-    if code in _NO_BUCKET or (status == "404" and not code):
-        return refused(
-            f"there is no bucket `{host_of(url)}`", "create it, or correct its name" if writing else check_settings
-        )
-    if code in _WRONG_KEYS:
-        return refused(f"the store does not accept the credentials{detail}")
-    if status == "501" or code == "NotImplemented":
-        needs = "it must upload in parts, and replace an object only if that is in a known version"
-        return refused(f"the store does not know this kind of request{detail}", needs)
-    if code in _TRANSIENT_CODES or status in _TRANSIENT_STATUS or status[:1] == "5":
-        return Transient((" ".join(dict.fromkeys(part for part in (status, code) if part)) or "no response") + origin)
-    if code == "RequestTimeTooSkewed":
-        return refused("the clock of this machine differs from that of the store", "set the clock")
-    if code == "AccessDenied" or status == "403":
-        verbs = "list, read, write and delete" if writing else "list and read"
-        return refused(
-            f"the store does not allow it{detail}", f"the credentials must allow to {verbs}; {check_settings}"
-        )
-    if status == "401" or "credential" in text or "metadata.google" in text or "169.254" in text:
-        return refused(f"the store wants credentials{detail}")
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed") or status == "301":
-        return refused(
-            f"the bucket `{host_of(url)}` is in another region{detail}", "set AWS_REGION to the bucket's own"
-        )
-    if "invalid path" in text or "parsing path" in text:
-        return refused(
-            "the name of an object is not one of a file: it has an empty part, or one that is `.` or `..`",
-            "rename it, or name the others by a pattern in another folder",
-        )
-    if "invalid list response" in text:
-        return Transient(f"the answer is not a list{origin}")
-    if "non-partial response" in text:
-        no_ranges = refused("the store gives no parts of an object", "copy it to this machine first")
-        return Transient(f"the store gave the whole object in place of a part{origin}", tries=3, error=no_ranges)
-    if status or code:
-        return refused(f"the store answers {' '.join(filter(None, (status, code and f'({code})')))}", None)
-    if "TimedOut" in message or "timed out" in text:
-        return Transient(f"no answer for {timeout:g} s{origin}")
-    return Transient(("the connection was cut" if "body" in text else "no connection") + origin)
-
-
-def _code(message: str) -> str:
-    found = re.search(r"<Code>(\w+)</Code>|\(code: (\w+)\)", message)  # the latter of one object of several
-    return found[1] or found[2] if found else ""
