@@ -7,7 +7,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from shardmill.errors import UsageError
@@ -111,14 +110,11 @@ def _at_hub(
     listing = list_hub(spec, address, commit, cache, fetcher)
     files: Iterable[Found] = listing.files
     if [one.path for one in listing.files] != [address.path]:
-        files = _chosen(
-            listing.files,
-            address.path,
-            public_url(spec),
-            rules,
-            lambda one: listing.card * (one.path == CARD),
-            hub=True,
-        )
+
+        def beginning(one: ListedObject) -> str:
+            return listing.card if one.path == CARD else ""
+
+        files = _chosen(listing.files, address.path, public_url(spec), rules, beginning, hub=True)
     for path, size, version in files:
         name = listing.name(address, path)
         requested.setdefault(address.requested, name)
@@ -134,8 +130,9 @@ def _in_bucket(spec: str, rules: Rules, fetcher: Fetcher, out: str, owned: Owned
     single = None
     if path and not pattern and not spec.endswith("/"):
         single = fetcher.request(lambda: fetcher.bucket(spec).find(path), spec)
+    found: Iterable[Found]
     if single is not None:
-        found: Iterable[Found] = [single]
+        found = [single]
     else:
         # Listing everything below takes a request per thousand objects; folder by folder it would be one per folder.
         deep = not pattern or "**" in pattern or "/" in pattern
@@ -143,39 +140,35 @@ def _in_bucket(spec: str, rules: Rules, fetcher: Fetcher, out: str, owned: Owned
         def is_needed(name: str) -> bool:
             return not pattern or name.endswith(_MANIFEST) or _matches(name.split("/"), path.split("/"))
 
-        rows = fetcher.retry(lambda: fetcher.bucket(spec).list(root, is_needed, deep=deep), spec)
-        same = (scheme_of(out), host_of(out)) == (scheme, bucket)
-        inside = path_in_bucket(out) + "/"
-        below_root = same and inside.startswith(f"{root}/" if root else "") and inside.rstrip("/") != root
-        left_out = inside if below_root else "\0"  # which no name begins with
-        # Millions of them stay packed; what is made of them passes one by one.
-        folders = {folder for folder, name in map(_folder_and_name, rows) if name == _MANIFEST}
-        folders = {folder for folder in folders if not f"{folder}/".startswith(left_out)}
-        if same and f"{root}/".startswith(inside):  # it may be unfinished
-            folders.add(inside.rstrip("/"))
-        skipped = {
-            f"{folder}/{name}".lstrip("/")
-            for folder in folders
-            for name in owned(f"{scheme}://{bucket}/{folder}".rstrip("/"))
-        }
-
-        def is_kept(name: str) -> bool:
-            return not name.startswith(left_out) and not (skipped and (name in skipped or name.endswith(PARTIAL)))
-
         def beginning(one: ListedObject) -> str:
             name = f"{scheme}://{bucket}/{one.path}"
             data = fetcher.read(Source(name, name, one.size, one.version), 0, min(one.size, CARD_BYTES))
             return data.decode("utf-8", "replace")
 
-        found = _chosen((ListedObject._make(row) for row in rows if is_kept(row[0])), path, spec, rules, beginning)
+        rows = fetcher.retry(lambda: fetcher.bucket(spec).list(root, is_needed, deep=deep), spec)
+        inside = path_in_bucket(out) if (scheme_of(out), host_of(out)) == (scheme, bucket) else None
+        kept = _without_datasets(rows, root, inside, lambda folder: owned(f"{scheme}://{bucket}/{folder}".rstrip("/")))
+        found = _chosen(kept, path, spec, rules, beginning)
     for path, size, version in found:
         name = f"{scheme}://{bucket}/{path}"
         yield Source(name, name, size, str(version), rules.input_format)
 
 
-def _folder_and_name(row: tuple[Any, ...]) -> tuple[str, str]:
-    folder, _, name = row[0].rpartition("/")
-    return folder, name
+def _without_datasets(rows: PackedRows, root: str, out: str | None, owned: Owned) -> Iterator[ListedObject]:
+    """Yield the objects that belong to no dataset. `out`: where the output is in this bucket, if it is there."""
+    inside = None if out is None else f"{out}/"
+    is_below = inside is not None and inside.startswith(f"{root}/" if root else "") and out != root
+    left_out = inside if inside and is_below else "\0"  # which no name begins with
+    # Millions of them stay packed; what is made of them passes one by one.
+    manifests = (path for path, _, _ in rows if path == _MANIFEST or path.endswith(f"/{_MANIFEST}"))
+    folders = {path.rpartition("/")[0] for path in manifests if not path.startswith(left_out)}
+    if inside and f"{root}/".startswith(inside):  # it may be unfinished
+        folders.add(inside.rstrip("/"))
+    theirs = {f"{folder}/{name}".lstrip("/") for folder in folders for name in owned(folder)}
+    for row in rows:
+        path = row[0]
+        if not path.startswith(left_out) and not (theirs and (path in theirs or path.endswith(PARTIAL))):
+            yield ListedObject._make(row)
 
 
 class _ListedFiles(Tree):
