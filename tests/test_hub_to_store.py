@@ -34,7 +34,8 @@ def test_another_machine_goes_on_with_the_commit_that_a_run_began_with(
     ]
     with pytest.raises(SourceError):
         shardmill.prepare(source, bucket.url(), **OPTIONS)
-    assert json.loads(bucket.read(".shardmill/journal.json"))["commits"] == {f"hf://datasets/{REPO}@main": commit}
+    plan = json.loads(bucket.read(".shardmill/journal.json"))["plan"]
+    assert json.loads(bucket.read(plan))["commits"] == {f"hf://datasets/{REPO}@main": commit}
     hub.faults.clear()
     hub.commit(REPO, {"x.jsonl": after, "y.jsonl": after})
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another machine"))

@@ -177,7 +177,9 @@ def test_a_run_in_progress_goes_on_with_its_commit_when_main_has_moved(hub: Hub,
     hub.commit(REPO, {"x.jsonl": after, "y.jsonl": after})
     assert prepared(source, out) == expected
     assert commit in (out / "manifest.json").read_text()
-    assert not (out / ".shardmill" / "revisions.json").exists()
+    assert json.loads((out / ".shardmill" / "plan.json").read_text())["commits"] == {
+        f"hf://datasets/{REPO}@main": commit
+    }
 
 
 def test_another_revision_than_the_one_in_progress_is_refused(hub: Hub, tmp_path: Path) -> None:

@@ -1,7 +1,4 @@
-"""Where a dataset is written: a local folder, or an object store with a local folder as its workplace.
-
-DIR/.shardmill/revisions.json   repository and revision as asked for → the commit that an unfinished run reads
-"""
+"""Where a dataset is written: a local folder, or an object store with a local folder as its workplace."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from typing import Any
 from shardmill.errors import OutputError, ShardmillError
 from shardmill.run.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
 from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
-from shardmill.run.plan import Facts, SourceFacts, fingerprint, read_facts, shard_name
+from shardmill.run.plan import COMMITS, Facts, SourceFacts, fingerprint, read_facts, shard_name
 from shardmill.shards import DATASET_FOLDERS, FORMATS, TABLE_NAMES, GrowingFiles, Output, format_named
 from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, Store, Written, is_url
 from shardmill.units import show_bytes
 
 PLAN = f"{FOLDER}/plan.json"
-_REMOVAL, _REVISIONS = f"{FOLDER}/{REMOVAL}", f"{FOLDER}/revisions.json"
+_REMOVAL = f"{FOLDER}/{REMOVAL}"
 
 
 class Destination:
@@ -56,17 +53,11 @@ class Destination:
         """Where they are when they are complete."""
         self.shown: Path | str = folder
         """The folder or URL that the user named."""
-        self.commits: dict[str, str] = {}
-        """Revisions of the sources → commits: what a later run reads, even if a branch has moved."""
 
     def recorded_commits(self) -> dict[str, str]:
         """The commits that an unfinished run reads; empty when there is no such run."""
-        try:
-            commits: dict[str, str] = json.loads(self._store.read(_REVISIONS) or b"{}")
-        except (OSError, ValueError):
-            # The folder cannot be read, for which the journal has the better error.
-            return {}
-        return commits
+        commits: dict[str, str] = (self.recorded_plan() or {}).get(COMMITS, {})
+        return {} if commits and (self.has_manifest() or self.removal_pending()) else commits
 
     def recorded_plan(self) -> Facts | None:
         """The plan of the dataset or the unfinished run that is there; None when there is none."""
@@ -74,11 +65,6 @@ class Destination:
             return read_facts(self._store, PLAN)
         except OSError:  # for which the journal has the better error
             return None
-
-    def record_commits(self) -> None:
-        """Write the commits to a file, before the plan: a run that has a plan must find its commits again."""
-        if self.commits:
-            self._store.put(_REVISIONS, json.dumps(self.commits).encode())
 
     @contextmanager
     def locked(self, *, overwrite: bool) -> Iterator[None]:

@@ -125,7 +125,6 @@ class Run:
             self.destination.finish_removal(facts)
         saved_run = self.destination.journal.resume(facts)
         if saved_run is None:
-            self.destination.record_commits()
             self.producer.check_space(self.destination, self.outputs)
         else:
             first = saved_run.state.get("source", 0) if saved_run.state else 0

@@ -64,9 +64,7 @@ def _make_plan(specs: list[Any], options: Options, destination: Destination) -> 
     if not options.overwrite:
         sources = as_recorded(sources, destination.recorded_plan())
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
-    plan = Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
-    destination.commits = plan.commits
-    return plan
+    return Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
 
 
 prepare.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

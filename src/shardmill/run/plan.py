@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from shardmill.tokens import Tokenizer
 
 Facts = dict[str, Any]
-"""`sources` (an iterable of rows), `tokenizer` and `options`; and `skipped`, which is not hashed."""
+"""`sources` (an iterable of rows), `tokenizer` and `options`; and `skipped` and `commits`, which are not hashed."""
 Row = Sequence[Any]
 """Name, size and version of a source."""
 
 SKIPPED = "skipped"
 """What was found beside the sources when the plan was made. It cannot change the bytes, so it is not hashed."""
+COMMITS = "commits"
+"""Revisions of the sources, as asked for → commits: what a resumed run reads, even if a branch has moved. The names of
+the sources have the commits too, so this is not hashed."""
 _BATCH = 1024  # sources that are turned into JSON at once
 _FIRST_LINE = b'{"sources": [\n'
 _CONTENT = re.compile(r"documents: (\d+), sha256: ")
@@ -66,6 +69,7 @@ class Plan:
             "tokenizer": self.tokenizer.describe(),
             "options": self.options.fingerprinted(),
             SKIPPED: self.sources.skipped.data(),
+            **({COMMITS: self.commits} if self.commits else {}),
         }
 
     @property
@@ -110,7 +114,7 @@ class SourceFacts:
 def fingerprint(facts: Facts) -> str:
     """The SHA-256 of the facts as JSON without spaces and with sorted keys."""
     dumps = partial(json.dumps, sort_keys=True, separators=(",", ":"))
-    hashed = {key: value for key, value in facts.items() if key != SKIPPED}
+    hashed = {key: value for key, value in facts.items() if key not in (SKIPPED, COMMITS)}
     before, begin, after = dumps({**hashed, "sources": []}).partition('"sources":[')
     found = hashlib.sha256((before + begin).encode())
     between = ""

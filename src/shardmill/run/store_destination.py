@@ -1,7 +1,7 @@
 """A dataset in an object store: a run makes it in a folder of this machine, and uploads what is done.
 
     URL/NAME                             complete files, each uploaded as a whole
-    URL/.shardmill/journal.json          the run and its commits, the name of its plan, its state, and unfinished files
+    URL/.shardmill/journal.json          the run, the name of its plan, its state, and unfinished files
     URL/.shardmill/plan-….json           the plan, named by its fingerprint and written once
     URL/.shardmill/RUN/NAME.partial/AT   what a run has appended to an unfinished file from byte AT on
     URL/.shardmill/removal.json          the objects that `--overwrite` deletes, until all are deleted
@@ -97,22 +97,11 @@ class StoreDestination(Destination):
     def retry_status(self) -> str:
         return self._store.retries.status()
 
-    def recorded_commits(self) -> dict[str, str]:
-        commits: dict[str, str] = self._found_record().get("commits", {})
-        return commits
-
     def recorded_plan(self) -> Facts | None:
-        return read_facts(self._store, self._found_record().get("plan", PLAN))
-
-    def _found_record(self) -> dict[str, Any]:
-        """The journal in the store, as far as it can be read; `_stage` says what is wrong with it."""
-        with suppress(ValueError):
-            found = json.loads(self._store.read(_JOURNAL) or b"{}")
-            return found if isinstance(found, dict) else {}
-        return {}
-
-    def record_commits(self) -> None:
-        """The store's journal holds them."""
+        name = PLAN
+        with suppress(ValueError, KeyError, TypeError):  # `_stage` says what is wrong with the journal
+            name = json.loads(self._store.read(_JOURNAL) or b"{}")["plan"]
+        return read_facts(self._store, name)
 
     @contextmanager
     def locked(self, *, overwrite: bool) -> Iterator[None]:
@@ -292,7 +281,7 @@ class StoreDestination(Destination):
         return name.startswith(f"{FOLDER}/") or any(output.matching_files([name]) for output in self._outputs)
 
     def _new_record(self, facts: Facts) -> dict[str, Any]:
-        return {"plan": self._put_plan(facts), "commits": self.commits, "files": [], "state": None, "unfinished": {}}
+        return {"plan": self._put_plan(facts), "files": [], "state": None, "unfinished": {}}
 
     def _put_plan(self, facts: Facts) -> str:
         """Upload the plan, as a stream, since it may list a million sources; return its name."""
