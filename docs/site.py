@@ -31,6 +31,7 @@ SECTIONS = {
         "docs/clusters.md",
         "docs/howto/shuffle.md",
         "docs/howto/mix.md",
+        "docs/howto/pack.md",
         "docs/howto/trace.md",
         "docs/howto/trainers.md",
         "docs/howto/loader.md",

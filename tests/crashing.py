@@ -232,9 +232,10 @@ def _serve() -> None:
         order = json.loads(line)
         # All imports happen before the fork, so that a child starts at once.
         import_module("shardmill.cluster" if order["parts"] else "shardmill.run.main")
-        if order["options"].keys() & {"shuffle", "mix"}:
+        if order["options"].keys() & {"shuffle", "mix", "pack"}:
             import_module("shardmill.arrange.shuffling")
             import_module("shardmill.arrange.mixtures")
+            import_module("shardmill.arrange.packed")
         if order["cache"]:
             import_module("botocore.session")
         child = os.fork()
@@ -291,6 +292,9 @@ def _die_at_a_step(
     elif weights := options.pop("mix", None):
         options.pop("workers", None)
         shardmill.mix(weights, out, **{"memory": "600MB", **options})
+    elif options.pop("pack", False):
+        options.pop("workers", None)
+        shardmill.pack(source, out, **{"memory": "600MB", **options})
     elif options.pop("shuffle", False):
         options.pop("workers", None)
         shardmill.shuffle(source, out, **{"memory": "600MB", **options})

@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from shardmill.arrange import convert as convert
     from shardmill.arrange import mix as mix
+    from shardmill.arrange import pack as pack
     from shardmill.arrange import shuffle as shuffle
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import open_dataset
@@ -31,7 +32,7 @@ __version__ = "0.2.0"
 _, __getattr__ = lazily(
     "shardmill",
     {
-        "arrange": "convert mix shuffle",
+        "arrange": "convert mix pack shuffle",
         "dataset": "Dataset open_dataset:open",
         "python_sources": "NamedSource",
         "reporting": "card report",
@@ -41,6 +42,6 @@ _, __getattr__ = lazily(
 )
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = [
-    "Dataset", "NamedSource", "Result", "ShardmillError", "__version__", "card", "convert", "mix", "prepare", "read",
-    "report", "shuffle", "tokenizer",
+    "Dataset", "NamedSource", "Result", "ShardmillError", "__version__", "card", "convert", "mix", "pack", "prepare",
+    "read", "report", "shuffle", "tokenizer",
 ]  # fmt: skip

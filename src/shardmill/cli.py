@@ -30,7 +30,7 @@ from shardmill.flags import (
     summary_flags,
     verbose_flag,
 )
-from shardmill.order_commands import mix, shuffle, trace
+from shardmill.order_commands import mix, pack, shuffle, trace
 from shardmill.printing import RESUMABLE, begin_run, options_in, print_error, print_line, summarize
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
@@ -293,6 +293,7 @@ def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> 
 
 shardmill.add_command(shuffle)
 shardmill.add_command(mix)
+shardmill.add_command(pack)
 shardmill.add_command(trace)
 
 

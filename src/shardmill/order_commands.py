@@ -76,6 +76,28 @@ def mix(
     summarize(result, as_json, quiet, more={"mixture": planned.data()})
 
 
+@click.command(short_help="write a dataset as rows that begin with a document")
+@folder_argument("folder")
+@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
+@number_flag("--block-size", minimum=2, required=True, help="tokens in a row")
+@number_flag("--seed", minimum=-(1 << 63), default=0, help="chooses the order")
+@option_flags("format", "shard_tokens", "tail", "name", "memory", "overwrite")
+@summary_flags
+def pack(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Write a dataset as rows of exactly --block-size tokens, in a random order, each of which begins with a document.
+
+    Only documents longer than a row are cut, into full rows and a rest. Nothing is lost. Rows lie end to end, and
+    shards hold whole rows. What remains free at the end of a row is filled with end-of-text tokens. You can stop it at
+    any moment; the same command resumes it, also with another amount of memory.
+    """
+    from shardmill.arrange import pack as run
+
+    progress = begin_run(as_json, quiet)
+    notify = (lambda line: None) if quiet or as_json else print_error
+    result = run(folder, out, progress=progress, notify=notify, **options_in(flags))
+    summarize(result, as_json, quiet, more={"packed": result.manifest["arranged"]["splits"]})
+
+
 @click.command(short_help="find the documents of a token or a training step, and back")
 @folder_argument("folder")
 @click.option("--split", default=None, metavar="SPLIT", help="train or val  [default: the first one; of a record, all]")
@@ -92,7 +114,7 @@ def mix(
 @json_flag(help="print what was found as JSON")
 def trace(folder: str, as_json: bool, **flags: Any) -> None:
     """Print which documents, of which source and record, made a token of a dataset or a step of training; or which
-    tokens and rows a record became. Works through convert, shuffle and mix, and does not read the tokens.
+    tokens and rows a record became. Works through convert, shuffle, mix and pack, and does not read the tokens.
 
     \b
       shardmill trace data --step 1200 --batch-size 8 --block-size 1024 --world-size 4

@@ -64,6 +64,45 @@ class Permutation:
         return (high << self._low_bits) | low
 
 
+class Permutations:
+    """One permutation of the numbers below each of some sizes; many of them are applied at once."""
+
+    def __init__(self, sizes: NDArray[Any], *key: int | str) -> None:
+        self._sizes = sizes.astype(np.int64)
+        self._key = key
+
+    def __call__(self, which: NDArray[Any], numbers: NDArray[Any]) -> NDArray[np.int64]:
+        """Return what each number becomes in a permutation, which is chosen by its place in `sizes`."""
+        out = np.empty(len(numbers), np.int64)
+        few = self._sizes[which] < _FEW
+        for rounds, chosen in ((_ROUNDS_OF_FEW, np.flatnonzero(few)), (_ROUNDS, np.flatnonzero(~few))):
+            for start in range(0, len(chosen), _BLOCK):
+                some = chosen[start : start + _BLOCK]
+                out[some] = self._permuted(which[some], numbers[some], rounds)
+        return out
+
+    def _permuted(self, which: NDArray[Any], numbers: NDArray[Any], rounds: int) -> NDArray[np.uint64]:
+        digest = hashlib.shake_256(json.dumps([*self._key, rounds]).encode()).digest(8 * rounds)
+        keys, own = np.frombuffer(digest, "<u8"), mix(which.astype(np.uint64))
+        sizes, values = self._sizes[which].astype(np.uint64), numbers.astype(np.uint64)
+        # The number of bits of the largest number, two at the least.
+        bits = np.maximum(np.frexp(np.maximum(self._sizes[which] - 1, 1).astype(np.float64))[1], 2).astype(np.uint64)
+        low_bits = bits // np.uint64(2)
+        one = np.uint64(1)
+        low, high = (one << low_bits) - one, (one << (bits - low_bits)) - one
+        at = np.arange(len(values))
+        while len(at):
+            right, left = values[at] & low[at], values[at] >> low_bits[at]
+            for number, key in enumerate(keys):
+                if number % 2:
+                    right ^= mix(left ^ key ^ own[at]) & low[at]
+                else:
+                    left ^= mix(right ^ key ^ own[at]) & high[at]
+            values[at] = (left << low_bits[at]) | right
+            at = at[values[at] >= sizes[at]]
+        return values
+
+
 def mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Steele, Lea and Flood's splitmix64: every bit of the result depends on every bit of the number."""
     values = values + np.uint64(0x9E3779B97F4A7C15)

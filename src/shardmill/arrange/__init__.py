@@ -1,4 +1,4 @@
-"""Documents of finished datasets in some order: convert, shuffle, mix, and the mathematics of packing."""
+"""Documents of finished datasets in some order: convert, shuffle, mix, pack."""
 
 from typing import TYPE_CHECKING
 
@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from shardmill.arrange.converting import convert
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
     from shardmill.arrange.mixtures import MixturePlan, mix, parse_stages, parse_weights, plan_mixture, write_mixture
+    from shardmill.arrange.packed import pack
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
     from shardmill.arrange.shuffling import shuffle
     from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, LEFT_OUT, Block, Sorter
@@ -19,6 +20,7 @@ __all__, __getattr__ = lazily(
         "converting": "convert",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
         "mixtures": "MixturePlan mix parse_stages parse_weights plan_mixture write_mixture",
+        "packed": "pack",
         "packing": "PackingPlan Slots count_pieces",
         "shuffling": "shuffle",
         "sorting": "FACTS LEAST_MEMORY LEFT_OUT Block Sorter",

@@ -159,7 +159,9 @@ class ArrangedDocuments(Producer):
         counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(tokens) - eots)
         return Batch([Entry(self._reader, 0, chunk)], [counted], streams)
 
-    def batch_of_block(self, split: InputSplit, block: Block, position: int, tokens: int) -> Batch:
+    def batch_of_block(
+        self, split: InputSplit, block: Block, position: int, tokens: int, *, mend: bool = True
+    ) -> Batch:
         """Return the batch of a block that a `Sorter` yields; `position` as for `batch`, `tokens`: done by then."""
         facts = block.facts
         lengths = facts["length"].copy() if block.begins and block.ends else np.array([len(block.tokens)])
@@ -167,7 +169,7 @@ class ArrangedDocuments(Producer):
         val = np.full(len(lengths), split.name == "val")
         size = np.where(closes, facts["bytes"], 0)
         rows = Rows(lengths, size, val, opens, closes, facts["source"].copy(), facts["record"].copy())
-        batch = self.batch(split, rows, block.tokens, position, tokens * self.inputs[0].width, mend=True)
+        batch = self.batch(split, rows, block.tokens, position, tokens * self.inputs[0].width, mend=mend)
         batch.begins, batch.ends, batch.final = block.begins, block.ends, block.ends
         batch.open = OpenDocument() if block.ends else OpenDocument(split.name)
         return batch

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from shardmill.dataset import Dataset, document_index, open_dataset
+from shardmill.dataset import Dataset, document_index, open_dataset, row_size
 from shardmill.errors import DamageError, UsageError
 from shardmill.run import MANIFEST, Rows
 from shardmill.shards import TableIndex, find_foreign, format_named
@@ -200,7 +200,13 @@ def open_input(path: Path, tokenizer: str = "gpt2", eot: str | None = None, deli
 
 
 def input_of(data: Dataset) -> Input:
-    """Return what is stored in a dataset."""
+    """Return what is stored in a dataset. UsageError if it is packed, and so in its final order."""
+    if row_size(data.manifest):
+        raise UsageError(
+            "a packed dataset cannot be arranged again: its rows would not begin with a document any more",
+            place=str(data.folder),
+            hint="begin with the dataset that it was made from; `shardmill pack` writes any format",
+        )
     manifest, indexed = data.manifest, format_named(data.format).indexed
     options, dropped = manifest["options"], [name for name in data if data[name].described.get("dropped")]
     tables = {name: data[name].table for name in data}

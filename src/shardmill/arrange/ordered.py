@@ -1,4 +1,4 @@
-"""Documents of datasets in the order of some keys: what `shuffle` and `mix` share."""
+"""Documents of datasets in the order of some keys: what `shuffle`, `mix` and `pack` share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from shardmill import arguments
 from shardmill.arrange.arranging import ArrangedDocuments, open_outputs_for
 from shardmill.arrange.inputs import Input, input_of
-from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, Documents, Sorter
+from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, Block, Documents, Sorter
 from shardmill.dataset import Dataset, Split
 from shardmill.errors import BudgetError, UsageError
 from shardmill.options import Options
@@ -49,7 +49,7 @@ class Order:
     """What a command makes of some datasets: which documents each split gets, and their keys."""
 
     name: str
-    """The command: `shuffle` or `mix`."""
+    """The command: `shuffle`, `mix` or `pack`."""
     splits: dict[str, Documents]
     tokens: int
     """In all splits together, about."""
@@ -61,6 +61,8 @@ class Order:
     """The manifest's sources, to which the documents refer."""
     memory: int = 0
     """Bytes that computing keys takes."""
+    padding: int | None = None
+    """The token of which padding is made. None: there is no padding, and a document that lacks EOT gets it."""
 
 
 def options_like(data: Dataset, given: dict[str, Any]) -> Options:
@@ -162,9 +164,21 @@ class OrderedDocuments(ArrangedDocuments):
             for block in sorter.blocks(at) if at < sorter.count else ():
                 at += len(block.facts) if block.ends else 0
                 done = before + at
-                yield self.batch_of_block(self._splits[name], block, done, tokens * done // listed)
+                through, mend = tokens * done // listed, self._order.padding is None
+                yield self.batch_of_block(self._splits[name], self._padded(block), done, through, mend=mend)
             before += sorter.count
             del sorter
+
+    def _padded(self, block: Block) -> Block:
+        """The documents of a block with the padding that follows them."""
+        padding = block.facts["padding"]
+        if self._order.padding is None or not block.ends or not padding.any():
+            return block
+        facts = block.facts.copy()
+        ends = np.cumsum(facts["length"]) if block.begins else np.array([len(block.tokens)])
+        facts["length"] += padding
+        tokens = np.insert(block.tokens, np.repeat(ends, padding), self._order.padding)
+        return block._replace(tokens=tokens, facts=facts)
 
 
 class DocumentsOfSplit:
@@ -190,7 +204,7 @@ class DocumentsOfSplit:
         """Return the rows of FACTS of some documents."""
         rows = self._table.rows(first, last)
         begin = self._table.bounds(first)[0] if first < last else 0
-        found = np.empty(last - first, FACTS)
+        found = np.zeros(last - first, FACTS)
         found["length"] = np.diff(rows["end"], prepend=begin)
         for column in ("source", "record", "bytes"):
             found[column] = rows[column]

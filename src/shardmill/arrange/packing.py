@@ -51,6 +51,9 @@ class PackingPlan:
         events = [event for size in np.flatnonzero(counts)[::-1].tolist() for event in self._place(size)]
         self.padding = self.rows * row - int((self.counts * np.arange(row + 1)).sum())
         """Tokens of space that remain free in all rows together."""
+        partly = [(first, rows, space) for space, some in self._free.items() for first, rows in some]
+        self._partly = np.array(sorted(partly), np.int64).reshape(-1, 3)
+        """Stretches of rows with free space: first row, number of rows, space."""
         table = np.array(sorted(events), np.int64).reshape(-1, 5)
         self._first_piece, self._first_row, self._per_row, self._offset = table[:, 1:].T
         self._span = int(counts.max(initial=0)) + 1
@@ -71,6 +74,14 @@ class PackingPlan:
         within = numbers - self._first_piece[event]
         per_row = self._per_row[event]
         return Slots(self._first_row[event] + within // per_row, self._offset[event] + within % per_row * sizes)
+
+    def free(self, rows: NDArray[Any]) -> NDArray[np.int64]:
+        """Return how many tokens of space remain free at the end of some rows."""
+        if not len(self._partly):
+            return np.zeros(len(rows), np.int64)
+        stretch = np.maximum(np.searchsorted(self._partly[:, 0], rows, side="right") - 1, 0)
+        first, count, space = self._partly[stretch].T
+        return np.where((rows >= first) & (rows < first + count), space, 0)
 
     def _place(self, size: int) -> list[tuple[int, int, int, int, int]]:
         """Place all pieces of a size: rows of (size, first piece, first row, pieces in each row, offset)."""

@@ -31,9 +31,11 @@ from shardmill.storage import sync_folder, writing_to
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-FACTS = np.dtype([("length", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8"), ("giant", "<i8")])
-"""Of a document: its tokens, EOT included; its source and record; bytes of its text; and the token at which it begins
-in the dataset if it was too large for a run, else -1."""
+FACTS = np.dtype(
+    [("length", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8"), ("giant", "<i8"), ("padding", "<i8")]
+)
+"""Of a document: its tokens, EOT included; its source and record; bytes of its text; the token at which it begins in
+the dataset if it was too large for a run, else -1; and how many tokens of padding follow it."""
 LEAST_MEMORY = 32 << 20
 """Bytes of memory below which sorting would take too many runs."""
 _DOCUMENT_BYTES = 2 * (FACTS.itemsize + 4 * 8)  # memory for the columns of a document, before and after sorting
@@ -55,7 +57,10 @@ class Documents(Protocol):
         """Return the rows of FACTS of some documents; `giant` is not set."""
 
     def keys(self, first: int, facts: NDArray[Any]) -> NDArray[np.uint64]:
-        """Return the keys of documents from the first on, given their facts; LEFT_OUT: leave the document out."""
+        """Return the keys of documents from the first on, given their facts; LEFT_OUT: leave the document out.
+
+        It may set `padding` in the facts.
+        """
 
     def read_into(self, start: int, out: NDArray[Any]) -> None:
         """Fill an array with the tokens from `start` on."""

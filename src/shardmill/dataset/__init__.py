@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
-    from shardmill.dataset.dataset import Dataset, Split, document_index, open_dataset
+    from shardmill.dataset.dataset import Dataset, Split, document_index, open_dataset, row_size
     from shardmill.dataset.showing import show, show_text, visible
     from shardmill.dataset.tracing import TracedDocument, TracedRow, first_record, rows_text, trace
     from shardmill.dataset.tracing import as_data as traced_data
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazily(
     "shardmill.dataset",
     {
-        "dataset": "Dataset Split document_index open_dataset",
+        "dataset": "Dataset Split document_index open_dataset row_size",
         "showing": "show show_text visible",
         "tracing": "TracedDocument TracedRow as_data:traced_data first_record rows_text trace",
         "verification": "Report verify",

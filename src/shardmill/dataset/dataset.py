@@ -54,6 +54,13 @@ def tokenizer_of(manifest: dict[str, Any]) -> Tokenizer:
     return found
 
 
+def row_size(manifest: dict[str, Any]) -> int | None:
+    """The tokens of a row of a packed dataset; None: it is not packed."""
+    made = manifest.get("arranged")
+    size = made.get("block_size") if isinstance(made, dict) and made.get("order") == "pack" else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
 class Dataset:
     """A finished dataset: `data["train"]`, `data["val"]` and the manifest."""
 

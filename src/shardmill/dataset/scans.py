@@ -102,8 +102,9 @@ class TokenScan:
 class TableScan:
     """Checks a documents table block by block."""
 
-    def __init__(self, sources: int) -> None:
-        self._sources = sources
+    def __init__(self, sources: int, row: int | None = None) -> None:
+        """`row`: documents do not cross the border of two rows of so many tokens."""
+        self._sources, self._row = sources, row
         self._header = self._rest = b""
         self.rows = self.end = self.bytes = 0
         self._problems: list[str] = []
@@ -120,6 +121,9 @@ class TableScan:
             return
         if (np.diff(documents["end"], prepend=self.end) <= 0).any():
             self._problems.append("its documents are not in ascending order")
+        begins = np.append(self.end, documents["end"][:-1])
+        if self._row and (begins // self._row != (documents["end"] - 1) // self._row).any():
+            self._problems.append("a document crosses the border of two rows")
         if not (documents["source"] >= 0).all() or not (documents["source"] < self._sources).all():
             self._problems.append("it names a source that the manifest does not have")
         if (documents["record"] < 0).any() or (documents["bytes"] < 0).any():

@@ -17,7 +17,7 @@ import numpy as np
 
 from shardmill import arguments
 from shardmill.dataset.compare import compare_sources
-from shardmill.dataset.dataset import Dataset, document_index, open_dataset, tokenizer_of
+from shardmill.dataset.dataset import Dataset, document_index, open_dataset, row_size, tokenizer_of
 from shardmill.dataset.scans import TableScan, TokenScan
 from shardmill.dataset.untrusted import check_manifest, check_source
 from shardmill.documents import SPAN
@@ -131,6 +131,8 @@ class _Verification:
         self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
         self.converted = "converted" in self.manifest
+        self._row = row_size(self.manifest)
+        """Tokens of a row, in a packed dataset: there a document may be cut, and EOT fills rows."""
         self._finds_specials = self.manifest["options"].get("specials") == "parse"
         self._is_val_first = str(self.manifest["options"].get("val")).startswith("first:")
 
@@ -168,7 +170,7 @@ class _Verification:
         if format_named(described["format"]).indexed and self.local and not self._damage:
             self._check_index(described)
         has_ends = described["eot"] != "none" and not self._finds_specials
-        if has_ends and not self._damage:
+        if has_ends and not self._damage and self._row is None:
             # Files of other tools may begin or end inside a document; what `--tail drop` left out had EOT too.
             tolerance = len(splits) if self.converted else 0
             dropped = sum(split.get("dropped", 0) for split in splits.values())
@@ -195,7 +197,7 @@ class _Verification:
     def _check_table(self, name: str, split: dict[str, Any], entry: dict[str, Any]) -> None:
         """Check the documents table of a split: its bytes, and that it adds up to what the manifest says."""
         self._notify(entry["name"])
-        before, scan = len(self._damage), TableScan(len(self.manifest["sources"]))
+        before, scan = len(self._damage), TableScan(len(self.manifest["sources"]), self._row)
         self._check_file(entry, scan.feed)
         if len(self._damage) > before:
             return
@@ -254,7 +256,7 @@ class _Verification:
         scan.lengths = self._tokenizer.lengths if self._tokenizer else None
         scan.may_begin_with_eot |= name == "train" and self._is_val_first
         scan.allows_empty = self.converted or self._finds_specials
-        scan.table = self._table(described, name)
+        scan.table = self._table(described, name) if self._row is None else None
         scan.finds_specials = self._finds_specials
         for entry in split["files"]:
             self._notify(entry["name"])
@@ -385,6 +387,9 @@ class _Verification:
             self._notes.append(f"no document was encoded again: {error.message}")
             return
         draw = random.Random(self.manifest["fingerprint"])
+        if self._row is not None:
+            self._encode_pieces(described, tokenizer, encode, draw)
+            return
         spliced = self._may_be_spliced(described)
         skipped = 0
         for file, tokens in _documents(open_dataset(self.folder, described["format"]), self._sample, draw):
@@ -400,6 +405,27 @@ class _Verification:
             were = "document was" if skipped == 1 else "documents were"
             reasons = "first or last of a split, or too long"
             self._notes.append(f"{skipped:,} sampled {were} not encoded again ({reasons})")
+
+    def _encode_pieces(
+        self, described: dict[str, Any], tokenizer: Tokenizer, encode: Callable[[str], list[int]], draw: random.Random
+    ) -> None:
+        """Encode pieces of a packed dataset again that are whole documents: those have all bytes of their text."""
+        data = open_dataset(self.folder, described["format"])
+        for split in [data[name] for name in data if len(data[name])]:
+            table = split.table
+            if table is None:
+                continue
+            for number in sorted({draw.randrange(len(table)) for _ in range(self._sample)}):
+                start, end = table.bounds(number)
+                tokens = split.tokens.read(start, end)
+                tokens = tokens[tokens != data.eot_id]
+                text = tokenizer.decode(tokens)
+                if len(text) != table.table["bytes"][number] or len(tokens) > _LONGEST:
+                    continue
+                self.report.sampled += 1
+                if tokens.tolist() != encode(text.decode("utf-8", "surrogateescape")):
+                    self._damage.append(f"{split.name}: the library gives other tokens for {text[:60]!r}")
+                    return
 
 
 def _stored_manifest(store: Store, problems: list[str]) -> dict[str, Any]:
