@@ -84,11 +84,7 @@ class Choice:
 
     def wants(self, path: str) -> bool:
         """Whether a file with this path below the source is read."""
-        return (not self.include or self.includes(path)) and not self.excludes(path)
-
-    def includes(self, path: str) -> bool:
-        """Whether a pattern of `--include` names the file or a folder above it."""
-        return named_by(self.include, path.split("/"))
+        return (not self.include or named_by(self.include, path.split("/"))) and not self.excludes(path)
 
     def excludes(self, path: str) -> bool:
         """Whether a pattern of `--exclude` names the file or a folder above it."""
