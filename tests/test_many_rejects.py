@@ -16,7 +16,7 @@ from shardmill.cluster import make_part, merge, plan_parts
 from shardmill.dataset import verify
 from shardmill.errors import SourceError
 from shardmill.run import as_text
-from shardmill.run.writer import reject_line
+from shardmill.run.ledger import reject_line
 from shardmill.storage.files import PartialFile
 from tests.corpus import documents
 

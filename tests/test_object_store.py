@@ -115,7 +115,7 @@ def test_a_run_that_is_killed_goes_on_where_another_machine_pushed_last(
 ) -> None:
     interrupt_after(8, words, bucket.url(), **WORDS)
     journal = json.loads(bucket.read(".shardmill/journal.json"))
-    recorded = journal["state"]["position"][0]
+    recorded = journal["state"]["position"]["offset"]
     assert recorded > 4 << 18
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another"))
     read = watch_reads(monkeypatch)
@@ -165,7 +165,7 @@ def test_an_interrupt_pushes_what_is_done_and_ends_with_130(tmp_path: Path, buck
         _, said = run.communicate(timeout=100)
     assert run.returncode == 130, said
     assert "the same command resumes from the last checkpoint" in said
-    assert json.loads(bucket.read(".shardmill/journal.json"))["state"]["position"][0] > 0
+    assert json.loads(bucket.read(".shardmill/journal.json"))["state"]["position"]["offset"] > 0
     assert "manifest.json" not in bucket.names()
     assert [path for path in (tmp_path / "machine").rglob("*") if path.is_file()] == []
 

@@ -49,7 +49,7 @@ def test_a_run_that_another_release_has_begun_is_refused_and_left_as_it_is(
     if change == "more":
         last["state"]["something new"] = 1
     else:
-        del last["state"]["merge"]
+        del last["state"]["ledger"]["through"]
     journal.write_text(json.dumps(last) + "\n")
     before = contents(tmp_path / "out")
     with pytest.raises(MismatchError, match="another release of shardmill") as refused:
@@ -141,7 +141,7 @@ def test_a_resumed_run_does_not_start_from_the_beginning(
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     interrupt_after(15, source, tmp_path / "out", val=0)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
-    recorded = json.loads(journal[-1])["state"]["position"][0]
+    recorded = json.loads(journal[-1])["state"]["position"]["offset"]
     assert recorded > 10 << 16
     read = watch_reads(monkeypatch)
     shardmill.prepare(source, tmp_path / "out", val=0)
@@ -177,7 +177,7 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_no_process_behind(tmp_path: P
     assert run.returncode == 130
     assert "the same command resumes from the last checkpoint" in said
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
-    assert json.loads(journal[-1])["state"]["totals"]["documents"] > 0
+    assert json.loads(journal[-1])["state"]["ledger"]["totals"]["documents"] > 0
     assert "Traceback" not in said
     assert not (tmp_path / "out" / "manifest.json").exists()
 

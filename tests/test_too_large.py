@@ -124,7 +124,7 @@ def test_the_run_says_where_it_is_and_goes_on_with_the_memory_that_it_names(tmp_
     assert not (tmp_path / "out" / "manifest.json").exists()
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]
-    assert recorded["position"][1] == 30_001, "all that stands before it was not recorded"
+    assert recorded["position"]["records"] == 30_001, "all that stands before it was not recorded"
     enough = _named(stopped.err)
     resumed = metered(*prepare, tmp_path / "out", "--memory", enough)
     assert resumed.code == 0, resumed.err

@@ -39,7 +39,7 @@ from shardmill import interrupts
 from shardmill.run.writer import Writer
 write, mark = Writer.write, os.environ["PAUSED"]
 def paused(self, batch):
-    if self.state.totals["documents"]:
+    if self.ledger.counts.totals["documents"]:
         Writer.write = write
         open(mark, "w").close()
         for _ in range(20_000):

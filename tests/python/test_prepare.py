@@ -213,7 +213,7 @@ def test_the_iterable_runs_in_one_thread_and_is_asked_only_as_fast_as_tokens_are
 
     def counted(self: Any, batch: Any) -> None:
         write(self, batch)
-        written[0] = sum(self.state.totals[name] for name in ("documents", "empty"))
+        written[0] = sum(self.ledger.counts.totals[name] for name in ("documents", "empty"))
 
     def given() -> Iterator[str]:
         for i in range(12_000):
@@ -250,7 +250,7 @@ def test_an_exception_of_the_iterable_comes_with_its_own_traceback_and_the_run_c
     assert any(frame.name == "given" for frame in traceback.extract_tb(error.value.__traceback__))
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     # All that came before is kept, but for a chunk that was not full yet.
-    assert json.loads(journal[-1])["state"]["position"][0] > 700
+    assert json.loads(journal[-1])["state"]["position"]["offset"] > 700
     assert shardmill.prepare(lambda: given(False), tmp_path / "out", **OPTIONS).resumed
     assert files(tmp_path / "out") == whole
 
@@ -352,7 +352,7 @@ def test_a_state_is_used_so_that_nothing_recorded_is_produced_twice(
     monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
     interrupt_after(5, Counting(TEXTS, []), tmp_path / "out", **OPTIONS)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
-    recorded = json.loads(journal[-1])["state"]["position"][0]
+    recorded = json.loads(journal[-1])["state"]["position"]["offset"]
     produced: list[int] = []
     assert recorded > 100
     assert shardmill.prepare(Counting(TEXTS, produced), tmp_path / "out", **OPTIONS).resumed

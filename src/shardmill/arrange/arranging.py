@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.arrange.inputs import Input, InputSplit
 from shardmill.arrange.placing import place_eot
 from shardmill.arrange.sorting import Block
-from shardmill.documents import Chunk, Position
 from shardmill.errors import UsageError
 from shardmill.run import (
     Batch,
+    BatchTokens,
     Budget,
-    Counted,
     Destination,
-    Entry,
-    OpenDocument,
+    FoundInSource,
     Producer,
     Rows,
     SplitCount,
@@ -36,9 +34,8 @@ from shardmill.storage import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.documents import Reader
     from shardmill.options import Options
-    from shardmill.run import Facts, Writer
+    from shardmill.run import Facts, Ledger
 
 BLOCK_TOKENS = 1 << 22
 """Tokens that are moved at a time."""
@@ -72,8 +69,6 @@ class ArrangedDocuments(Producer):
     A subclass has another order if it overrides `batches_from`; its positions are its own.
     """
 
-    unit = "document"
-
     def __init__(
         self,
         inputs: Sequence[Input],
@@ -90,8 +85,6 @@ class ArrangedDocuments(Producer):
             for one in inputs:
                 one.check(output.eot, output.format)
         self.inputs, self.outputs = list(inputs), outputs
-        # The writer calls only `check` and `place` of a reader, and this class has both.
-        self._reader = cast("Reader", self)
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         first = self.inputs[0]
         named = Sources([Source(str(one.path), str(one.path), one.bytes, one.version) for one in inputs])
@@ -106,10 +99,15 @@ class ArrangedDocuments(Producer):
         self.budget = Budget(None, 1)
         self.has_table = all(split.has_documents for one in inputs for split in one.splits.values())
         self.numbers_documents = any(one.listed_sources is None for one in inputs)
-        self.remarks = {"converted": {"from": first.format}}
-        if not self.numbers_documents:  # the table refers to the sources of the dataset that it comes from
-            self.remarks["converted"] |= {"name": self.sources[0].name, "bytes": first.bytes}
-            self.remarks["sources"] = first.listed_sources
+
+    def remarks(self, ledger: Ledger) -> dict[str, Any]:
+        first = self.inputs[0]
+        converted: dict[str, Any] = {"from": first.format}
+        if self.numbers_documents:
+            return {"converted": converted}
+        # The table refers to the sources of the dataset that it comes from.
+        converted |= {"name": self.sources[0].name, "bytes": first.bytes}
+        return {"converted": converted, "sources": first.listed_sources}
 
     @property
     def order(self) -> Iterator[tuple[Input, InputSplit]]:
@@ -122,13 +120,15 @@ class ArrangedDocuments(Producer):
         destination.check_free(need)
 
     @contextmanager
-    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+    def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch | None]]:
         """DamageError when an id is not one of the tokenizer's."""
-        yield self._to_the_end(writer.state.position.offset) if writer.state.source == 0 else iter(())
+        position = position or {"at": 0, "ended": False}
+        yield iter([None]) if position["ended"] else self._to_the_end(position["at"])
 
     def _to_the_end(self, position: int) -> Iterator[Batch]:
         yield from self.batches_from(position)
-        yield Batch([Entry(self._reader, i, None) for i in range(len(self.inputs))], [], {})
+        ended = [FoundInSource(i, "document", ended=True) for i in range(len(self.inputs))]
+        yield Batch(None, ended, {"at": 0, "ended": True})
 
     def batches_from(self, position: int) -> Iterator[Batch]:
         """Yield the batches from a position in the order."""
@@ -137,27 +137,33 @@ class ArrangedDocuments(Producer):
             for start, (rows, tokens) in split.blocks(max(0, position - before), BLOCK_TOKENS):
                 end = start + len(tokens)
                 tokens = one.narrowed(split.name, start, tokens)
-                batch = self.batch(split, rows, tokens, before + end, (before + end) * one.width)
-                batch.split_count = _known_count(one, split, rows, tokens, start)
-                if batch.split_count is not None:
-                    batch.counted = [batch.counted[0]._replace(documents=batch.split_count.documents)]
-                yield batch
+                count = _known_count(one, split, rows, tokens, start)
+                yield self.batch(split, rows, tokens, before + end, (before + end) * one.width, count=count)
             before += len(split.tokens)
 
     def batch(
-        self, split: InputSplit, rows: Rows, tokens: NDArray[Any], position: int, through: int, *, mend: bool = False
+        self,
+        split: InputSplit,
+        rows: Rows,
+        tokens: NDArray[Any],
+        position: int | None,
+        through: int,
+        *,
+        count: SplitCount | None = None,
+        mend: bool = False,
     ) -> Batch:
         """Return the batch of some documents of a split, with their tokens as they are stored.
 
-        `position`: where the order continues after it. `through`: bytes of the inputs that are done then, for progress.
+        `position`: where the order continues after it; None: inside a document. `count`: documents and bytes of text,
+        where they are not those of the rows. `through`: bytes of the inputs that are done then, for progress.
         `mend`: documents are in another order, so one that was cut and has no EOT gets it.
         """
         streams = place_eot(split.name, rows, tokens, split.eot, split.eot_id, self._eots, mend=mend)
         eots = 0 if split.eot == "none" else int(np.count_nonzero(tokens == split.eot_id))
-        chunk = Chunk(0, 0, Position(position), through=through)
-        documents = int(np.count_nonzero(streams[self._eots[0]].rows.closes))
-        counted = Counted(documents, empty=0, lines=0, replaced=0, rejects=[], tokens=len(tokens) - eots)
-        return Batch([Entry(self._reader, 0, chunk)], [counted], streams)
+        documents = count.documents if count else int(np.count_nonzero(streams[self._eots[0]].rows.closes))
+        found = FoundInSource(0, "document", documents, tokens=len(tokens) - eots, through=through)
+        after = None if position is None else {"at": position, "ended": False}
+        return Batch(BatchTokens(streams, count), [found], after)
 
     def batch_of_block(
         self, split: InputSplit, block: Block, position: int, tokens: int, *, mend: bool = True
@@ -169,17 +175,8 @@ class ArrangedDocuments(Producer):
         val = np.full(len(lengths), split.name == "val")
         size = np.where(closes, facts["bytes"], 0)
         rows = Rows(lengths, size, val, opens, closes, facts["source"].copy(), facts["record"].copy())
-        batch = self.batch(split, rows, block.tokens, position, tokens * self.inputs[0].width, mend=mend)
-        batch.begins, batch.ends, batch.final = block.begins, block.ends, block.ends
-        batch.open = OpenDocument() if block.ends else OpenDocument(split.name)
-        return batch
-
-    def check(self) -> None:
-        """The stored files were checked when they were opened."""
-
-    def place(self, record: int, byte: int) -> str:
-        """A document's place, for people."""
-        return f"{self.inputs[0].path}, document {record:,}"
+        after, through = position if block.ends else None, tokens * self.inputs[0].width
+        return self.batch(split, rows, block.tokens, after, through, mend=mend)
 
 
 def _known_count(one: Input, split: InputSplit, rows: Rows, tokens: NDArray[Any], start: int) -> SplitCount | None:

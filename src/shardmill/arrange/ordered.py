@@ -37,7 +37,7 @@ from shardmill.units import show_bytes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.run import Facts, Writer
+    from shardmill.run import Facts, Ledger
 
 _BESIDE = 48 << 20  # memory for what sorting does not count: the block being written, its copies, and the files
 _RUNS = ".sorted-"
@@ -121,11 +121,7 @@ class OrderedDocuments(ArrangedDocuments):
         super().__init__(inputs, outputs, options, recorded, chosen)
         self._order, self._splits = order, _all_splits(inputs)
         self.splits = tuple(order.splits)
-        self.remarks["arranged"] = {"order": order.name, "seed": options.seed, **order.described}
-        self.remarks["sources"] = order.sources
-        if len(inputs) > 1:
-            listed = [{"name": source.name, "bytes": source.size} for source in self.sources]
-            self.remarks["converted"] = {"from": inputs[0].format, "inputs": listed}
+        self._arranged = {"order": order.name, "seed": options.seed, **order.described}
         self.budget = Budget(options.memory_bytes, 1)
         beside = resident() + _BESIDE + order.memory
         if self.budget.memory < beside + LEAST_MEMORY:
@@ -136,6 +132,13 @@ class OrderedDocuments(ArrangedDocuments):
         self._memory = self.budget.memory - beside
         self._runs = destination.folder / f"{_RUNS}{fingerprint(self.facts)[:16]}"
 
+    def remarks(self, ledger: Ledger) -> dict[str, Any]:
+        remarks = {**super().remarks(ledger), "arranged": self._arranged, "sources": self._order.sources}
+        if len(self.inputs) > 1:
+            listed = [{"name": source.name, "bytes": source.size} for source in self.sources]
+            remarks["converted"] = {"from": self.inputs[0].format, "inputs": listed}
+        return remarks
+
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         listed, tokens = sum(len(documents) for documents in self._order.splits.values()), self._order.tokens
         need = sum(destination.space(output, tokens * output.dtype.itemsize, 0)[0] for output in outputs)
@@ -143,15 +146,22 @@ class OrderedDocuments(ArrangedDocuments):
         destination.check_free(need + runs, hint=f"free some space: {show_bytes(runs)} of it are temporary")
 
     @contextmanager
-    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+    def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch | None]]:
         for folder in self._runs.parent.glob(f"{_RUNS}*"):  # those of another order or of another dataset
             if folder != self._runs:
                 shutil.rmtree(folder)
-        with super().batches(writer) as batches:
-            yield batches
-        writer.checkpoints.keep(now=True)  # a later call must not need the runs any more
+        with super().batches(position) as batches:
+            yield self._noting_the_end(batches)
+
+    def _noting_the_end(self, batches: Iterator[Batch | None]) -> Iterator[Batch | None]:
+        for batch in batches:
+            self.has_used_files = batch is None or (batch.position is not None and batch.position["ended"])
+            yield batch
+
+    def delete_used_files(self) -> None:
         if self._runs.exists():
             shutil.rmtree(self._runs)
+        self.has_used_files = False
 
     def batches_from(self, position: int) -> Iterator[Batch]:
         before = 0

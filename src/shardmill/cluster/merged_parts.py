@@ -10,29 +10,34 @@ import json
 import logging
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from shardmill.cluster.part_files import StoredPart
 from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import final_files, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, facts_of
-from shardmill.documents import Bounds, Position
+from shardmill.documents import Bounds
 from shardmill.errors import OutputError
 from shardmill.options import Val
 from shardmill.run import (
     Batch,
+    BatchTokens,
     Budget,
     Destination,
     EncodedText,
+    FinishedFiles,
+    FoundInSource,
+    FoundPart,
     Limit,
     Plan,
     Producer,
-    Writer,
+    Stream,
+    TextPosition,
     json_line,
-    settled,
+    open_after,
+    seam,
     surely_fits,
-    with_odd,
 )
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Written
@@ -51,6 +56,34 @@ def deleting(out: str) -> Iterator[None]:
         _log.warning("warning: what is left of the parts in %s cannot be deleted: %s", out, why.message)
 
 
+@dataclass
+class MergePosition:
+    """How far a merge has come."""
+
+    part: int = 0
+    inside: dict[str, int] = field(default_factory=dict)
+    """Rows and tokens of that part that are written."""
+    begun: bool = False
+    """Earlier parts have read some of its first source."""
+    records: int = 0
+    """Records of that source in earlier parts."""
+    split: str = ""
+    """Of the document that is open; empty: there is none."""
+    documents: int = 0
+    tokens: int = 0
+    """Documents and tokens so far, for `--limit`."""
+    text: dict[str, Any] | None = None
+    """The position in the text from this part on, where it is read up to `--limit`."""
+
+    def go_on(self, manifest: dict[str, Any]) -> None:
+        """Go on to the next part. `manifest`: that of the part which ends."""
+        opened, ended = manifest["part"]["open"], len(manifest["sources"]) > 0
+        self.part, self.inside = self.part + 1, {}
+        self.records = opened.get("records", 0) + (0 if ended else self.records)
+        self.begun = bool(opened) or (self.begun and not ended)
+        self.documents += manifest["documents"]
+
+
 class MergedParts(Producer):
     """Produces the rows of all parts in order."""
 
@@ -65,6 +98,8 @@ class MergedParts(Producer):
         self.budget = Budget(None, 1)
         self.engine = parts.manifest(0)["part"]["engine"]
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
+        self._used: list[StoredPart] = []
+        self._used_bytes = 0
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check the disk. Parts are removed once used, but those that files are being written from are still there."""
@@ -84,46 +119,54 @@ class MergedParts(Producer):
         destination.check_free(more, hint="free some space and run the same command again")
 
     @contextmanager
-    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        with closing(self._batches(writer)) as batches:
+    def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch | None]]:
+        with closing(self._batches(MergePosition(**position or {}))) as batches:
             yield batches
 
-    def _batches(self, writer: Writer) -> Generator[Batch, None, None]:
+    def _batches(self, at: MergePosition) -> Generator[Batch | None, None, None]:
         """Yield all rows. A part inside which `--limit` is reached is read from its text, as on one machine."""
-        state = writer.state
-        parts = self._whole.parts[state.merge.get("part", 0) :]
-        writer.pass_bytes(self._whole.bytes - sum(part.bytes for part in parts))
-        used: list[StoredPart] = []
-        used_bytes = 0
-        for part in parts:
+        eot_id = self._plan.tokenizer.eot or 0
+        for part in self._whole.parts[at.part :]:
             manifest = self._parts.manifest(part.number)
-            if "text" in state.merge or self._reaches_limit(writer, manifest):
-                if "text" not in state.merge:
-                    yield Batch([], [], {}, after=partial(_enter_text, part))
-                with _TextOfPart(part, len(self.sources), self._plan, self._outputs).batches(writer) as batches:
-                    yield from batches
+            if at.text is None and self._reaches_limit(at, manifest):
+                text = TextPosition(part.first, at.begun, records=at.records, split=at.split)
+                at.text = asdict(replace(text, documents=at.documents, tokens=at.tokens))
+            if at.text is not None:
+                with _TextOfPart(part, len(self.sources), self._plan, self._outputs).batches(at.text) as batches:
+                    for batch in batches:
+                        text_position = batch.position and {**asdict(at), "text": batch.position}
+                        yield batch._replace(position=text_position)
                 return
             stored = StoredPart(self._whole.place, part.number, manifest, self._plan.tokenizer.dtype)
-            eot_id = self._plan.tokenizer.eot or 0
-            for batch in settled(stored.batches(dict(state.merge), self._eots), state.open, eot_id):
-                yield batch
+            for streams, inside in stored.streams(at.inside, at.records, self._eots):
+                rows = streams[self._eots[0]].rows
+                if before := seam(streams, at.split, eot_id):
+                    at.split, at.documents = "train" if at.split == "val" else "val", at.documents + 1
+                    at.tokens += _tokens_in(before[self._eots[0]])
+                    yield Batch(BatchTokens(before), [FoundInSource(int(rows.source[0]), documents=1)], asdict(at))
+                at.split, at.inside = open_after(rows, at.split), inside
+                at.tokens += _tokens_in(streams[self._eots[0]])
+                yield Batch(BatchTokens(streams), [], asdict(at))
                 self._parts.go_on()
-            yield Batch([], [], {}, after=partial(_end_part, part, manifest, stored))
-            used.append(stored)
-            used_bytes += part.bytes
-            if part is parts[-1] or used_bytes >= _USED:
-                writer.checkpoints.keep(now=True)
-                with deleting(self._whole.out):
-                    while used:
-                        used.pop().delete()
-                used, used_bytes = [], 0
+            found = _found_in(part, manifest, stored, at.records)
+            at.go_on(manifest)
+            self._used.append(stored)
+            self._used_bytes += part.bytes
+            self.has_used_files = part is self._whole.parts[-1] or self._used_bytes >= _USED
+            yield Batch(None, [found], asdict(at))
 
-    def _reaches_limit(self, writer: Writer, manifest: dict[str, Any]) -> bool:
+    def delete_used_files(self) -> None:
+        with deleting(self._whole.out):
+            while self._used:
+                self._used.pop().delete()
+        self._used.clear()
+        self._used_bytes, self.has_used_files = 0, False
+
+    def _reaches_limit(self, at: MergePosition, manifest: dict[str, Any]) -> bool:
         documents, tokens = self._plan.options.limits
         if documents is None and tokens is None:
             return False
-        done = writer.done()
-        limit = Limit(documents and documents - done.documents, tokens and tokens - done.tokens)
+        limit = Limit(documents and documents - at.documents, tokens and tokens - at.tokens)
         # One document may end at the seam before the part, and one be ended in it by the limit.
         return limit.reached_by(manifest["documents"] + 1, _tokens_of(manifest) + 2)
 
@@ -139,31 +182,33 @@ class KeptParts(MergedParts):
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check nothing: the files are there."""
 
-    def _batches(self, writer: Writer) -> Generator[Batch, None, None]:
-        for part in self._whole.parts[writer.state.merge.get("part", 0) :]:
+    def _batches(self, at: MergePosition) -> Generator[Batch | None, None, None]:
+        files: list[tuple[int, str, Written]] = []
+        for part in self._whole.parts:
             manifest = self._parts.manifest(part.number)
-            yield Batch([], [], {}, after=partial(self._take_files, part, manifest))
+            finished = _finished_files(manifest)
+            files += finished.files
+            if part.number >= at.part:
+                stored = StoredPart(self._whole.place, part.number, manifest, self._plan.tokenizer.dtype)
+                found = _found_in(part, manifest, stored, at.records)
+                at.go_on(manifest)
+                yield Batch(finished, [found], asdict(at))
         for i, output in enumerate(self._outputs):
-            files, position = [file for file in writer.checkpoints.files if file[0] == i], output.position()
-            for split in {split for _, split, _ in files}:
+            mine, position = [file for file in files if file[0] == i], output.position()
+            for split in {split for _, split, _ in mine}:
                 position[split][0] = position[split][0] or 1  # the split has files already
-            output.restore(position, [written for _, _, written in files])
-        writer.checkpoints.keep(now=True)
+            output.restore(position, [written for _, _, written in mine])
+        self.has_used_files = True
+        yield None
+
+    def delete_used_files(self) -> None:
+        """Give the files of the parts their names in the dataset."""
         self._whole.place.adopt(
             {part_name(part.number): final_files(self._parts.manifest(part.number)) for part in self._whole.parts}
         )
         for output in self._outputs:  # from here on it writes what belongs to whole splits
             output.shared = False
-
-    def _take_files(self, part: PartBounds, manifest: dict[str, Any], writer: Writer) -> None:
-        """Take the files of a part over into the dataset."""
-        for i, described in enumerate((manifest, *manifest.get("also", ()))):
-            for name, split in described["splits"].items():
-                for key, count in writer.state.counts[i][name].items():
-                    writer.state.counts[i][name][key] = count + split[key]
-                writer.checkpoints.adopt([(i, name, Written(**entry)) for entry in split["files"]])
-        stored = StoredPart(self._whole.place, part.number, manifest, self._plan.tokenizer.dtype)
-        _end_part(part, manifest, stored, writer)
+        self.has_used_files = False
 
 
 class _TextOfPart(EncodedText):
@@ -184,41 +229,54 @@ def _bytes_of(manifest: dict[str, Any], output: Output) -> int:
     return sum(map(_tokens_of, streams)) * output.dtype.itemsize
 
 
-def _enter_text(part: PartBounds, writer: Writer) -> None:
-    """Go on with the text of this part. Records of its first source are counted from those of earlier parts."""
-    state = writer.state
-    state.source, state.position = part.first, Position(records=state.merge.get("records", 0))
-    state.merge = {"part": part.number, "text": 1}
+def _tokens_in(stream: Stream) -> int:
+    return sum(map(len, stream.tokens.values()))
 
 
-def _end_part(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, writer: Writer) -> None:
-    """Count what a part found, and go on to the next."""
-    state, opened = writer.state, manifest["part"]["open"]
-    for name in state.totals:
-        state.totals[name] += manifest["part"]["fallbacks"] if name == "fallbacks" else manifest[name]
-    earlier = state.merge.get("records", 0)
+def _finished_files(manifest: dict[str, Any]) -> FinishedFiles:
+    """The files of a part that are those of the dataset, and what they hold."""
+    described = list(enumerate((manifest, *manifest.get("also", ()))))
+    return FinishedFiles(
+        [
+            (i, name, Written(**entry))
+            for i, one in described
+            for name, split in one["splits"].items()
+            for entry in split["files"]
+        ],
+        [
+            {
+                name: {key: split[key] for key in ("tokens", "documents", "bytes")}
+                for name, split in one["splits"].items()
+            }
+            for _, one in described
+        ],
+    )
+
+
+def _found_in(part: PartBounds, manifest: dict[str, Any], stored: StoredPart, earlier: int) -> FoundPart:
+    """What a part has found. `earlier`: records of its first source that are in other parts."""
+    about = manifest["part"]
+    names = ("documents", "empty", "rejected", "replaced")
     # Earlier parts may hold some of the first source, and later parts some of the last.
     first = next(iter(manifest["sources"]), None)
-    for number, block in enumerate(manifest["sources"].blocks() if first else ()):
-        if number == 0 and first:
-            rest = block.partition(b"\n")[2]
-            counts = {name: first[name] + state.here[name] for name in state.here}
-            writer.add_odd(first.get("odd", {}))
-            block = json_line({**first, **counts, **with_odd(state.odd)}) + rest
-            state.here, state.odd = dict.fromkeys(state.here, 0), {}
-        writer.add_sources(block)
-    bad = (first or opened).get("rejected", 0) if earlier else 0
-    for name in state.here:
-        state.here[name] += opened.get(name, 0)
-    writer.add_odd(manifest["part"].get("odd", {}))
+    renumbered = (first or about["open"]).get("rejected", 0) if earlier else 0
+    return FoundPart(
+        totals={**{name: manifest[name] for name in names}, "fallbacks": about["fallbacks"]},
+        first=first,
+        sources=manifest["sources"].blocks() if first else (),
+        here={name: count for name, count in about["open"].items() if name != "records"},
+        odd=about.get("odd", {}),
+        rejects=_rejects(stored, earlier, renumbered),
+        bytes=part.bytes,
+        place=f"part {part.number:,}",
+    )
+
+
+def _rejects(stored: StoredPart, earlier: int, renumbered: int) -> Iterator[list[bytes]]:
+    """The lines of the rejects of a part; the first `renumbered` are of a source that begins in another part."""
     for lines in stored.rejects():
-        writer.add_rejects([_renumbered(line, earlier) for line in lines[:bad]] + lines[bad:])
-        bad -= min(bad, len(lines))
-    records = opened.get("records", 0) + (0 if first else earlier)
-    state.merge = {"part": part.number + 1, "records": records}
-    writer.pass_bytes(part.bytes)
-    writer.check_rejects(f"part {part.number:,}")
-    writer.check_invalid(f"part {part.number:,}")
+        yield [_renumbered(line, earlier) for line in lines[:renumbered]] + lines[renumbered:]
+        renumbered -= min(renumbered, len(lines))
 
 
 def _renumbered(line: bytes, earlier: int) -> bytes:

@@ -7,19 +7,16 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from shardmill import arguments
-from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
-from shardmill.documents import Bounds, Position
+from shardmill.documents import Bounds
 from shardmill.errors import BusyError, UsageError
-from shardmill.run import Batch, Destination, EncodedText, Plan, Progress, Rows, Run, Writer
+from shardmill.run import Batch, Destination, EncodedChunks, EncodedText, Ledger, Plan, Progress, Run, TextBatches
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
 
@@ -119,42 +116,22 @@ class PartText(EncodedText):
         engines: list[Engine],
     ) -> None:
         super().__init__(plan, outputs, engines=engines)
-        self._bounds, self._outputs = bounds, outputs
+        self._bounds = bounds
         self.first, self.has_table = 0, False  # the merge makes the table
         if isinstance(self.bad_allowed, float):
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}
         self.facts = {**self.facts, "options": {**self.facts["options"], "part": self._about}}
-        self._writer: Writer | None = None
 
-    @property
-    def remarks(self) -> dict[str, Any]:  # type: ignore[override]
+    def remarks(self, ledger: Ledger) -> dict[str, Any]:
         """What else the merge needs: the engine, and how far the last source was read."""
-        assert self._writer is not None
-        state = self._writer.state
-        opened = {} if state.position == Position() else {"records": state.position.records, **state.here}
-        return {"part": {**self._about, "engine": state.engine, "fallbacks": state.totals["fallbacks"], "open": opened,
-                         "odd": state.odd}}  # fmt: skip
-
-    @contextmanager
-    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
-        self._writer = writer
-        with super().batches(writer) as batches:
-            yield map(self._with_rows, batches)
-
-    def _with_rows(self, batch: Batch) -> Batch:
-        """Have the table of rows written with the first output, which gets only tokens otherwise."""
-        output = self._outputs[0]
-        if isinstance(output, RowsOutput) and batch.streams:
-            batch.after = partial(_write_rows, output, batch.streams[output.eot].rows)
-        return batch
+        counts, at = ledger.counts, self.position
+        opened = {"records": at.records, **counts.here} if at.begun else {}
+        return {"part": {**self._about, "engine": self.engine, "fallbacks": counts.totals["fallbacks"], "open": opened,
+                         "odd": counts.odd}}  # fmt: skip
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check nothing: the merge checks the space for all parts."""
 
-    def _limited(self, batches: Iterator[Batch], writer: Writer) -> Iterator[Batch]:
-        return batches
-
-
-def _write_rows(output: RowsOutput, rows: Rows, writer: Writer) -> None:
-    output.append_rows(rows)
+    def _limited(self, encoded: Iterator[EncodedChunks], made: TextBatches) -> Iterator[Batch]:
+        return self._unlimited(encoded, made)

@@ -14,7 +14,6 @@ import hashlib
 from array import array
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +21,12 @@ import numpy as np
 from isal.isal_zlib import crc32
 
 from shardmill.cluster.place import Place, damaged_part, files_of, part_name
-from shardmill.run import REJECTS, Batch, Rows, Stream, eot_places
+from shardmill.run import REJECTS, Rows, Stream, eot_places
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from shardmill.run import Writer
 
 ROW = np.dtype([("length", "<i8"), ("bytes", "<i8"), ("source", "<i4"), ("record", "<i8"), ("flags", "u1")])
 _ROWS = "rows.bin"
@@ -166,15 +163,17 @@ class StoredPart:
         self._first_source = int(manifest["part"]["bounds"][0])
         self._dtype = dtype.newbyteorder("<")
 
-    def batches(self, position: dict[str, int], eots: tuple[str, ...]) -> Iterator[Batch]:
-        """Yield batches from a position of the merge in this part.
+    def streams(
+        self, position: dict[str, int], earlier_records: int, eots: tuple[str, ...]
+    ) -> Iterator[tuple[dict[str, Stream], dict[str, int]]]:
+        """Yield streams by EOT policy from a position in this part on, and the position after each.
 
-        Their sources and records are those of the whole plan: earlier parts may have read some of the first source.
+        Their sources and records are those of the whole plan: `earlier_records` of the first source are in other parts.
         """
         names = [(eot, split, _tokens_name(split, eot)) for eot in eots for split in SPLITS]
         at = {name: position.get(name, 0) for name in ("rows", *(name for _, _, name in names))}
         for rows in self._rows(at["rows"]):
-            rows.record[rows.source == 0] += position.get("records", 0)
+            rows.record[rows.source == 0] += earlier_records
             rows.source[:] += self._first_source
             marked = {eot: replace(rows, length=rows.length + eot_places(rows, eot)) for eot in eots}
             streams = {eot: Stream(marked[eot], {}) for eot in eots}
@@ -185,7 +184,7 @@ class StoredPart:
                     size = self._dtype.itemsize
                     streams[eot].tokens[split] = self._checked(name, start * size, at[name] * size).view(self._dtype)
             at["rows"] += len(rows)
-            yield Batch([], [], streams, after=partial(_note, dict(at)))
+            yield streams, dict(at)
 
     def delete(self) -> None:
         """Delete its files. The manifest stays, so the part is not missing."""
@@ -258,7 +257,3 @@ def _unpacked(table: NDArray[Any]) -> Rows:
     length, size = (table[name].astype(np.int64) for name in ("length", "bytes"))
     val, opens, closes = ((flags & bit) != 0 for bit in (_VAL, _OPENS, _CLOSES))
     return Rows(length, size, val, opens, closes, table["source"].copy(), table["record"].copy())
-
-
-def _note(position: dict[str, int], writer: Writer) -> None:
-    writer.state.merge |= position

@@ -1,39 +1,33 @@
-"""What a producer passes to the writer: a batch of tokens by split, with a table of its rows.
+"""What a producer passes to the writer: tokens, what was read, and a position.
 
-A row is a document, a span of a stream of text, or a piece of a document that is cut across chunks. A producer passes
-its batches through `settled`, after which each of them can be written without those around it.
+The writer appends the tokens, the ledger counts what was read, and the journal records the position, which only the
+producer understands: a later run hands it back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardmill.core import ODD_KINDS
-from shardmill.documents import Chunk, Reader, Reject
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.run.writer import Writer
+    from shardmill.documents import Reject
+    from shardmill.storage import Written
 
 ODD = ("invalid", *ODD_KINDS)
 """What is counted in the text of each source: invalid UTF-8, control characters, and special tokens as text."""
-_REJECT = 256  # bytes that a reject takes, with its excerpt
-
-
-@dataclass(frozen=True, slots=True)
-class BadPart(Reject):
-    """A part of a long document that the tokenizer refuses. It ends the run: other parts may be written already, and as
-    a reject it would make the dataset depend on `--memory`."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Columns of equal length. A row may have no text: it ends the document before it, or begins the one after it."""
+    """Columns of equal length. A row is a document, a span of a stream of text, or a piece of a document that is cut
+    across chunks. It may have no text: then it ends the document before it, or begins the one after it."""
 
     length: NDArray[np.int64]
     """Tokens of the row, with its end-of-text token."""
@@ -63,7 +57,7 @@ def eot_places(rows: Rows, eot: str) -> NDArray[np.bool_]:
 
 
 class Stream(NamedTuple):
-    """The rows of a batch, and their tokens by split."""
+    """Rows, and their tokens by split."""
 
     rows: Rows
     tokens: dict[str, NDArray[Any]]
@@ -72,39 +66,6 @@ class Stream(NamedTuple):
     def ends_before(self) -> bool:
         """The document of an earlier batch ends here, and has no more tokens in this one."""
         return bool(len(self.rows) and self.rows.closes[0] and not self.rows.length[0])
-
-
-class Entry(NamedTuple):
-    """A chunk, its reader and its (first) source; no chunk: the source ends here."""
-
-    reader: Reader
-    source: int
-    chunk: Chunk | None
-
-
-class Counted(NamedTuple):
-    """What was found in one chunk."""
-
-    documents: int
-    empty: int
-    lines: int
-    replaced: int
-    rejects: list[Reject]
-    tokens: int = 0
-    """Without end-of-text tokens."""
-    lengths: NDArray[np.int64] | None = None
-    """Of a chunk of whole sources: the tokens of each; one without any is no document."""
-    odd: NDArray[np.int64] | None = None
-    """How often each of `ODD` was found: one row, or one for each source of a chunk of whole sources; None: nowhere."""
-
-
-class OpenDocument(NamedTuple):
-    """A document that is being written."""
-
-    split: str = ""
-    """Empty: there is none."""
-    bytes: int = 0
-    """Bytes of its text that are not counted for a split yet."""
 
 
 class SplitCount(NamedTuple):
@@ -116,47 +77,85 @@ class SplitCount(NamedTuple):
 
 
 @dataclass
-class Batch:
-    """Encoded chunks, as the writer needs them."""
+class BatchTokens:
+    """The same rows for each EOT policy of the outputs. They can be written without the batches around them."""
 
-    entries: list[Entry]
-    counted: list[Counted]
-    """One for each entry that has a chunk."""
     streams: dict[str, Stream]
-    """By EOT policy."""
-    fallbacks: int = 0
-    stream: bool = False
-    """It is a stretch of a stream of text, whose rows have splits of their own."""
-    begins: bool = True
-    """False: its first row continues the document of an earlier batch."""
-    ends: bool = True
-    """False: its last document continues in the next batch."""
-    final: bool = True
-    """False: more of the same chunk follows."""
-    ended: int = 0
-    """Documents that end in it and are not in `counted`."""
-    open: OpenDocument | None = None
-    """The document that continues in the next batch; set by `settled`."""
-    split_count: SplitCount | None = None
+    count: SplitCount | None = None
     """What to count instead of the documents and bytes of the rows; None: count those."""
-    after: Callable[[Writer], None] | None = None
-    """Changes the writer's state after the batch was written, in the same step."""
 
-    @property
-    def empty(self) -> bool:
-        """Whether it says only that its producer is alive, and waits for something."""
-        return not (self.entries or self.streams or self.after)
 
-    @property
-    def piece(self) -> bool:
-        """Whether it is a part of one document that has one split."""
-        return not self.stream and not (self.begins and self.ends)
+class FinishedFiles(NamedTuple):
+    """Complete files that another process has written, in place of tokens."""
 
-    @property
-    def size(self) -> int:
-        """Bytes that it takes in memory, about."""
-        total = _REJECT * sum(len(counted.rejects) for counted in self.counted)
-        for stream in self.streams.values():
-            arrays = (*vars(stream.rows).values(), *stream.tokens.values())
-            total += sum(int(array.nbytes) for array in arrays)
-        return total
+    files: list[tuple[int, str, Written]]
+    """The number of the output, the split, and what the manifest says."""
+    counts: list[dict[str, dict[str, int]]]
+    """Of each output: tokens, documents and bytes of text in each split."""
+
+
+@dataclass(frozen=True)
+class FoundInSource:
+    """What was read of one source."""
+
+    source: int
+    """Its index in the plan."""
+    unit: str = "byte"
+    """What a place in it counts."""
+    documents: int = 0
+    empty: int = 0
+    tokens: int = 0
+    """Without end-of-text tokens."""
+    replaced: int = 0
+    """Bytes of invalid UTF-8."""
+    fallbacks: int = 0
+    odd: dict[str, int] = field(default_factory=dict)
+    """How often each of `ODD` was found; those that were."""
+    rejects: Sequence[Reject] = ()
+    first_record: int = 0
+    first_byte: int = 0
+    """Where the records and bytes of the rejects are counted from."""
+    through: int = -1
+    """Stored bytes of the source that have been read, for progress; -1: as before."""
+    carried: int = 0
+    """Bytes of text that were read and are not counted for a split yet: their document has not ended."""
+    place: str = ""
+    """The last reject, or where the invalid UTF-8 is, for people."""
+    ended: bool = False
+    """The source was read to its end."""
+
+
+class FoundSources(NamedTuple):
+    """What was read of many small sources, each of which is a document or empty."""
+
+    first: int
+    lengths: NDArray[np.int64]
+    """The tokens of each, without end-of-text tokens."""
+    fallbacks: int = 0
+
+
+class FoundPart(NamedTuple):
+    """What another process has counted and listed."""
+
+    totals: dict[str, int]
+    first: dict[str, Any] | None
+    """The first source that it has read to the end; earlier parts may have read some of it."""
+    sources: Iterable[bytes]
+    """Lines of all such sources, many at a time."""
+    here: dict[str, int]
+    """Counts of the source that is open at its end."""
+    odd: dict[str, int]
+    rejects: Iterable[list[bytes]]
+    """Lines of rejects, some at a time."""
+    bytes: int
+    """Stored bytes of the sources that it has read, for progress."""
+    place: str
+
+
+class Batch(NamedTuple):
+    """The next tokens in order, and what was read for them."""
+
+    tokens: BatchTokens | FinishedFiles | None
+    found: Sequence[FoundInSource | FoundSources | FoundPart]
+    position: dict[str, Any] | None
+    """Where a later run continues, as JSON; None: it cannot continue after this batch."""

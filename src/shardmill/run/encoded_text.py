@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shardmill.documents import (
     STREAM_BYTES,
     Bounds,
+    Position,
     Reading,
     check_tails,
     chunks_of,
@@ -20,21 +21,22 @@ from shardmill.documents import (
     load_libraries,
 )
 from shardmill.options import Val
-from shardmill.run.batch import Batch, Entry, eot_places
 from shardmill.run.budget import Budget, check_memory
+from shardmill.run.encoded_chunks import Entry
 from shardmill.run.loop import Producer
 from shardmill.run.machine import settle_allocator, trim_memory
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.process_limit import memory_limit
-from shardmill.run.seams import Limit, ending, is_seam, numbered, settled
+from shardmill.run.text_batches import TextBatches, TextPosition
 from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher
 
 if TYPE_CHECKING:
+    from shardmill.run.batch import Batch
     from shardmill.run.destination import Destination
+    from shardmill.run.encoded_chunks import EncodedChunks
     from shardmill.run.plan import Plan
-    from shardmill.run.writer import Writer
     from shardmill.shards import Output
     from shardmill.tokens import Engine
 
@@ -70,6 +72,8 @@ class EncodedText(Producer):
         """
         options = plan.options
         self.plan, self.facts, self.sources = plan, plan.facts(), plan.sources
+        self.position = TextPosition()
+        """How far the batches have come."""
         self.val, self.seed = Val.parse(options.val), options.seed
         val = self.val
         if val.tail:
@@ -174,61 +178,51 @@ class EncodedText(Producer):
         destination.check_free(need, doubt, f"{destination.hint}; `--limit` prepares only a part of the text")
 
     @contextmanager
-    def batches(self, writer: Writer) -> Iterator[Iterator[Batch]]:
+    def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch]]:
         """BudgetError when memory runs out nevertheless."""
+        made = TextBatches(position, self.sources, self.budget, self.eots, self.plan.tokenizer.dtype, self._eot_id)
+        self.position = made.at
         # The fetcher ends first: a feeder that waits for a silent server would hold up the end of the pipeline.
         with (
             memory_limit(self.budget.memory) as ours,
-            self._memory_errors(writer, ours),
+            self._memory_errors(ours),
             Pipeline(self) as pipeline,
             self._fetcher,
         ):
-            batches = pipeline.run(self._entries(writer))
-            batches = batches if self.plan.options.limit is None else self._limited(batches, writer)
-            state = writer.state
-            yield settled(numbered(batches, state.source, state.position.records), state.open, self._eot_id)
+            encoded = pipeline.run(self._entries(made.at.source, made.at.in_source))
+            yield self._unlimited(encoded, made) if self.plan.options.limit is None else self._limited(encoded, made)
 
-    def _entries(self, writer: Writer) -> Iterator[Entry]:
+    def _entries(self, source: int, position: Position) -> Iterator[Entry]:
         """What is still to be read, in plan order."""
-        state, size = writer.state, self.budget.chunk_bytes
+        size = self.budget.chunk_bytes
         chunks = chunks_of(
-            self.sources, state.source, state.position, self._reading, self.budget, size, self._fetcher, self._bounds
+            self.sources, source, position, self._reading, self.budget, size, self._fetcher, self._bounds
         )
         yield from itertools.starmap(Entry, chunks)
 
-    def _limited(self, batches: Iterator[Batch], writer: Writer) -> Iterator[Batch]:
-        """The batches up to `--limit`; the one that reaches it is made again with fewer rows.
+    @staticmethod
+    def _unlimited(encoded: Iterator[EncodedChunks], made: TextBatches) -> Iterator[Batch]:
+        for chunks in encoded:
+            yield from made.batches(chunks)
 
-        A long stretch is taken whole: it cannot be made again.
+    def _limited(self, encoded: Iterator[EncodedChunks], made: TextBatches) -> Iterator[Batch]:
+        """The batches up to `--limit`; the chunks that reach it are encoded again with fewer rows.
+
+        A long stretch is taken whole: it cannot be encoded again.
         """
-        documents, tokens = self.plan.options.limits
-        eot = self.eots[0]
-        for batch in batches:
-            done, chunk, split = writer.done(), batch.entries[0].chunk, writer.state.open.split
-            rows = batch.streams[eot].rows
-            # What the end of the document before adds, if it ends where this batch begins.
-            seam = is_seam(rows, split) and not batch.piece
-            limit = Limit(
-                None if documents is None else documents - done.documents - seam,
-                None if tokens is None else tokens - done.tokens - (eot != "none" and seam),
-                eot,
-            )
-            if limit.nothing and (batch.begins or batch.stream):
-                last = ending(self.eots, split, self.plan.tokenizer.dtype, self._eot_id) if split else Batch([], [], {})
-                last.after = lambda writer: writer.end_source()
-                yield last
+        for chunks in encoded:
+            limit, chunk = made.limit(chunks, *self.plan.options.limits), chunks.entries[0].chunk
+            if limit.nothing and (chunks.begins or chunks.stream):
+                yield made.end()
                 return
-            whole = (batch.ends or batch.stream) and not (chunk is not None and chunk.long)
-            rows = replace(rows, length=rows.length - eot_places(rows, eot))
-            if whole and limit.row(rows, stream=batch.stream) is not None:
-                batch = encode(self, batch.entries, limit)
-                batch.after = lambda writer: writer.end_source()
-                yield batch
+            whole = (chunks.ends or chunks.stream) and not (chunk is not None and chunk.long)
+            if whole and limit.is_inside(chunks.streams[self.eots[0]].rows, stream=chunks.stream):
+                yield from made.batches(encode(self, chunks.entries, limit), last=True)
                 return
-            yield batch
+            yield from made.batches(chunks)
 
     @contextmanager
-    def _memory_errors(self, writer: Writer, ours: bool) -> Iterator[None]:
+    def _memory_errors(self, ours: bool) -> Iterator[None]:
         """`ours`: the limit that was reached is this run's, not the system's."""
         try:
             yield
@@ -237,5 +231,5 @@ class EncodedText(Producer):
                 raise
             if isinstance(error, RuntimeError) and str(error) != _NO_STACK:
                 raise
-            source = self.sources[min(writer.state.source, len(self.sources) - 1)]
+            source = self.sources[min(self.position.source, len(self.sources) - 1)]
             raise self.budget.exhausted(source.name, ours=ours) from error

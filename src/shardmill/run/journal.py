@@ -43,11 +43,12 @@ class SavedRun(NamedTuple):
     @property
     def did_nothing(self) -> bool:
         """Whether it ended in order before its first document, for example because of a wrong option; not by a kill."""
-        state = self.state
-        if state is None or self.files:
-            return False
-        # The state of another release may know nothing of merges.
-        return not any((state["source"], state.get("merge"), *state["position"], *state["totals"].values()))
+        return self.state is not None and not self.files and self.state.get("position") is None
+
+    @property
+    def source(self) -> int:
+        """The source that it was reading."""
+        return int(self.state.get("ledger", {}).get("source", 0)) if self.state else 0
 
 
 class Journal:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardmill import __version__
@@ -14,6 +15,7 @@ from shardmill.run.checkpoints import checkpoint_thread
 from shardmill.run.destination import Destination
 from shardmill.run.found import warnings_about
 from shardmill.run.journal import SavedRun
+from shardmill.run.ledger import Ledger
 from shardmill.run.manifest import NAME, TABLE, describe_outputs, manifest_json, tables_of
 from shardmill.run.plan import SKIPPED, Facts, fingerprint
 from shardmill.run.progress import Done, Progress
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Producer(ABC):
-    """A stream of batches in order, which can start at any position that the writer has recorded.
+    """A stream of batches in order, which can continue at the position of any of them.
 
     Encoded text is one kind, stored tokens are another, and the parts of a merge a third.
     """
@@ -45,22 +47,32 @@ class Producer(ABC):
     bad_allowed: float | int | None = None
     engine: dict[str, str] = {}  # noqa: RUF012 - never changed in place
     """What encodes: its libraries, and a hash of their tokens for a difficult text."""
-    remarks: dict[str, Any] = {}  # noqa: RUF012 - never changed in place
-    """Additional entries of the manifest."""
     retries = 0
     """Requests for sources that were retried."""
     has_table = True
     """The dataset gets a documents table."""
     numbers_documents = False
     """Nothing says where documents come from: the table has the number of each in its split."""
+    has_used_files = False
+    """It holds files that are not needed once a checkpoint has recorded its position: `delete_used_files` follows."""
 
     @abstractmethod
-    def batches(self, writer: Writer) -> AbstractContextManager[Iterator[Batch]]:
-        """The batches after the writer's position. Leaving the context ends all threads, whatever happened."""
+    def batches(self, position: dict[str, Any] | None) -> AbstractContextManager[Iterator[Batch | None]]:
+        """The batches after a position that one of them had; None: all. A batch may be None, where there is no other.
+
+        Leaving the context ends all threads, whatever happened.
+        """
 
     @abstractmethod
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Raise OutputError when the outputs would clearly not fit."""
+
+    def remarks(self, ledger: Ledger) -> dict[str, Any]:
+        """Additional entries of the manifest, when all batches are written."""
+        return {}
+
+    def delete_used_files(self) -> None:  # noqa: B027 - most have none
+        """Delete the files that batches before the recorded position were made from."""
 
     def retry_status(self) -> str:
         """A message about the request that is being retried now; empty when there is none."""
@@ -91,17 +103,21 @@ class Run:
         started = time.monotonic()
         saved_run = self._find_saved_run()
         with checkpoint_thread() as thread:
-            writer = Writer(self.producer, self.destination, self.outputs, thread)
-            writer.begin(saved_run)
+            writer = self._open_writer(thread)
+            writer.begin(self.producer.facts, self.producer.engine, saved_run)
             engine, resumed = self.producer.engine.get("libraries", ""), saved_run is not None
-            text_before = sum(split["bytes"] for split in writer.state.counts[0].values())
+            text_before = writer.text_bytes
             with self._reporting_progress(writer) as report, self._recording_an_early_end(writer):
-                with self.producer.batches(writer) as batches:
+                with self.producer.batches(writer.position) as batches:
                     for batch in batches:
-                        writer.write(batch)
+                        if batch is not None:
+                            writer.write(batch)
+                        if self.producer.has_used_files:
+                            writer.checkpoints.keep(now=True)
+                            self.producer.delete_used_files()
                         report()
                 manifest = self._complete(writer)
-        totals = writer.state.totals
+        totals = writer.ledger.counts.totals
         return Result(
             self.destination.shown,
             manifest,
@@ -116,6 +132,20 @@ class Run:
             engine=engine,
         )
 
+    def _open_writer(self, thread: Executor) -> Writer:
+        producer, destination = self.producer, self.destination
+        ledger = Ledger(destination, producer.sources, producer.bad_allowed)
+        return Writer(
+            destination,
+            self.outputs,
+            ledger,
+            thread,
+            splits=producer.splits,
+            first=producer.first,
+            has_table=producer.has_table,
+            numbered=producer.numbers_documents,
+        )
+
     def _find_saved_run(self) -> SavedRun | None:
         """The run to continue; None: there is none, and enough space. MismatchError when it has another plan."""
         facts = self.producer.facts
@@ -127,8 +157,7 @@ class Run:
         if saved_run is None:
             self.producer.check_space(self.destination, self.outputs)
         else:
-            first = saved_run.state.get("source", 0) if saved_run.state else 0
-            self.producer.sources.refuse_second_reading(first)
+            self.producer.sources.refuse_second_reading(saved_run.source)
         return saved_run
 
     @contextmanager
@@ -156,14 +185,17 @@ class Run:
             progress.end()
 
     def _done(self, writer: Writer) -> Done:
+        ledger, totals = writer.ledger, writer.ledger.counts.totals
         retries = self.producer.retries + self.destination.retries
-        return replace(writer.done(), retries=retries)
+        return Done(
+            ledger.bytes, totals["documents"], writer.tokens, totals["rejected"], ledger.source_name, retries=retries
+        )
 
     def _complete(self, writer: Writer) -> dict[str, Any]:
         """Finish all files, then write the manifest, last of all."""
         rejects = writer.finish()
-        facts, state = self.producer.facts, writer.state
-        counts = [{split: count[split] for split in self.producer.splits} for count in state.counts]
+        facts, ledger = self.producer.facts, writer.ledger
+        counts = [{split: count[split] for split in self.producer.splits} for count in writer.counts]
         first, *others = describe_outputs(self.outputs, writer.checkpoints.files, counts)
         for name, table in tables_of(writer.checkpoints.files).items():
             first["splits"][name][TABLE] = table
@@ -173,11 +205,11 @@ class Run:
             **{key: first[key] for key in ("format", "dtype", "eot")},
             "tokenizer": facts["tokenizer"],
             "splits": first["splits"],
-            "sources": writer.sources(),
-            **{name: state.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
+            "sources": ledger.sources(),
+            **{name: ledger.counts.totals[name] for name in ("documents", "empty", "rejected", "replaced")},
             **rejects,
             **({SKIPPED: facts[SKIPPED]} if SKIPPED in facts else {}),
-            **self.producer.remarks,
+            **self.producer.remarks(ledger),
             "options": facts["options"],
             **({"also": others} if others else {}),
         }

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 from shardmill.documents import DONE
 from shardmill.errors import Interrupted
-from shardmill.run.batch import Batch, Entry
 from shardmill.run.budget import set_thread_budget
+from shardmill.run.encoded_chunks import EncodedChunks, Entry
 from shardmill.run.worker import encode, encode_long
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Task:
     lease: int
     entries: list[Entry] = field(default_factory=list)
     sources: int = 0
-    future: Future[Batch] | None = None
+    future: Future[EncodedChunks] | None = None
     """None: a long stretch, which the consumer's own thread encodes when its turn comes."""
 
 
@@ -76,7 +76,7 @@ class Pipeline:
         if kind is not None:
             self._text.engines.clear()
 
-    def run(self, entries: Iterable[Entry]) -> Iterator[Batch]:
+    def run(self, entries: Iterable[Entry]) -> Iterator[EncodedChunks]:
         """The results for `entries`, in their order. Long stretches are encoded in this thread."""
         self._feeder = threading.Thread(target=self._feed, args=(entries,), name="shardmill-feeder", daemon=True)
         self._threads.append(self._feeder)
@@ -101,7 +101,7 @@ class Pipeline:
             return task
 
     @staticmethod
-    def _result(future: Future[Batch]) -> Batch:
+    def _result(future: Future[EncodedChunks]) -> EncodedChunks:
         # Not `future.result(timeout)`: its TimeoutError could also come from the work itself.
         while not wait_for([future], timeout=_TICK).done:
             pass
@@ -161,15 +161,15 @@ class Pipeline:
         if task.entries:
             yield task
 
-    def _work(self, task: _Task) -> Batch:
-        batch = encode(self._text, task.entries)
+    def _work(self, task: _Task) -> EncodedChunks:
+        encoded = encode(self._text, task.entries)
         if self._text.plan.options.limit is None:  # else it may have to be made again from the same entries
-            batch.entries = task.entries = [_without_work(entry) for entry in task.entries]
+            encoded.entries = task.entries = [_without_work(entry) for entry in task.entries]
             # A result with many rejects may be larger than its lease: then the feeder waits longer.
-            needed = batch.size
+            needed = encoded.size
             self._budget.release(task.lease - needed)
             task.lease = needed
-        return batch
+        return encoded
 
 
 def _until_error(errors: list[BaseException], entries: Iterable[Entry]) -> Generator[Entry]:

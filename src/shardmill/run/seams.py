@@ -1,72 +1,44 @@
 """Documents that continue from one batch to the next; seams, where a stream of text goes on in another split; and
 where a run with `--limit` ends.
 
-A worker sees one chunk. Only here, in plan order, is it known in which split a document began, and whether the text
-before a span went to the same split. `settled` makes batches that can be written without those around them.
+A worker sees one chunk. Only in plan order is it known in which split a document began, and whether the text before a
+span went to the same split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.run.batch import Batch, OpenDocument, Rows, Stream, eot_places
+from shardmill.run.batch import Rows, Stream, eot_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-def numbered(batches: Iterable[Batch], source: int, records: int) -> Iterator[Batch]:
-    """The batches, with records counted from the start of their source. A worker counts from the start of its batch.
-
-    `records`: those of `source` before the first batch.
-    """
-    for batch in batches:
-        if records:
-            for eot, stream in batch.streams.items():
-                rows = stream.rows
-                batch.streams[eot] = stream._replace(
-                    rows=replace(rows, record=rows.record + np.where(rows.source == source, records, 0))
-                )
-        counted = iter(batch.counted)
-        for entry in batch.entries if batch.final else ():
-            if entry.chunk is None or entry.chunk.whole:
-                source, records = entry.source + 1, 0
-                next(counted) if entry.chunk else None
-                continue
-            if entry.source != source:
-                source, records = entry.source, 0
-            records += next(counted).lines
-        yield batch
-
-
-def settled(batches: Iterable[Batch], open: OpenDocument, eot_id: int) -> Iterator[Batch]:
-    """The batches, with the split and the bytes of documents that continue, and with a batch at each seam.
-
-    `open`: the document that continues in the first batch. A piece of a document goes to the split in which it began,
-    and all bytes of its text count where it ends. At a seam the document in the one split ends, and another begins in
-    the other split, so that no text continues where it did not.
-    """
-    for batch in batches:
-        if batch.streams:
-            if batch.piece:
-                open = _settle_piece(batch, open)
-            else:
-                rows = next(iter(batch.streams.values())).rows
-                if is_seam(rows, open.split):
-                    yield _seam(batch, open.split, eot_id)
-                open = _open_after(rows, open)
-            batch.open = open
-        yield batch
 
 
 def is_seam(rows: Rows, split: str) -> bool:
     """Whether the document that is open in a split ends before these rows, which do not begin a document themselves."""
     some = _marked(rows)
     return bool(split and len(some) and not rows.opens[some[0]] and _name(rows.val[some[0]]) != split)
+
+
+def seam(streams: dict[str, Stream], split: str, eot_id: int) -> dict[str, Stream] | None:
+    """Streams to write before these, when the document that is open in a split ends there; None: it does not.
+
+    Another document begins in the other split, so that no text continues where it did not.
+    """
+    rows = next(iter(streams.values())).rows
+    if not is_seam(rows, split):
+        return None
+    arrays = (tokens for stream in streams.values() for tokens in stream.tokens.values())
+    # Without tokens there is nothing to be marked either.
+    dtype = next((tokens.dtype for tokens in arrays), np.dtype(np.uint32))
+    first = _marked(rows)[0]
+    place = int(rows.source[first]), int(rows.record[first])
+    return ending(streams, split, dtype, eot_id, "train" if split == "val" else "val", place)
 
 
 def ending(
@@ -76,8 +48,8 @@ def ending(
     eot_id: int,
     begin: str = "",
     place: tuple[int, int] = (0, 0),
-) -> Batch:
-    """A batch that ends the document in a split, and begins one in the split `begin`.
+) -> dict[str, Stream]:
+    """Streams that end the document in a split, and begin one in the split `begin`.
 
     `place`: source and record of the one that begins.
     """
@@ -90,38 +62,27 @@ def ending(
         marked = eot_places(rows, eot)
         tokens: dict[str, NDArray[Any]] = {_name(rows.val[i]): mark for i in np.flatnonzero(marked)}
         streams[eot] = Stream(replace(rows, length=rows.length + marked), tokens)
-    return Batch([], [], streams, stream=True, ended=1, open=OpenDocument(begin))
+    return streams
 
 
-def _seam(batch: Batch, split: str, eot_id: int) -> Batch:
-    arrays = (tokens for stream in batch.streams.values() for tokens in stream.tokens.values())
-    # Without tokens there is nothing to be marked either.
-    dtype = next((tokens.dtype for tokens in arrays), np.dtype(np.uint32))
-    rows = next(iter(batch.streams.values())).rows
-    first = _marked(rows)[0]
-    place = int(rows.source[first]), int(rows.record[first])
-    return ending(batch.streams, split, dtype, eot_id, "train" if split == "val" else "val", place)
-
-
-def _settle_piece(batch: Batch, open: OpenDocument) -> OpenDocument:
-    rows = next(iter(batch.streams.values())).rows
-    split = _name(bool(rows.val.any())) if batch.begins else open.split
-    seen = open.bytes + int(rows.bytes.sum())
-    counted = np.zeros(len(rows), np.int64)
-    if batch.ends:
-        counted[-1:] = seen  # the last row is the one that ends the document
-    val = np.full(len(rows), split == "val")
-    for eot, stream in batch.streams.items():
+def piece_in_split(streams: dict[str, Stream], split: str, bytes: int) -> dict[str, Stream]:
+    """A piece of a document, moved to the split in which the document began, where `bytes` of its text count."""
+    moved = {}
+    for eot, stream in streams.items():
+        rows = stream.rows
+        counted = np.zeros(len(rows), np.int64)
+        counted[-1:] = bytes
         tokens = dict(zip([split], stream.tokens.values(), strict=False))  # a piece is one row
-        batch.streams[eot] = Stream(replace(stream.rows, bytes=counted, val=val), tokens)
-    return OpenDocument() if batch.ends else OpenDocument(split, seen)
+        moved[eot] = Stream(replace(rows, bytes=counted, val=np.full(len(rows), split == "val")), tokens)
+    return moved
 
 
-def _open_after(rows: Rows, before: OpenDocument) -> OpenDocument:
+def open_after(rows: Rows, split: str) -> str:
+    """The split of the document that is open after these rows; empty: none. `split`: that of the one before them."""
     some = _marked(rows)
     if not len(some):
-        return before
-    return OpenDocument() if rows.closes[some[-1]] else OpenDocument(_name(rows.val[some[-1]]))
+        return split
+    return "" if rows.closes[some[-1]] else _name(rows.val[some[-1]])
 
 
 def _marked(rows: Rows) -> NDArray[np.int64]:
@@ -171,6 +132,11 @@ class Limit(NamedTuple):
                 rows.length > 0 if stream else rows.closes
             )
         return int(np.argmax(enough)) if enough.any() else None
+
+    def is_inside(self, rows: Rows, *, stream: bool) -> bool:
+        """Whether one of the rows reaches the limit. Their lengths are with EOT."""
+        bare = replace(rows, length=rows.length - eot_places(rows, self.eot))
+        return self.row(bare, stream=stream) is not None
 
     def cut(self, rows: Rows, *, stream: bool) -> Rows:
         """The rows up to the one that reaches the limit, which then ends a document; their lengths without EOT."""

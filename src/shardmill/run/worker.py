@@ -1,4 +1,4 @@
-"""From chunks to a batch: read, encode, choose splits, place EOT. All of this is done by the array."""
+"""From chunks to rows and tokens: read, encode, choose splits, place EOT. All of this is done by the array."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import numpy as np
 
 from shardmill.core import odd_counts
 from shardmill.documents import Chunk, Documents, Reject, join
-from shardmill.run.batch import ODD, BadPart, Batch, Counted, Entry, Rows, Stream, eot_places
+from shardmill.run.batch import ODD, Rows, Stream, eot_places
+from shardmill.run.encoded_chunks import BadPart, Counted, EncodedChunks, Entry
 from shardmill.run.seams import Limit
 from shardmill.run.splits import PREFIX, val_rows
 from shardmill.tokens import Encoded, EngineError
@@ -28,7 +29,7 @@ _LONGEST_TOKEN = max(map(len, ODD))  # bytes of a special token that is looked f
 _RUNS = 64  # up to so many runs of rows of one split, copying each run is faster than a mask over all tokens
 
 
-def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) -> Batch:
+def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) -> EncodedChunks:
     """Read and encode some chunks, as far as the limit allows. Any thread may call it."""
     chunks = [entry.chunk for entry in entries if entry.chunk is not None]
     found = [entry.reader.read(entry.chunk) for entry in entries if entry.chunk is not None]
@@ -50,11 +51,10 @@ def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) 
     text.budget.trim()
     # A chunk that cuts a document is alone in its batch.
     begins, ends = (chunks[0].begins, chunks[0].ends) if len(chunks) == 1 else (True, True)
-    stream = any(chunk.stream for chunk in chunks)
-    return Batch(entries, counted, streams, encoded.fallbacks, stream, begins, ends)
+    return EncodedChunks(entries, counted, streams, encoded.fallbacks, begins, ends)
 
 
-def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
+def encode_long(text: EncodedText, entry: Entry) -> Iterator[EncodedChunks]:
     """Encode a long record, or a stretch without a place to cut, in pieces that are written one by one.
 
     Only the last of them is final.
@@ -91,7 +91,7 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
     row = Documents(np.frombuffer(head, np.uint8), np.array([0, len(head)], np.int64))
     val = bool(val_rows(row, text.val, text.seed)[0]) if chunk.work.tail is None else chunk.work.tail
 
-    def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> Batch:
+    def batch(tokens: NDArray[Any], *, first: bool, last: bool) -> EncodedChunks:
         begins, ends = chunk.begins and first, chunk.ends and last
         begin = 0 if record else chunk.start
         values = (len(tokens), seen if last else 0, val, begins, ends, chunk.source, begin)
@@ -100,9 +100,7 @@ def encode_long(text: EncodedText, entry: Entry) -> Iterator[Batch]:
         odd.counts[0, 0] = replaced
         counted = [Counted(int(chunk.ends), 0, int(record), replaced, [], total, odd=odd.counts)] if last else []
         fallbacks = int(last and engine.fell_back)
-        return Batch(
-            [entry], counted, _with_eots(text, rows, encoded), fallbacks, chunk.stream, begins, ends, final=last
-        )
+        return EncodedChunks([entry], counted, _with_eots(text, rows, encoded), fallbacks, begins, ends, final=last)
 
     first, total = True, 0
     waiting: NDArray[Any] | None = None  # until it is known whether it is the last
@@ -162,8 +160,8 @@ def _find_odd(
     return odd
 
 
-def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine) -> Batch | None:
-    """The batch of a long record that the tokenizer refuses; to be known before a part of it is written."""
+def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine) -> EncodedChunks | None:
+    """The result for a long record that the tokenizer refuses; to be known before a part of it is written."""
     try:
         with closing(entry.reader.pieces(chunk, _PIECE)) as pieces:
             engine.check_pieces(pieces)
@@ -178,7 +176,8 @@ def _refused_whole(text: EncodedText, entry: Entry, chunk: Chunk, engine: Engine
         numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
         no_rows = Rows(numbers, numbers, flags, flags, flags, numbers.astype(np.int32), numbers)
         no_tokens = Encoded(np.empty(0, text.plan.tokenizer.dtype), np.zeros(1, np.int64))
-        return Batch([entry], [Counted(0, 0, 1, 0, [reject], odd=odd.counts)], _with_eots(text, no_rows, no_tokens))
+        counted = Counted(0, 0, 1, 0, [reject], odd=odd.counts)
+        return EncodedChunks([entry], [counted], _with_eots(text, no_rows, no_tokens))
     return None
 
 
