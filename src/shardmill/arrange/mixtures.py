@@ -14,7 +14,7 @@ from fractions import Fraction
 from itertools import chain
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -32,14 +32,20 @@ from shardmill.units import parse_count
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shardmill.arrange.mixed_tokens import MixedSplit
+
 Weights = Mapping[Any, float | str | Fraction]
 """Datasets and their weights; only the ratio of the weights counts."""
 _STEP = 1 << 16  # documents that are looked at together
 
 
-def mix(
+@overload
+def mix(weights: Weights, out: str | os.PathLike[str], **options: Any) -> Result: ...
+@overload
+def mix(weights: Weights, out: None = None, **options: Any) -> MixedSplit: ...
+def mix(  # type: ignore[misc]  # the options are those below
     weights: Weights,
-    out: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None = None,
     *,
     stages: Mapping[int | str, Weights] | None = None,
     tokens: int | str | None = None,
@@ -53,8 +59,10 @@ def mix(
     memory: int | str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
-) -> Result:
-    """Write a mixture of datasets, each with its share of the tokens, to `out`.
+) -> Result | MixedSplit:
+    """Write a mixture of datasets, each with its share of the tokens, to `out`, and return the `Result`.
+
+    Without `out` nothing is written: return the mixture itself, whose `batches` are those of the written one.
 
     `stages`: other weights from a token of the mixture on. The mixture ends after `tokens`; by default where a dataset
     has been read `max_epochs` times. Formats, position of EOT and shard size are those of the first dataset unless
@@ -63,6 +71,10 @@ def mix(
     """
     arguments.instance("progress", progress, Progress)
     plan = plan_mixture(weights, stages=stages, tokens=tokens, max_epochs=max_epochs)
+    if out is None:
+        from shardmill.arrange.mixed_tokens import MixedSplit  # which needs this module
+
+        return MixedSplit(plan, arguments.number("seed", seed))
     return write_mixture(
         plan,
         out,
@@ -329,7 +341,7 @@ class MixedDocuments(Joined):
         order = epoch_order(len(stretch.documents), self._seed, stretch.source, stretch.epoch)
         if at != self._known:
             self._before = np.empty(0, np.int64)  # not two of them at a time
-            self._known, self._before = at, _tokens_before(stretch.documents, order)
+            self._known, self._before = at, tokens_before(stretch.documents, order)
         places = order.places(np.arange(begin, begin + len(facts)))
         before = self._before[places] + stretch.epoch * stretch.documents.tokens
         keys = self._plan.mixture.keys(stretch.source, before, facts["length"])
@@ -341,7 +353,7 @@ def epoch_order(documents: int, seed: int, source: int, epoch: int) -> Permutati
     return Permutation(documents, seed, "mix", source, epoch)
 
 
-def _tokens_before(documents: DocumentsOfSplit, order: Permutation) -> NDArray[np.int64]:
+def tokens_before(documents: DocumentsOfSplit, order: Permutation) -> NDArray[np.int64]:
     """Return for each place of an order how many tokens come before it."""
     found, total = np.empty(len(documents), np.int64), 0
     for start in range(0, len(found), _STEP):

@@ -220,6 +220,10 @@ class DocumentsOfSplit:
             found[column] = rows[column]
         return found
 
+    def bounds_of(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where documents begin and end in the split."""
+        return self._table.bounds_of(numbers)
+
     def read_into(self, start: int, out: NDArray[Any]) -> None:
         """Fill an array with the tokens from `start` on."""
         self._split.tokens.read_into(start, out)

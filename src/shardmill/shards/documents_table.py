@@ -84,6 +84,12 @@ class TableIndex:
             raise self._damage()
         return start, end
 
+    def bounds_of(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where documents begin and end, by their numbers."""
+        ends = self.table["end"]
+        begins = np.where(numbers > 0, ends[numbers - 1] + self._added * numbers, 0)
+        return begins, np.minimum(ends[numbers] + self._added * (numbers + 1), self.tokens)
+
     def rows(self, first: int, last: int) -> NDArray[Any]:
         """Return a copy of some rows, with the ends of this format. Read, not mapped: mapped pages count as memory."""
         found = np.fromfile(self._path, DOCUMENT, last - first, offset=HEADER_BYTES + first * DOCUMENT.itemsize)
