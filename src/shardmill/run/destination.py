@@ -54,9 +54,9 @@ class Destination:
         self.shown: Path | str = folder
         """The folder or URL that the user named."""
 
-    def recorded_commits(self) -> dict[str, str]:
-        """The commits that an unfinished run reads; empty when there is no such run."""
-        commits: dict[str, str] = (self.recorded_plan() or {}).get(COMMITS, {})
+    def pinned_commits(self, plan: Facts | None) -> dict[str, str]:
+        """The commits that an unfinished run of the recorded plan reads; empty when there is no such run."""
+        commits: dict[str, str] = (plan or {}).get(COMMITS, {})
         return {} if commits and (self.has_manifest() or self.removal_pending()) else commits
 
     def recorded_plan(self) -> Facts | None:

@@ -56,13 +56,13 @@ def prepare(
 def _make_plan(specs: list[Any], options: Options, destination: Destination) -> Plan:
     """Find the sources, at the commits that an unfinished run reads, and load the tokenizer."""
     hash_data(specs, options)
-    commits = None if options.overwrite else destination.recorded_commits()
+    before = None if options.overwrite else destination.recorded_plan()
     sources = find_sources(
-        specs, options.input_format, commits, options.cache, out=destination.shown, owned=dataset_files,
+        specs, options.input_format, destination.pinned_commits(before), options.cache,
+        out=destination.shown, owned=dataset_files,
         include=options.include, exclude=options.exclude, text_field=options.text_field,
     )  # fmt: skip
-    if not options.overwrite:
-        sources = as_recorded(sources, destination.recorded_plan())
+    sources = as_recorded(sources, before)
     tokenizer = load_tokenizer(options.tokenizer, pattern=options.pattern, specials=options.specials)
     return Plan(sources, tokenizer.with_delimiter(options.delimiter), options)
 
