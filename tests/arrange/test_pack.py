@@ -21,6 +21,7 @@ from shardmill.permutation import Permutations
 from tests.corpus import contents
 from tests.crashing import crash_everywhere
 from tests.meter import metered_command
+from tests.shards.readers import read_stream
 
 TEXTS = [f"text {i}: " + f"{i} and " * (i * 7 % 50) + "the end " * (i % 13 == 0) * 60 for i in range(400)]
 T = 64
@@ -105,6 +106,21 @@ def test_every_shard_begins_with_a_row(before: Path, tmp_path: Path) -> None:
     shardmill.pack(before, tmp_path / "after", block_size=T, format="shards", shard_tokens=1000)
     files = shardmill.open(tmp_path / "after")["train"].described["files"]
     assert len(files) > 3 and {file["tokens"] % T for file in files} == {0}
+
+
+@pytest.mark.parametrize("format", ["shards", "npy", "llmc"])
+def test_a_trainer_that_reads_each_shard_with_a_stride_gets_the_rows(before: Path, tmp_path: Path, format: str) -> None:
+    """As build-nanogpt, llm.c and modded-nanogpt read: x is the next T tokens of a shard, y the same one later."""
+    shardmill.pack(before, tmp_path / "after", block_size=T, format=format, shard_tokens=1000)
+    split = shardmill.open(tmp_path / "after")["train"]
+    assert split.table is not None
+    begins, first = {0, *split.table.table["end"].tolist()}, 0
+    for file in split.described["files"]:
+        tokens = read_stream(format, tmp_path / "after", [file["name"]], "<u2")
+        for at in range(0, len(tokens) - T, T):
+            assert first + at in begins and tokens[at : at + T].tolist() == split[first + at : first + at + T].tolist()
+        first += len(tokens)
+    assert first == len(split)
 
 
 def test_rows_and_what_shares_a_row_are_not_in_the_order_of_the_input(tmp_path: Path) -> None:
