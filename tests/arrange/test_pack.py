@@ -14,7 +14,7 @@ import pytest
 
 import shardmill
 from shardmill.arrange import PackingPlan, count_pieces
-from shardmill.dataset import TracedRow, verify
+from shardmill.dataset import TracedRow, show, verify
 from shardmill.errors import BudgetError, MismatchError, UsageError
 from shardmill.options import FORMATS
 from shardmill.permutation import Permutations
@@ -244,3 +244,14 @@ def test_the_command_says_how_much_is_padding_and_cut_before_it_begins(before: P
     again = subprocess.run([*call, "--json"], capture_output=True, text=True, check=True, timeout=120)
     assert json.loads(again.stdout)["packed"]["train"]["rows"] > 50
     check(before, tmp_path / "out", T)
+
+
+def test_report_card_and_show_work_over_a_mixture_and_its_rows(before: Path, tmp_path: Path) -> None:
+    shardmill.mix({before: 1}, tmp_path / "mixed")
+    shardmill.pack(tmp_path / "mixed", tmp_path / "packed", block_size=T)
+    for name in ("mixed", "packed"):
+        shardmill.report(tmp_path / name, out=tmp_path / f"{name}.html")
+        assert "texts.jsonl" in (tmp_path / f"{name}.html").read_text()
+        assert shardmill.card(tmp_path / name).startswith("---")
+        lines = list(show(shardmill.open(tmp_path / name), first=3, documents=1))
+        assert "texts.jsonl, line " in lines[0]
