@@ -64,6 +64,8 @@ def test_the_shards_of_parts_hold_the_documents_of_one_run(
             assert kept[split].described[key] == alone[split].described[key]
         names = [file["name"] for file in kept[split].described["files"] if not file.get("role")]
         assert names == sorted(names) and len(names) >= (parts if split == "train" else 1)
+        tables = [(tmp_path / name / "documents" / f"{split}.npy").read_bytes() for name in ("one", "out")]
+        assert tables[0] == tables[1]
     assert (tmp_path / "out" / "rejects.jsonl").read_bytes() == (tmp_path / "one" / "rejects.jsonl").read_bytes()
     assert not (tmp_path / "out" / ".parts").exists()
     report = verify(tmp_path / "out", source=True)

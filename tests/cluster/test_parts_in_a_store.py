@@ -93,7 +93,7 @@ def test_missing_and_damaged_parts_are_named(source: Path, bucket: Bucket, machi
     with pytest.raises(UsageError, match="1 of 2 parts are missing: 1"):
         merge(url, memory=MEMORY)
     make_part(url, 1, memory=MEMORY)
-    (name,) = [name for name in bucket.names() if name.startswith(".parts/00001/") and name.endswith("train-after.bin")]
+    (name,) = [name for name in bucket.names() if name.startswith(".parts/00001/") and name.endswith("train.bin")]
     data = bucket.read(name)
     bucket.put(name, bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(OutputError, match="part 1 is damaged"):
@@ -184,7 +184,7 @@ def test_parts_are_made_in_the_cache_that_was_given_and_killed_copies_are_remove
     url, cache, made_in = bucket.url(), tmp_path / "cache", list[Path]()
     plan_parts(source, url, parts=2, **OPTIONS)
     killed = Place(url, cache).work("00001", 0)
-    (killed / "train-after.bin.partial").write_bytes(b"12")
+    (killed / "train.bin.partial").write_bytes(b"12")
     make_part(url, 1, memory=MEMORY)
     publish = Place.publish
 

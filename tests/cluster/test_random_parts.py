@@ -94,8 +94,8 @@ def test_random_sources_in_any_number_of_parts_give_the_bytes_of_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr("shardmill.cluster.merged_parts._USED", chance.choice([1, 20_000, 1 << 30]))
-    monkeypatch.setattr("shardmill.cluster.part_files._BYTES_AT_ONCE", chance.choice([600, 10_000, 1 << 22]))
+    monkeypatch.setattr("shardmill.cluster.merging._USED", chance.choice([1, 20_000, 1 << 30]))
+    monkeypatch.setattr("shardmill.cluster.merging.BLOCK_TOKENS", chance.choice([300, 5_000, 1 << 21]))
     (tmp_path / "in").mkdir()
     sources = [write_source(chance, tmp_path / "in", number) for number in range(chance.choice([1, 1, 2, 5]))]
     options = some_options(chance)

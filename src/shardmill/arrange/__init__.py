@@ -5,11 +5,14 @@ from typing import TYPE_CHECKING
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
+    from shardmill.arrange.arranging import BLOCK_TOKENS
     from shardmill.arrange.converting import convert
+    from shardmill.arrange.inputs import InputSplit
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
     from shardmill.arrange.mixtures import MixturePlan, mix, parse_stages, parse_weights, plan_mixture, write_mixture
     from shardmill.arrange.packed import pack
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
+    from shardmill.arrange.placing import place_eot
     from shardmill.arrange.shuffling import shuffle
     from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, LEFT_OUT, Block, Sorter
 
@@ -17,11 +20,14 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazily(
     "shardmill.arrange",
     {
+        "arranging": "BLOCK_TOKENS",
         "converting": "convert",
+        "inputs": "InputSplit",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",
         "mixtures": "MixturePlan mix parse_stages parse_weights plan_mixture write_mixture",
         "packed": "pack",
         "packing": "PackingPlan Slots count_pieces",
+        "placing": "place_eot",
         "shuffling": "shuffle",
         "sorting": "FACTS LEAST_MEMORY LEFT_OUT Block Sorter",
     },

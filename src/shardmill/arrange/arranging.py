@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from shardmill.options import Options
     from shardmill.run import Facts, Ledger
 
-BLOCK_TOKENS = 1 << 22
+BLOCK_TOKENS = 1 << 21
 """Tokens that are moved at a time."""
 _FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from shardmill.shards import DocumentIndex
 
+MOST_ROWS = 1 << 16
+"""Documents of a block at most: what is kept for each of them takes memory too."""
+
 
 class StoredTokens(Protocol):
     """The tokens of a split by their position."""
@@ -34,8 +37,11 @@ class StoredTokens(Protocol):
 class StoredTable(Protocol):
     """A documents table."""
 
-    def overlapping(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
-        """Return the rows of the documents with tokens from `start` to `stop`, and where the first of them begins."""
+    def overlapping(self, start: int, stop: int, most: int) -> tuple[int, NDArray[Any]]:
+        """Return the rows of the documents with tokens from `start` to `stop`, and where the first of them begins.
+
+        `most`: rows at most.
+        """
 
 
 class TokenBlock(NamedTuple):
@@ -71,37 +77,51 @@ class InputSplit:
         return self.eot != "none" and self.eot_id is not None
 
     def blocks(self, at: int, size: int) -> Iterator[tuple[int, TokenBlock]]:
-        """Yield the tokens from `at` on: (where a block begins, the block). DamageError if the documents do not fit."""
-        for start in range(at, len(self.tokens), size):
-            stop = min(start + size, len(self.tokens))
-            tokens = self.tokens.read(start, stop)
-            yield start, TokenBlock(self._rows(start, stop, tokens), tokens)
+        """Yield the tokens from `at` on: (where a block begins, the block). DamageError if the documents do not fit.
 
-    def _rows(self, start: int, stop: int, tokens: NDArray[Any]) -> Rows:
-        if self.table is not None:
-            begin, found = self.table.overlapping(start, stop)
-            ends, opens = found["end"], begin == start
-        else:
-            ends = self._ends(start, stop, tokens)
-            opens = start == 0 or len(self._ends(start - 1, start, None)) > 0
-            if not len(ends) or ends[-1] < stop:
-                # The last document of a split ends with it.
-                ends = np.append(ends, stop if stop == len(self.tokens) else stop + 1)
-            found = None
-        lengths = np.diff(np.minimum(ends, stop), prepend=start)
-        closes = ends <= stop
+        A block has at most `size` tokens, and at most MOST_ROWS documents.
+        """
+        start = at
+        while start < len(self.tokens):
+            stop = min(start + size, len(self.tokens))
+            if self.table is not None:
+                begin, found = self.table.overlapping(start, stop, MOST_ROWS)
+                if not len(found):
+                    raise self._damage()
+                stop = min(stop, int(found["end"][-1]))
+                tokens, ends, opens = self.tokens.read(start, stop), found["end"], begin == start
+            else:
+                tokens, found = self.tokens.read(start, stop), None
+                ends = self._ends(start, stop, tokens)
+                opens = start == 0 or len(self._ends(start - 1, start, None)) > 0
+                if len(ends) > MOST_ROWS:
+                    ends, stop = ends[:MOST_ROWS], int(ends[MOST_ROWS - 1])
+                elif not len(ends) or ends[-1] < stop:
+                    # The last document of a split ends with it.
+                    ends = np.append(ends, stop if stop == len(self.tokens) else stop + 1)
+                tokens = tokens[: stop - start]
+            yield start, TokenBlock(self._rows(start, stop, ends, opens, found), tokens)
+            start = stop
+
+    def _rows(self, start: int, stop: int, ends: NDArray[np.int64], opens: bool, found: NDArray[Any] | None) -> Rows:
+        """The rows of the documents that end at `ends`; `opens`: one begins at `start`. `found`: their table."""
+        lengths, closes = np.diff(np.minimum(ends, stop), prepend=start), ends <= stop
         if not (lengths > 0).all() or not closes[:-1].all():
-            raise DamageError("the documents do not fit the tokens", place=self.name)
+            raise self._damage()
+        none = np.zeros(len(ends), np.int64)
+        # Only a part of the text of a cut document counts here, if any: what the table says.
+        size = none if found is None else np.where(closes, found["bytes"], 0)
         if self.ends_inside and stop == len(self.tokens):
-            closes[-1:] = False
+            closes[-1] = False
         opening = np.ones(len(ends), np.bool_)
-        opening[:1] = opens and not (self.begins_inside and start == 0)
+        opening[0] = opens and not (self.begins_inside and start == 0)
         val = np.full(len(ends), self.name == "val")
         if found is None:
-            none = np.zeros(len(ends), np.int64)
-            return Rows(lengths, none, val, opening, closes, none.astype(np.int32), none)
-        size = np.where(closes, found["bytes"], 0)
+            return Rows(lengths, size, val, opening, closes, none.astype(np.int32), none)
         return Rows(lengths, size, val, opening, closes, found["source"].copy(), found["record"].copy())
+
+    def _damage(self) -> DamageError:
+        return DamageError("the documents do not fit the tokens", place=self.name)
 
     def _ends(self, start: int, stop: int, tokens: NDArray[Any] | None) -> NDArray[np.int64]:
         """Where documents end after `start` and up to `stop`; `tokens`: those between them, if they are at hand."""

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shardmill.cluster.part import PartResult, make_part
-from shardmill.cluster.part_files import ROW
 from shardmill.cluster.part_process import make_parts_of_input
 from shardmill.cluster.planning import PartPlan
 from shardmill.errors import UsageError
 from shardmill.inspection import Inspection
 from shardmill.run import Progress
+from shardmill.shards import DOCUMENT
 from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 _TASKS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
@@ -86,7 +86,7 @@ def plan_data(plan: PartPlan, report: Inspection) -> dict[str, Any]:
 def _estimates(plan: PartPlan, report: Inspection) -> Iterator[dict[str, Any]]:
     """Yield what each part takes: its share of the whole by bytes, and a second to start."""
     tokens, documents = report.tokens.value, report.documents.value
-    disk = (tokens + documents) * report.token_bytes + documents * ROW.itemsize
+    disk = (tokens + documents) * report.token_bytes + documents * DOCUMENT.itemsize
     for part in plan.parts:
         share = part.bytes / plan.bytes if plan.bytes else 1.0
         yield {

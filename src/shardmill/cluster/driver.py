@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardmill.cluster.executors import Executor, PartReport, make_executor
-from shardmill.cluster.merged_parts import deleting
-from shardmill.cluster.merging import merge_parts
+from shardmill.cluster.merging import deleting, merge_parts
 from shardmill.cluster.parts import PlannedParts
 from shardmill.cluster.place import Place
 from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts

@@ -7,16 +7,30 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from shardmill import arguments
 from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
 from shardmill.documents import Bounds
 from shardmill.errors import BusyError, UsageError
-from shardmill.run import Batch, Destination, EncodedChunks, EncodedText, Ledger, Plan, Progress, Run, TextBatches
+from shardmill.run import (
+    Batch,
+    BatchTokens,
+    Destination,
+    EncodedChunks,
+    EncodedText,
+    Ledger,
+    Plan,
+    Progress,
+    Run,
+    TextBatches,
+)
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
 
@@ -117,18 +131,45 @@ class PartText(EncodedText):
     ) -> None:
         super().__init__(plan, outputs, engines=engines)
         self._bounds = bounds
-        self.first, self.has_table = 0, False  # the merge makes the table
+        self.first = 0
         if isinstance(self.bad_allowed, float):
             self.bad_allowed = None
         self._about = {"number": part.number, "plan": whole.fingerprint, "bounds": list(part[1:5])}
         self.facts = {**self.facts, "options": {**self.facts["options"], "part": self._about}}
+        self._border: dict[str, Any] = {"begins": None, "closed": False}
 
     def remarks(self, ledger: Ledger) -> dict[str, Any]:
-        """What else the merge needs: the engine, and how far the last source was read."""
+        """What else the merge needs: the engine, how far the last source was read, and documents cut at the borders.
+
+        `begins`: the split in which the first row continues a document of an earlier part; empty: it begins one; None:
+        there are no rows. `closed`: that document ends there, without tokens. `ends`: the split of the document that
+        continues in the next part.
+        """
         counts, at = ledger.counts, self.position
         opened = {"records": at.records, **counts.here} if at.begun else {}
-        return {"part": {**self._about, "engine": self.engine, "fallbacks": counts.totals["fallbacks"], "open": opened,
-                         "odd": counts.odd}}  # fmt: skip
+        return {"part": {**self._about, **self._border, "ends": at.split, "open": opened, "odd": counts.odd,
+                         "engine": self.engine, "fallbacks": counts.totals["fallbacks"]}}  # fmt: skip
+
+    @contextmanager
+    def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch]]:
+        """The batches of the text; their positions also hold what is known of the first row."""
+        text = None if position is None else position["text"]
+        self._border = self._border if position is None else position["border"]
+        with super().batches(text) as batches:
+            yield map(self._noted, batches)
+
+    def _noted(self, batch: Batch) -> Batch:
+        if self._border["begins"] is None and isinstance(batch.tokens, BatchTokens):
+            rows = next(iter(batch.tokens.streams.values())).rows
+            filled = np.flatnonzero((rows.length > 0) | rows.opens | rows.closes)
+            if len(filled):
+                first = filled[0]
+                begins = "" if rows.opens[first] else "val" if rows.val[first] else "train"
+                closed = bool(begins and rows.closes[first] and not rows.length[first])
+                self._border = {"begins": begins, "closed": closed}
+        if batch.position is None:
+            return batch
+        return batch._replace(position={"text": batch.position, "border": self._border})
 
     def check_space(self, destination: Destination, outputs: list[Output]) -> None:
         """Check nothing: the merge checks the space for all parts."""

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import BusyError, DamageError, OutputError
-from shardmill.run import MANIFEST, Journal, manifest_json, parse_manifest, staging_folder
+from shardmill.run import MANIFEST, Journal, manifest_json, parse_manifest, staging_folder, tables_in
 from shardmill.storage import open_store, writing_to
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def damaged_part(number: int, what: str, out: str) -> OutputError:
 
 def files_of(manifest: dict[str, Any]) -> list[dict[str, Any]]:
     """Return all files that a manifest lists."""
-    return final_files(manifest) + ([manifest["rejects"]] if "rejects" in manifest else [])
+    tables = [table for split in manifest["splits"].values() for table in tables_in(split)]
+    return final_files(manifest) + tables + ([manifest["rejects"]] if "rejects" in manifest else [])
 
 
 def final_files(manifest: dict[str, Any]) -> list[dict[str, Any]]:

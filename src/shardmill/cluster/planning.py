@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from shardmill import __version__, arguments
-from shardmill.cluster.part_files import RowsOutput
 from shardmill.cluster.place import PLAN, Place, part_name
 from shardmill.detection import format_of
 from shardmill.documents import Bounds, Reading, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
-from shardmill.run import Destination, Facts, Plan, dataset_files, fingerprint, open_destination, open_outputs
-from shardmill.shards import Output, format_named
+from shardmill.run import (
+    Destination,
+    Facts,
+    Plan,
+    dataset_files,
+    fingerprint,
+    open_destination,
+    open_outputs,
+    output_orders,
+)
+from shardmill.shards import FORMATS, Output, format_named, open_output
 from shardmill.source_list import Skipped, Sources
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, compression_of, writing_temporary_files
@@ -103,10 +111,13 @@ class PartPlan:
         return plan, Bounds(0, bounds.byte, bounds.last - bounds.first, bounds.end)
 
     def open_part(self, number: int, plan: Plan, folder: Path) -> list[Output]:
-        """Return the outputs of a part: rows to be merged, or shards, numbered after those of earlier parts."""
+        """Return the outputs of a part: tokens to be merged, or shards, numbered after those of earlier parts."""
         outputs = open_outputs(plan, folder, name=self.name, first=(_MOST_PARTS + number) * _MOST_FILES)
         if not self.keep:
-            return [RowsOutput(folder, plan.tokenizer.dtype, eot) for eot in dict.fromkeys(one.eot for one in outputs)]
+            # Raw tokens, one file for each split. With EOT if any output wants it: then a document without other tokens
+            # is not lost.
+            eot = next((output.eot for output in outputs if output.eot != "none"), "none")
+            return [open_output(folder=folder, **{**output_orders(plan)[0], "format": FORMATS[0], "eot": eot})]
         for output in outputs:  # the merge writes what belongs to a whole split
             output.shared = True
         return outputs

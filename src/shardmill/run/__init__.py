@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from shardmill.run.process_limit import own_process
     from shardmill.run.progress import Done, MemoryUse, Progress, choose_progress, default_progress
     from shardmill.run.reading import read
-    from shardmill.run.seams import Limit, open_after, seam
+    from shardmill.run.seams import Limit, ending
     from shardmill.run.store_destination import staging_folder
     from shardmill.run.summary import Result, as_data, as_text, splits_html
     from shardmill.run.text_batches import TextBatches, TextPosition
@@ -70,7 +70,7 @@ __all__, __getattr__ = lazily(
         "process_limit": "own_process",
         "progress": "Done MemoryUse Progress choose_progress default_progress",
         "reading": "read",
-        "seams": "Limit open_after seam",
+        "seams": "Limit ending",
         "store_destination": "staging_folder",
         "summary": "Result as_data as_text splits_html",
         "text_batches": "TextBatches TextPosition",

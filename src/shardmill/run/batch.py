@@ -92,6 +92,8 @@ class FinishedFiles(NamedTuple):
     """The number of the output, the split, and what the manifest says."""
     counts: list[dict[str, dict[str, int]]]
     """Of each output: tokens, documents and bytes of text in each split."""
+    documents: Iterable[tuple[str, Rows]] = ()
+    """For the documents table: (split, some of its documents)."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class DocumentsTable(GrowingFiles):
         self._ended: dict[str, int] = {}
         """The splits that are to be completed, and the tokens that `--tail drop` has left of each."""
         self._obsolete: list[PartialFile] = []
+        self._has_folder = False
 
     def append(self, split: str, rows: Rows) -> None:
         """Add the documents that end in some rows of a split."""
@@ -155,9 +156,11 @@ class DocumentsTable(GrowingFiles):
 
     def _open(self, name: str, rows: int = 0) -> PartialFile:
         path = self._folder / name
-        with writing_to(self._folder):
-            path.parent.mkdir(exist_ok=True)
-            sync_folder(self._folder)
+        if not self._has_folder:
+            with writing_to(self._folder):
+                path.parent.mkdir(exist_ok=True)
+                sync_folder(self._folder)
+            self._has_folder = True
         file = PartialFile(path, HEADER_BYTES + rows * DOCUMENT.itemsize if rows else 0, name=name)
         if not rows:
             file.append(table_header(0))

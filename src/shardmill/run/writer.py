@@ -101,8 +101,6 @@ class Writer:
             for amounts in written if tokens.count is None else [tokens.count]:
                 count[amounts.split]["documents"] += amounts.documents
                 count[amounts.split]["bytes"] += amounts.bytes
-            if i == 0:
-                output.append_rows(stream.rows)
 
     def _adopt(self, finished: FinishedFiles) -> None:
         self.checkpoints.adopt(finished.files)
@@ -110,6 +108,9 @@ class Writer:
             for split, amounts in theirs.items():
                 for name, amount in amounts.items():
                     mine[split][name] += amount
+        if self._table:
+            for split, rows in finished.documents:
+                self._table.append(split, rows)
 
     @property
     def text_bytes(self) -> int:

@@ -102,11 +102,14 @@ class TableIndex:
         """Return the number of the document that contains a token."""
         return self._ended_by(token)
 
-    def overlapping(self, start: int, stop: int) -> tuple[int, NDArray[Any]]:
-        """Return a copy of the rows of the documents with tokens from `start` to `stop`, and where the first begins."""
+    def overlapping(self, start: int, stop: int, most: int) -> tuple[int, NDArray[Any]]:
+        """Return a copy of the rows of the documents with tokens from `start` to `stop`, and where the first begins.
+
+        `most`: rows at most.
+        """
         mapped = TableIndex(self._path, self.tokens, self._added)  # for this call only: mapped pages count as memory
-        first, last = mapped.holding(start), mapped.holding(stop - 1)
-        return mapped.bounds(first)[0], self.rows(first, last + 1)
+        first, last = mapped.holding(start), mapped.holding(stop - 1) + 1
+        return mapped.bounds(first)[0], self.rows(first, min(last, first + most))
 
     def ends(self, start: int, stop: int, tokens: NDArray[Any]) -> NDArray[np.int64]:
         first, last = self._ended_by(start), min(self._ended_by(stop), len(self))

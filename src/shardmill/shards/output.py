@@ -97,9 +97,6 @@ class Output(GrowingFiles):
     def end_document(self) -> None:
         """End the document that is open in any split."""
 
-    def append_rows(self, rows: Any) -> None:
-        """Append the rows of the tokens just appended, where they have a file; the first output gets them."""
-
     def warnings(self, splits: dict[str, dict[str, Any]]) -> list[str]:
         """Return warnings about what the format's readers cannot handle; `splits` as in the manifest."""
         return []
