@@ -23,6 +23,7 @@ from shardmill.shards.streams import StreamOutput
 from shardmill.storage import PartialFile
 from tests.crashing import DIFFERENT
 from tests.datasets import TOGETHER, make_dataset, random_documents
+from tests.meter import SHARDMILL, metered_command
 from tests.shards.driving import contents
 
 DOCUMENTS = random_documents(1, count=80)
@@ -257,3 +258,18 @@ def test_what_convert_writes_is_what_prepare_would_have_written(
     result = shardmill.convert(tmp_path / "one", tmp_path / "converted", **options)
     assert files(tmp_path / "converted") == files(tmp_path / "all")
     assert result.manifest["splits"] == json.loads((tmp_path / "all" / "manifest.json").read_text())["splits"]
+
+
+@pytest.mark.parametrize("texts", [["a"] * 400_000, ["word " * 6_000_000]], ids=["tiny", "long"])
+def test_the_whole_command_stays_within_its_memory(tmp_path: Path, texts: list[str]) -> None:
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "before", val="0")
+    call = [*SHARDMILL, "convert", str(tmp_path / "before"), "-o", str(tmp_path / "after"), "-f", "npy", "-f", "mds"]
+    refused = metered_command([*call, "--memory", "20MB"])
+    assert refused.code == 1 and "the least that works is `--memory" in refused.err
+    made = metered_command([*call, "--memory", "100MB"])
+    assert made.code == 0 and made.peak <= 100_000_000, made.err
+    one = shardmill.open(tmp_path / "before")["train"].documents
+    for format in ("npy", "mds"):
+        again = shardmill.open(tmp_path / "after", format)["train"].documents
+        assert len(again) == len(texts) and np.array_equal(again[-1], one[-1])

@@ -273,7 +273,7 @@ def card(folder: str) -> None:
 @shardmill.command(short_help="write a dataset in another format")
 @folder_argument("folder")
 @click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
-@option_flags("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "overwrite")
+@option_flags("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "memory", "overwrite")
 @click.option(
     "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
     help="position of the end-of-text token in files made by other tools  [default: detected]",

@@ -26,6 +26,7 @@ from shardmill.run import Progress, Result
 from shardmill.tokens import Tokenizer
 from tests.corpus import contents, documents, write_jsonl
 from tests.crashing import parts_of_this_process
+from tests.meter import SHARDMILL, metered_command
 from tests.tokens.vocabularies import rank_file
 
 TEXTS = documents(700, seed=6)
@@ -334,3 +335,15 @@ def test_the_manifest_of_parts_is_that_of_one_run_also_for_documents_of_many_chu
     assert parts == one
     assert contents(tmp_path / "parts") == contents(tmp_path / "one")
     assert verify(tmp_path / "parts").damage == []
+
+
+def test_a_merge_stays_within_its_memory(tmp_path: Path) -> None:
+    source = write_jsonl(tmp_path / "a.jsonl", [*["a"] * 300_000, "word " * 4_000_000, *["b"] * 100_000])
+    plan = plan_parts(source, tmp_path / "out", parts=3, val="0", format=["npy", "mds"])
+    for part in plan.parts:
+        make_part(tmp_path / "out", part.number, memory=MEMORY)
+    call = [*SHARDMILL, "merge", str(tmp_path / "out")]
+    assert metered_command([*call, "--memory", "20MB"]).code == 1
+    made = metered_command([*call, "--memory", "120MB"])
+    assert made.code == 0 and made.peak <= 120_000_000, made.err
+    assert not verify(tmp_path / "out").damage

@@ -95,7 +95,7 @@ def test_random_sources_in_any_number_of_parts_give_the_bytes_of_one_run(
 ) -> None:
     chance = random.Random(seed)
     monkeypatch.setattr("shardmill.cluster.merging._USED", chance.choice([1, 20_000, 1 << 30]))
-    monkeypatch.setattr("shardmill.cluster.merging.BLOCK_TOKENS", chance.choice([300, 5_000, 1 << 21]))
+    monkeypatch.setattr("shardmill.arrange.arranging.BLOCK_TOKENS", chance.choice([300, 5_000, 1 << 21]))
     (tmp_path / "in").mkdir()
     sources = [write_source(chance, tmp_path / "in", number) for number in range(chance.choice([1, 1, 2, 5]))]
     options = some_options(chance)

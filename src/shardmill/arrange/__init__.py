@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from shardmill.lazy import lazily
 
 if TYPE_CHECKING:
-    from shardmill.arrange.arranging import BLOCK_TOKENS
+    from shardmill.arrange.arranging import block_tokens
     from shardmill.arrange.converting import convert
     from shardmill.arrange.inputs import InputSplit
     from shardmill.arrange.mixing import KEY_UNITS, NEVER, Mixture, Stage, merge
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__, __getattr__ = lazily(
     "shardmill.arrange",
     {
-        "arranging": "BLOCK_TOKENS",
+        "arranging": "block_tokens",
         "converting": "convert",
         "inputs": "InputSplit",
         "mixing": "KEY_UNITS NEVER Mixture Stage merge",

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from shardmill.run import Facts, Ledger
 
 BLOCK_TOKENS = 1 << 21
-"""Tokens that are moved at a time."""
+"""Tokens that are moved at a time, with enough memory."""
+_BLOCK_COPIES = 12  # of the tokens of a block, at most, while it is read, gets its EOT, and is written and hashed
 _FINGERPRINTED = ("format", "eot", "shard_tokens", "tail", "name")
 
 
@@ -61,6 +62,11 @@ def open_outputs_for(options: Options, first: Input, destination: Destination, w
         )
         for one in options.format
     ]
+
+
+def block_tokens(budget: Budget, dtype: np.dtype[Any]) -> int:
+    """Return how many tokens are moved at a time."""
+    return max(1, min(BLOCK_TOKENS, budget.free // (_BLOCK_COPIES * dtype.itemsize)))
 
 
 class ArrangedDocuments(Producer):
@@ -96,7 +102,8 @@ class ArrangedDocuments(Producer):
             "tokenizer": first.tokenizer,
             "options": {**fingerprinted, **first.tokenizer_options, **chosen},
         }
-        self.budget = Budget(None, 1)
+        self.budget = Budget(options.memory_bytes, 1)
+        self._block = block_tokens(self.budget, first.dtype)
         self.has_table = all(split.has_documents for one in inputs for split in one.splits.values())
         self.numbers_documents = any(one.listed_sources is None for one in inputs)
 
@@ -134,7 +141,7 @@ class ArrangedDocuments(Producer):
         """Yield the batches from a position in the order."""
         before = 0
         for one, split in self.order:
-            for start, (rows, tokens) in split.blocks(max(0, position - before), BLOCK_TOKENS):
+            for start, (rows, tokens) in split.blocks(max(0, position - before), self._block):
                 end = start + len(tokens)
                 tokens = one.narrowed(split.name, start, tokens)
                 count = _known_count(one, split, rows, tokens, start)

@@ -10,7 +10,7 @@ from shardmill.arrange.arranging import ArrangedDocuments, open_outputs_for
 from shardmill.arrange.inputs import open_input
 from shardmill.errors import UsageError
 from shardmill.options import Options
-from shardmill.run import Progress, Result, Run, dataset_folder, default_progress, open_destination
+from shardmill.run import Progress, Result, Run, dataset_folder, default_progress, open_destination, settle_allocator
 from shardmill.shards import FORMATS
 
 
@@ -26,6 +26,7 @@ def convert(
     tokenizer: str = "gpt2",
     delimiter: str | None = None,
     source_eot: str | None = None,
+    memory: int | str | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Result:
@@ -38,9 +39,10 @@ def convert(
     """
     options = Options.of(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite,
-         "tokenizer": tokenizer, "delimiter": delimiter}
+         "tokenizer": tokenizer, "delimiter": delimiter, "memory": memory}
     )  # fmt: skip
     arguments.instance("progress", progress, Progress)
+    settle_allocator()
     if source_eot is not None and arguments.text("source_eot", source_eot) not in ("after", "before", "none"):
         raise UsageError(f"`{source_eot}` is no place for EOT", hint="choose one of: after, before, none")
     stored = open_input(dataset_folder(source), options.tokenizer, source_eot, options.delimiter)

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from shardmill import arguments
-from shardmill.arrange import BLOCK_TOKENS, InputSplit, place_eot
+from shardmill.arrange import InputSplit, block_tokens, place_eot
 from shardmill.cluster.parts import PlannedParts, StoredPart
 from shardmill.cluster.place import Place, final_files, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, facts_of, find_part_plan, read_part_plan
@@ -152,7 +152,8 @@ class MergedParts(Producer):
         self.facts, self.sources = facts_of(plan, whole.keep), plan.sources
         self.splits = ("train",) if val.nothing else SPLITS
         self.first, self.bad_allowed = val.first, options.bad_allowed
-        self.budget = Budget(None, 1)
+        self.budget = Budget(options.memory_bytes, 1)
+        self._block = block_tokens(self.budget, plan.tokenizer.dtype)
         self.engine = parts.manifest(0)["part"]["engine"]
         self._eots = tuple(dict.fromkeys(output.eot for output in outputs))
         self._used: list[StoredPart] = []
@@ -224,7 +225,7 @@ class MergedParts(Producer):
         splits, about = list(stored.splits()), manifest["part"]
         yield from self._border(at, splits, about)
         for split in splits:
-            for _, (rows, tokens) in split.blocks(0, BLOCK_TOKENS):
+            for _, (rows, tokens) in split.blocks(0, self._block):
                 streams = place_eot(split.name, rows, tokens, split.eot, split.eot_id, self._eots)
                 at.tokens += _tokens_in(streams[self._eots[0]])
                 yield Batch(BatchTokens(streams), [], None)

@@ -113,6 +113,11 @@ class Budget:
         self.largest_row = max(self.largest, for_row // _ROW_COPIES) if self._cuts else 0
         """The largest JSON line or row of a table that is encoded in pieces; 0: nothing is."""
 
+    @property
+    def free(self) -> int:
+        """Bytes that were not in use when it was made, of those that are planned."""
+        return self.ceiling - self._base
+
     def _check_minimum(self, fixed: int, workers: int | None) -> None:
         """Raise BudgetError when fixed costs leave too little for these workers, or for one."""
         least = int((fixed + (workers or 1) * self._worker_needs(SMALLEST)) / _CEILING)
