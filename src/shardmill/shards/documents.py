@@ -12,6 +12,7 @@ import numpy as np
 
 from shardmill.errors import OutputError
 from shardmill.output_formats import SPLITS
+from shardmill.shards.borders import ShardLimit, take
 from shardmill.shards.format import Format, OutputSettings
 from shardmill.shards.output import FileOutput, Shard
 from shardmill.storage import PartialFile, Written
@@ -42,6 +43,10 @@ class DocumentOutput(FileOutput):
         self._closed = dict.fromkeys(SPLITS, 0)
         """1 for a split to which nothing will be appended."""
 
+    @property
+    def limit(self) -> ShardLimit:
+        return ShardLimit(self.file_tokens, cuts_documents=False, per_document=self.per_document)
+
     def length_blocks(self, shard: Shard) -> Iterator[NDArray[np.int64]]:
         """Yield what was written about the documents of a shard: their lengths, or where they end."""
         size = self.length_dtype.itemsize
@@ -62,16 +67,11 @@ class DocumentOutput(FileOutput):
             tokens = tokens.astype(self.dtype)
         while len(tokens):
             shard = self._open.get(split) or self._begin(split)
-            last = len(ends)
-            if self.file_tokens and last:
-                sizes = shard.token_count + ends + self.per_document * (shard.document_count + np.arange(1, last + 1))
-                last = int(np.searchsorted(sizes, self.file_tokens))
-            full = last < len(ends)
-            size = int(ends[last]) if full else len(tokens)
-            self._write(shard, tokens[:size], ends[: last + 1])
-            if full:
+            taken = take(self.limit, shard.token_count, shard.document_count, len(tokens), ends)
+            self._write(shard, tokens[: taken.tokens], ends[: taken.documents])
+            if taken.full:
                 self._end(split)
-            tokens, ends = tokens[size:], ends[last + 1 :] - size
+            tokens, ends = tokens[taken.tokens :], ends[taken.documents :] - taken.tokens
 
     def end_document(self) -> None:
         for split, shard in list(self._open.items()):

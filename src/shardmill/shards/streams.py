@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.output_formats import SPLITS
+from shardmill.shards.borders import ShardLimit, take
 from shardmill.shards.format import Format, OutputSettings
 from shardmill.shards.output import FileOutput, Shard
 from shardmill.storage import Written
@@ -15,6 +16,7 @@ from shardmill.storage import Written
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_NO_ENDS = np.empty(0, np.int64)
 _STEP = 524_288 + 1  # tokens of one step of GPT-2's training, over all processes, and one more
 
 
@@ -28,6 +30,7 @@ class StreamOutput(FileOutput):
 
     def __init__(self, kind: Format, settings: OutputSettings) -> None:
         super().__init__(kind, settings)
+        self.limit = ShardLimit(self.file_tokens)
         self._tail = settings.tail if kind.sharded else "keep"
         self._header_size = len(self._kind.header(1, settings.dtype))
         self._dropped = dict.fromkeys(SPLITS, 0)
@@ -45,11 +48,11 @@ class StreamOutput(FileOutput):
             tokens = tokens.astype(self.dtype)
         while len(tokens):
             shard = self._open.get(split) or self._begin(split)
-            some = tokens[: self.file_tokens - shard.token_count] if self.file_tokens else tokens
-            shard.tokens.append(some)
-            shard.token_count += len(some)
-            tokens = tokens[len(some) :]
-            if shard.token_count == self.file_tokens:
+            taken = take(self.limit, shard.token_count, 0, len(tokens), _NO_ENDS)
+            shard.tokens.append(tokens[: taken.tokens])
+            shard.token_count += taken.tokens
+            tokens = tokens[taken.tokens :]
+            if taken.full:
                 self._end(split)
 
     def position(self) -> dict[str, list[int]]:
