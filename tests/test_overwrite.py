@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import shardmill
@@ -60,12 +61,11 @@ def test_a_documents_table_that_no_dataset_lists_is_never_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    source = write_jsonl(tmp_path / "a.jsonl", documents(20))
-    if there != "nothing":
-        plan_parts(source, ".", parts=2, keep_parts=True, format="npy")
-        for number in range(2):
-            make_part(".", number)
-        merge(".")
+    write_jsonl(tmp_path / "a.jsonl", documents(20))
+    if there != "nothing":  # nothing says where documents end in these tokens
+        Path("raw").mkdir()
+        np.arange(1000, dtype=np.uint16).tofile("raw/train.bin")
+        shardmill.convert("raw", ".", format="npy", eot="none", source_eot="none")
     Path("documents").mkdir()
     Path("documents/train.npy").write_bytes(b"somebody's")
     before = contents(tmp_path)

@@ -80,11 +80,11 @@ class DocumentsTable(GrowingFiles):
         opens, closes = np.flatnonzero(rows.opens), np.flatnonzero(rows.closes)
         # Documents do not overlap: only the first that ends here can have begun before.
         continues = not len(opens) or (len(closes) > 0 and closes[0] < opens[0])
-        if continues and not table.is_open:  # it began in the other split, and was cut by `--val first:N`
+        if continues and not table.is_open:  # it was cut by `--val first:N`, or by the border of a part
             if len(closes) and stops[closes[0]] == table.tokens:  # it has no tokens here
                 closes, continues = closes[1:], False
             elif stops[-1] > table.tokens:
-                self._continue_in(table, rows)
+                self._continue_in(split, rows)
         earlier = int(continues and len(closes) > 0)
         begins = opens[: len(closes) - earlier]
         documents = np.empty(len(closes), DOCUMENT)
@@ -118,12 +118,12 @@ class DocumentsTable(GrowingFiles):
             table.rows += len(documents)
             table.end = int(documents["end"][-1])
 
-    def _continue_in(self, table: _SplitTable, rows: Rows) -> None:
-        """Continue the document that is open in the other split, or that of the first of these rows."""
+    def _continue_in(self, split: str, rows: Rows) -> None:
+        """Continue the document that `--val first:N` cuts, which val has open; or one that an earlier part began."""
+        table, val = self._tables[split], self._tables.get("val")
         table.is_open, table.source, table.record = 1, int(rows.source[0]), int(rows.record[0])
-        for other in self._tables.values():
-            if other.is_open and other is not table:
-                table.source, table.record = other.source, other.record
+        if split == "train" and val is not None and val.is_open:
+            table.source, table.record = val.source, val.record
 
     def finish(self, dropped: dict[str, int]) -> None:
         """End the tables. A document that is cut at the end of a split has a row there too.
