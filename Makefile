@@ -17,11 +17,12 @@ COMPILE = $(BIN)/python -m compileall -q src
 
 FUZZ_SECONDS ?= 600
 
-.PHONY: help demo test lint soak bench docs pictures lowest core core-check fuzz-reading wheels clean
+.PHONY: help demo test test-all lint soak bench docs pictures lowest core core-check fuzz-reading wheels clean
 
 help:
 	@echo "make demo          install into .venv, tokenize the source of Python's standard library, show the result"
-	@echo "make test          install the test tools as well, and run the tests"
+	@echo "make test          install the test tools as well, and run the quick tests: five minutes on two cores"
+	@echo "make test-all      run all tests but the slow ones"
 	@echo "make lint          run ruff, and mypy --strict"
 	@echo "make soak          run the slow tests: minutes, gigabytes"
 	@echo "make bench         compare shardmill with other ways to tokenize (INPUT=file or folder for your own text)"
@@ -69,6 +70,9 @@ endef
 export EXCERPT
 
 test: .venv/tools
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow and not thorough'
+
+test-all: .venv/tools
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow'
 
 lint: .venv/tools

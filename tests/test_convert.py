@@ -26,6 +26,8 @@ from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.meter import SHARDMILL, metered_command
 from tests.shards.driving import contents
 
+pytestmark = pytest.mark.thorough
+
 DOCUMENTS = random_documents(1, count=80)
 FEW = random_documents(1, count=40)
 

@@ -33,6 +33,8 @@ from tests.foreign import (
 )
 from tests.shards.driving import contents
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

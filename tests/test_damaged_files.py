@@ -18,6 +18,8 @@ from shardmill.options import FORMATS
 from tests.datasets import make_dataset, random_documents
 from tests.foreign import FOREIGN
 
+pytestmark = pytest.mark.thorough
+
 DOCUMENTS = random_documents(5, count=12, longest=30)
 HEAD = 48  # bytes that are damaged at every place; of what follows only some
 

@@ -19,6 +19,8 @@ from shardmill.run.budget import Budget
 from tests.corpus import documents, write_jsonl
 from tests.reference import Twin, check, dealt, gpt2, twin
 
+pytestmark = pytest.mark.thorough
+
 EOT = 50256
 
 

@@ -29,6 +29,8 @@ from tests.object_store import Server, s3_server  # noqa: F401 - a fixture
 from tests.test_docs import PAGES, ROOT
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
+pytestmark = pytest.mark.thorough
+
 BEFORE = {
     "loader.md": "shardmill prepare web.jsonl -o data/web --val 0.2",
     "outputs.md": "shardmill prepare web.jsonl -o data/web --val 0.2",

@@ -21,6 +21,8 @@ from tests.corpus import contents, documents
 from tests.crashing import crash_everywhere
 from tests.shards.readers import read_stream
 
+pytestmark = pytest.mark.thorough
+
 ROW = [("end", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8")]
 
 

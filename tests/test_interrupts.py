@@ -22,6 +22,8 @@ from tests.corpus import documents, random_words, write_jsonl
 from tests.meter import SHARDMILL
 from tests.watching import interruptible, wait_until
 
+pytestmark = pytest.mark.thorough
+
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 RECORDED = "the same command resumes "
 # A lock that is taken twice: no signal ends that wait, just as none ends a wait for a disk.

@@ -22,6 +22,8 @@ from tests.corpus import HARD, contents, random_words
 from tests.crashing import allow, crash_everywhere
 from tests.reference import check, twin
 
+pytestmark = pytest.mark.thorough
+
 LARGEST = 100_000
 
 

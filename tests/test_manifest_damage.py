@@ -19,6 +19,8 @@ from shardmill.run import parse_manifest
 from tests.corpus import documents, write_jsonl
 from tests.object_store import Bucket, bucket, s3_server
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["bucket", "s3_server"]
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -17,6 +17,8 @@ from tests.corpus import random_words
 from tests.decoding_memory import measured
 from tests.meter import metered
 
+pytestmark = pytest.mark.thorough
+
 MB = 1_000_000
 
 

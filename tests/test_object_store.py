@@ -26,6 +26,8 @@ from tests.meter import SHARDMILL, metered
 from tests.object_store import MB, WORDS, Bucket, FaultyWay, bucket, often, s3_server, words
 from tests.watching import interrupt_after, paused_run, watch_reads
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["bucket", "often", "s3_server", "words"]
 
 

@@ -18,6 +18,8 @@ from tests.crashing import crash_overwrites, crash_overwrites_in_store
 from tests.meter import metered
 from tests.object_store import Bucket, bucket, s3_server
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["bucket", "s3_server"]
 
 OLD: dict[str, Any] = {"name": "old", "val": 0.3, "shard_tokens": 3000}

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from shardmill.permutation import Permutation
 
+pytestmark = pytest.mark.thorough
+
 SIZE, SEEDS = 40_000, 24
 Order = Callable[[int], NDArray[np.int64]]
 

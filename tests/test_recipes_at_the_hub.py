@@ -23,6 +23,8 @@ from tests.hub import Fault, Hub
 from tests.meter import SHARDMILL
 from tests.reference import gpt2
 
+pytestmark = pytest.mark.thorough
+
 EDU, WEB, WEB_2, OPEN = (
     "HuggingFaceFW/fineweb-edu", "HuggingFaceFW/fineweb", "HuggingFaceFW/fineweb-2", "Skylion007/openwebtext",
 )  # fmt: skip

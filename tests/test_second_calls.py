@@ -21,6 +21,8 @@ from tests.meter import SHARDMILL
 from tests.reference import check, twin
 from tests.watching import interrupt_after, paused_run
 
+pytestmark = pytest.mark.thorough
+
 
 def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path: Path) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(50))

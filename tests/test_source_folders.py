@@ -25,6 +25,8 @@ from tests.datasets import TOGETHER
 from tests.meter import SHARDMILL
 from tests.watching import interruptible, wait_until
 
+pytestmark = pytest.mark.thorough
+
 PATIENCE = 60  # seconds after which something hangs; what is tested takes one or two
 
 

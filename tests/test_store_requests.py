@@ -17,6 +17,8 @@ from tests.corpus import contents, random_words
 from tests.object_store import HALF, LOSE, STALL, WORDS, Bucket, Fault, FaultyWay, bucket, often, s3_server
 from tests.watching import interrupt_after
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["bucket", "often", "s3_server"]
 
 LARGE = bytes(range(256)) * (34 << 10)

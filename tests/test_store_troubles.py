@@ -36,6 +36,8 @@ from tests.object_store import (
 )
 from tests.watching import interrupt_after
 
+pytestmark = pytest.mark.thorough
+
 __all__ = ["bucket", "impatient", "often", "s3_server", "words"]
 
 

@@ -24,6 +24,8 @@ from shardmill.tokens import load_tokenizer
 from tests.corpus import contents, random_words
 from tests.reference import check, gpt2, twin
 
+pytestmark = pytest.mark.thorough
+
 EOT = 50256
 MEMORY = "8GB"  # more than the tests' own process holds already
 STREAM_BYTES = 16 * 1024 * 1024

@@ -26,6 +26,8 @@ from tests.datasets import TOGETHER
 from tests.reference import check, twin
 from tests.shards.readers import megatron_documents
 
+pytestmark = pytest.mark.thorough
+
 TEXT = b"A few words, and some more of them."
 
 

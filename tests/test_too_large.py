@@ -20,6 +20,8 @@ from tests.crashing import allow
 from tests.meter import Metered, metered
 from tests.tokens.vocabularies import gpt2_rules, write_json
 
+pytestmark = pytest.mark.thorough
+
 MB = 1_000_000
 LARGE = 26_000_000
 BASE = 400 * MB  # what a run with two workers may take for all but the line

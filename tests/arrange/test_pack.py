@@ -23,6 +23,8 @@ from tests.crashing import crash_everywhere
 from tests.meter import metered_command
 from tests.shards.readers import read_stream
 
+pytestmark = pytest.mark.thorough
+
 TEXTS = [f"text {i}: " + f"{i} and " * (i * 7 % 50) + "the end " * (i % 13 == 0) * 60 for i in range(400)]
 T = 64
 

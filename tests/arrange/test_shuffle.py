@@ -22,6 +22,8 @@ from tests.datasets import EOT, make_dataset
 from tests.foreign import DOCUMENTS, FOREIGN
 from tests.meter import metered_command
 
+pytestmark = pytest.mark.thorough
+
 TEXTS = [f"document {i}: " + "words and numbers " * (i * 7 % 40) + str(i * i) for i in range(400)]
 
 

@@ -17,6 +17,8 @@ import yaml
 import shardmill
 from tests.corpus import contents, documents, write_jsonl
 
+pytestmark = pytest.mark.thorough
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARTS = 4
 OPTIONS: dict[str, Any] = {"val": 0.05, "format": "shards", "shard_tokens": 20_000}

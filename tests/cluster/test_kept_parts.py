@@ -23,6 +23,8 @@ from shardmill.shards import format_named
 from tests.corpus import contents, documents, write_jsonl
 from tests.meter import SHARDMILL
 
+pytestmark = pytest.mark.thorough
+
 SHARDED = [name for name in FORMATS if format_named(name).sharded]
 OPTIONS: dict[str, Any] = {"val": 0.1, "shard_tokens": 9_000, "name": "web"}
 

@@ -23,6 +23,8 @@ from tests.corpus import contents, documents, write_jsonl
 from tests.meter import SHARDMILL
 from tests.watching import interruptible, wait_until
 
+pytestmark = pytest.mark.thorough
+
 OPTIONS: dict[str, Any] = {"val": 0.05, "format": "shards", "shard_tokens": 30_000}
 FLAGS = ["--val", "0.05", "-f", "shards", "--shard-tokens", "30000"]
 # A copy is soon taken for lost, and an interrupt has all the time it needs, however busy the machine is.

@@ -9,6 +9,8 @@ import pytest
 from tests.corpus import documents, write_jsonl
 from tests.crashing import crash_parts
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("rolling", [False, True])

@@ -14,6 +14,8 @@ from shardmill.errors import OutputError, UsageError
 from tests.corpus import contents, documents, write_jsonl
 from tests.object_store import Bucket, FaultyWay, bucket, s3_server  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.thorough
+
 OPTIONS: dict[str, Any] = {"val": 0.1, "format": "shards", "shard_tokens": 20_000}
 MEMORY = "8GB"  # more than the tests' own process holds already
 

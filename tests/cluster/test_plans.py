@@ -19,6 +19,8 @@ from tests.cluster.test_commands import run
 from tests.corpus import contents, documents, write_jsonl
 from tests.object_store import Bucket, bucket, s3_server  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.thorough
+
 OPTIONS: dict[str, Any] = {"val": 0.1, "format": "shards", "shard_tokens": 10_000}
 MEMORY = "8GB"  # more than the tests' own process holds already
 Out = tuple[str, Callable[..., dict[str, bytes]]]

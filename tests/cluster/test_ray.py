@@ -25,7 +25,7 @@ from tests.corpus import contents, documents, write_jsonl
 from tests.watching import interruptible, wait_until
 
 REASON = why_not()
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+pytestmark = [pytest.mark.thorough, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
 OPTIONS: dict[str, Any] = {"val": 0.05, "shard_tokens": 30_000}
 FLAGS = ["--val", "0.05", "--shard-tokens", "30000"]

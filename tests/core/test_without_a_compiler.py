@@ -12,6 +12,8 @@ import pytest
 
 from tests.corpus import contents, documents, write_jsonl
 
+pytestmark = pytest.mark.thorough
+
 ROOT = Path(__file__).parent.parent.parent
 
 

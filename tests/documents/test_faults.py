@@ -27,6 +27,8 @@ from tests.hub import Fault, Hub
 from tests.hub_answers import etag_of
 from tests.meter import SHARDMILL
 
+pytestmark = pytest.mark.thorough
+
 Expected = tuple[dict[str, bytes], dict[str, Any]]
 """Files, and what is made of each."""
 

@@ -21,6 +21,8 @@ from tests.hub_answers import TOKEN
 from tests.meter import SHARDMILL, metered
 from tests.watching import wait_until
 
+pytestmark = pytest.mark.thorough
+
 
 def command(*arguments: object, hub: Hub, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **hub.environment, **QUICK, **more}

@@ -15,6 +15,8 @@ from shardmill.storage.fetching import Fetcher
 from tests.documents.away import REPO
 from tests.hub import Fault, Hub, Request
 
+pytestmark = pytest.mark.thorough
+
 FILES = {f"d/{folder}/{i}.txt": b"some text" for folder in "abc" for i in range(3)}
 KINDS = ["s3", "gs", "az", "hub"]
 SHAPES = ["d/*/*.txt", "d/", "d/**/*.txt", "d/b/*.txt"]

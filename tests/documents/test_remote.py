@@ -18,6 +18,8 @@ from tests.corpus import documents
 from tests.documents.away import REPO, every_format, jsonl, made_of, parquet, prepared
 from tests.hub import Fault, Hub, Request
 
+pytestmark = pytest.mark.thorough
+
 Local = tuple[Path, dict[str, bytes], dict[str, Any]]
 """A folder, its files, and what is made of each."""
 

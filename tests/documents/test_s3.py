@@ -20,6 +20,8 @@ from tests.documents.away import QUICK, every_format, prepared
 from tests.object_store import FaultyWay, Server
 from tests.watching import interrupt_after
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:

@@ -22,6 +22,8 @@ from shardmill.run import inspect
 from shardmill.storage import Source
 from tests.inspection.material import corpus, few_long, true_tokens
 
+pytestmark = pytest.mark.thorough
+
 KINDS = ("jsonl", "txt", "parquet", "parquets", "jsonl.gz", "jsonls.zst", "csv", "feather")
 FROM_THEIR_START = ("jsonl.gz", "jsonls.zst", "csv")
 CORPORA = 5

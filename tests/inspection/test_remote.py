@@ -20,6 +20,8 @@ from tests.hub_answers import TOKEN
 from tests.inspection.material import Disk, corpus, found, true_tokens
 from tests.meter import SHARDMILL
 
+pytestmark = pytest.mark.thorough
+
 EDU = "HuggingFaceFW/fineweb-edu"
 
 

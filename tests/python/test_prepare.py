@@ -24,6 +24,8 @@ from tests.crashing import DIFFERENT
 from tests.meter import metered_command
 from tests.watching import interrupt_after, wait_until
 
+pytestmark = pytest.mark.thorough
+
 TEXTS = documents(1500, seed=4)
 
 

@@ -17,6 +17,8 @@ from tests.reporting.test_page import HOSTILE
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page
 
+pytestmark = pytest.mark.thorough
+
 BROWSER = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), "")
 AXE = Path(os.environ.get("SHARDMILL_AXE", "node_modules/axe-core/axe.min.js"))
 """axe-core's file, where it is installed (`npm install axe-core`)."""

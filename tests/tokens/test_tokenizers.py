@@ -18,6 +18,8 @@ from shardmill.tokens.loading import PUBLISHED
 from tests.tokens.hard import lists, rows, run
 from tests.tokens.vocabularies import added, gpt2_rules, package, rank_file, split, tokenizer, write_json
 
+pytestmark = pytest.mark.thorough
+
 
 def same_as_library(made: Tokenizer, documents: list[str]) -> None:
     assert lists(made.engine().encode(*rows(documents))) == [made.reference()(document) for document in documents]
