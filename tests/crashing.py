@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.corpus import contents
 
-_STEPS = 400
+_STEPS = 1000
 _LINK, _RENAME, _UNLINK = os.link, os.replace, os.unlink
 _REMOVAL = ".shardmill/removal.json"
 
