@@ -7,6 +7,7 @@ source is in an order of its own, and in a new one each time that it is repeated
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -261,7 +262,7 @@ class _Stretch:
         """Where the sources of the dataset begin in the list of all sources."""
 
 
-class Joined:
+class Joined(ABC):
     """The documents of several stretches one after another, as the sorter reads them."""
 
     def __init__(self, stretches: list[_Stretch]) -> None:
@@ -298,9 +299,9 @@ class Joined:
             done = some.stop
         return keys
 
+    @abstractmethod
     def _keys(self, at: int, begin: int, facts: NDArray[Any]) -> NDArray[np.uint64]:
         """The keys of documents of a stretch, from its document `begin` on."""
-        raise NotImplementedError
 
     def read_into(self, start: int, out: NDArray[Any]) -> None:
         done = 0

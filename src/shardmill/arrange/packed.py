@@ -46,12 +46,12 @@ def pack(
     progress: Progress | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Write a dataset as rows of exactly `block_size` tokens, in a random order, each of which begins with a document.
+    """Write a dataset as rows of exactly `block_size` tokens, in a random order, that begin with a document.
 
-    Only documents longer than a row are cut, and nothing is lost. Rows lie end to end, and shards hold whole rows. The
-    documents table lists pieces: a document that is cut has several rows there. `notify` is told about each split
-    before anything is written. Raise a ShardmillError for any expected failure. The same call resumes an unfinished
-    one, also with another amount of memory.
+    Only documents longer than a row are cut, so a row may begin with the rest of one, and nothing is lost. Rows lie end
+    to end, and shards hold whole rows. The documents table lists pieces: a document that is cut has several rows there.
+    `notify` is told about each split before anything is written. Raise a ShardmillError for any expected failure. The
+    same call resumes an unfinished one, also with another amount of memory.
     """
     arguments.instance("progress", progress, Progress)
     row, data = arguments.number("block_size", block_size, 2), open_dataset(source)
