@@ -263,8 +263,9 @@ def _die_at_a_step(
     options: dict[str, Any],
 ) -> None:
     import shardmill
-    from shardmill.run import budget, checkpoints, store_destination
+    from shardmill.run import budget
     from shardmill.storage import files, object_store
+    from shardmill.write import checkpoints, store_destination
 
     budget.LARGEST = budget.SMALLEST = chunk
     if (largest := options.pop("largest", 0)) and step:
@@ -322,7 +323,7 @@ def allow(size: int, patch: Any = setattr, *, in_pieces: bool = True) -> None:
 def _in_parts(source: str, out: str, parts: int, rolling: bool, **options: Any) -> None:
     from shardmill.cluster import make_part, merge, missing_parts, plan_parts
     from shardmill.cluster.merging import merge_parts
-    from shardmill.run import Progress
+    from shardmill.write import Progress
 
     if not (Path(out) / "manifest.json").exists() or (Path(out) / ".parts" / "plan.json").exists():
         plan = plan_parts(source, out, parts=parts, **options)

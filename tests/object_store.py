@@ -240,8 +240,8 @@ def words(tmp_path: Path) -> Path:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints and pushes after every small chunk."""
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
-    monkeypatch.setattr("shardmill.run.store_destination._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.store_destination._EVERY", 0.0)
     monkeypatch.setattr("shardmill.run.budget.LARGEST", 1 << 18)
 
 

@@ -36,9 +36,9 @@ HEAVY = ("numpy", "pyarrow", "rich", "tiktoken", "tokenizers", "psutil", "zstand
 
 STARTS_THREADS = {
     "run/pipeline.py",
-    "run/checkpoints.py",
+    "write/checkpoints.py",
     "run/process_limit.py",
-    "run/progress.py",
+    "write/progress.py",
     "interrupts.py",
     "storage/pool.py",
     "inspection/sample.py",
@@ -107,6 +107,12 @@ def test_a_folder_on_the_path_of_the_data_imports_no_other_but_storage(folder: s
 def test_storage_knows_of_bytes_alone() -> None:
     found = {named(path): own(imports(path)) for path in (PACKAGE / "storage").rglob("*.py")}
     assert {path: others for path, others in found.items() if others - {"storage", "core", "errors", "extras"}} == {}
+
+
+def test_a_dataset_is_written_without_knowing_who_makes_its_batches() -> None:
+    makers = {"run", "arrange", "cluster", "inspection", "dataset", "reporting", "sources", "tokens"}
+    found = {named(path): own(imports(path)) & makers for path in (PACKAGE / "write").rglob("*.py")}
+    assert {path: others for path, others in found.items() if others} == {}
 
 
 def test_the_mathematics_of_an_order_knows_of_no_files() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import shardmill
 from shardmill.options import Options
-from shardmill.run.summary import as_text
+from shardmill.write.summary import as_text
 from tests.corpus import documents, random_words, write_jsonl
 from tests.meter import SHARDMILL, metered
 
@@ -60,7 +60,7 @@ def test_without_a_terminal_a_plain_line_comes_every_few_seconds(tmp_path: Path)
     code = """
 import sys, threading
 from shardmill.cli import main
-from shardmill.run import progress
+from shardmill.write import progress
 progress._EVERY, told = 0.01, threading.Semaphore(0)
 line, update = progress.Meter.line, progress.Lines.update
 def counted(self):

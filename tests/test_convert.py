@@ -16,11 +16,11 @@ import shardmill
 from shardmill.arrange import arranging, inputs
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run import checkpoints
 from shardmill.shards import format_named
 from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.streams import StreamOutput
 from shardmill.storage import PartialFile
+from shardmill.write import checkpoints
 from tests.crashing import DIFFERENT
 from tests.datasets import TOGETHER, make_dataset, random_documents
 from tests.meter import SHARDMILL, metered_command

@@ -16,9 +16,9 @@ from shardmill.arrange.placing import place_eot
 from shardmill.dataset import verify
 from shardmill.errors import DamageError, MismatchError, ShardmillError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run import read_manifest
 from shardmill.shards import TokenFile, TokenFiles, format_named
 from shardmill.shards.token_files import EndsIndex
+from shardmill.write import read_manifest
 from tests.corpus import write_jsonl
 from tests.datasets import EOT, make_dataset, with_eot
 from tests.foreign import (

@@ -15,8 +15,8 @@ import pytest
 import shardmill
 from shardmill.dataset import verify
 from shardmill.output_formats import FORMATS
-from shardmill.run import manifest_json, read_manifest
 from shardmill.tokens import load_tokenizer
+from shardmill.write import manifest_json, read_manifest
 from tests.corpus import contents, documents
 from tests.crashing import crash_everywhere
 from tests.shards.readers import read_stream

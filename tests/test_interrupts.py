@@ -245,7 +245,7 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path, source: Path) ->
 
 def _with_a_stuck_disk(tmp_path: Path, source: Path, settings: str) -> subprocess.Popen[str]:
     code = STUCK + (
-        "from shardmill.storage import files\nfrom shardmill.run import checkpoints, progress\n"
+        "from shardmill.storage import files\nfrom shardmill.write import checkpoints, progress\n"
         f"files._sync_data = stuck\n{settings}"
     ) + MAIN  # fmt: skip
     environment = {**os.environ, "MARK": str(tmp_path / "mark")}

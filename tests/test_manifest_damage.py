@@ -15,7 +15,7 @@ import shardmill
 from shardmill.cluster import make_part, merge, plan_parts
 from shardmill.dataset import verify
 from shardmill.errors import DamageError, ShardmillError
-from shardmill.run import parse_manifest
+from shardmill.write import parse_manifest
 from tests.corpus import documents, write_jsonl
 from tests.object_store import Bucket, bucket, s3_server
 

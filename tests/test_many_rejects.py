@@ -15,9 +15,9 @@ import shardmill
 from shardmill.cluster import make_part, merge, plan_parts
 from shardmill.dataset import verify
 from shardmill.errors import SourceError
-from shardmill.run import as_text
-from shardmill.run.ledger import reject_line
 from shardmill.storage.files import PartialFile
+from shardmill.write import as_text
+from shardmill.write.ledger import reject_line
 from tests.corpus import documents
 
 

@@ -15,11 +15,11 @@ import pytest
 import shardmill
 from shardmill.dataset import verify
 from shardmill.errors import DamageError
-from shardmill.run.manifest import SourceLines, json_line, manifest_json, parse_manifest
-from shardmill.run.plan import SourceFacts, differences, facts_json, fingerprint, read_facts
 from shardmill.source_list import Sources
 from shardmill.storage import FolderStore, Source
 from shardmill.storage.source import sorted_rows
+from shardmill.write.facts import SourceFacts, differences, facts_json, fingerprint, read_facts
+from shardmill.write.manifest import SourceLines, json_line, manifest_json, parse_manifest
 from tests.meter import metered
 
 NASTY = ['], "tokenizer": {"name": 1', '"', "\\", "\udcff", "a\nb", "é", "💡", "], [", "\x7f", '"sources": [', " ]"]
@@ -84,7 +84,7 @@ def test_a_plan_is_read_in_batches_of_any_size(tmp_path: Path, monkeypatch: pyte
     facts, plain = facts_of([(s.name, s.size, s.version) for s in some_sources(60)])
     path = tmp_path / "plan.json"
     for size in (1, 2, 59, 60, 61):
-        monkeypatch.setattr("shardmill.run.plan._BATCH", size)
+        monkeypatch.setattr("shardmill.write.facts._BATCH", size)
         path.write_bytes(b"".join(facts_json(facts)))
         back = read_facts(FolderStore(path.parent), path.name)
         assert back is not None and [list(row) for row in back["sources"]] == plain["sources"]

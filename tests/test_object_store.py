@@ -17,8 +17,8 @@ from shardmill.arrange import convert
 from shardmill.dataset import verify
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run.writer import Writer
 from shardmill.storage import ObjectStore
+from shardmill.write.writer import Writer
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere_in_store
 from tests.datasets import TOGETHER
@@ -286,7 +286,7 @@ def test_what_a_run_left_that_was_killed_after_its_manifest_goes_with_the_next_c
     bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("shardmill.run.store_destination.StoreDestination.tidy", lambda self, facts=None: None)
+        patch.setattr("shardmill.write.store_destination.StoreDestination.tidy", lambda self, facts=None: None)
         shardmill.prepare(words, bucket.url(), **WORDS)
     assert ".shardmill/journal.json" in bucket.working()
     assert shardmill.prepare(words, bucket.url(), **WORDS).already

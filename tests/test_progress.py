@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import shardmill
-from shardmill.run.progress import Done, Meter, default_progress, shorten, view
+from shardmill.write.progress import Done, Meter, default_progress, shorten, view
 from tests.corpus import documents, write_jsonl
 
 DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/long/path/to/part-0003.jsonl.zst", 3)
@@ -35,7 +35,7 @@ def meter(total: int | None = 12_000_000_000, trouble: str = "") -> Meter:
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that stands still, so that speeds are the same on every machine."""
-    monkeypatch.setattr("shardmill.run.progress.time.monotonic", lambda: 1000.0)
+    monkeypatch.setattr("shardmill.write.progress.time.monotonic", lambda: 1000.0)
 
 
 def drawn(width: int, *, color: Any = None, **more: Any) -> str:
@@ -125,7 +125,7 @@ def test_on_a_real_terminal_the_view_stands_still_and_leaves_nothing_behind(widt
     code = f"""
 import sys, time, os
 from types import SimpleNamespace
-from shardmill.run.progress import Bar, Done
+from shardmill.write.progress import Bar, Done
 bar = Bar()
 bar.begin(1000, Done(), SimpleNamespace(sample=lambda: 5 * 10**8, memory=10**9))
 for step in range(1, 41):
@@ -170,7 +170,7 @@ time.sleep(60)
 
 
 def test_the_summary_of_a_resumed_run_counts_what_the_last_attempt_has_written() -> None:
-    from shardmill.run import Result, as_text
+    from shardmill.write import Result, as_text
 
     splits = {"train": {"tokens": 10, "documents": 1, "bytes": 9_000_000, "files": []}}
     counts = dict.fromkeys(("documents", "empty", "rejected", "replaced"), 0)

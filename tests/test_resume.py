@@ -22,8 +22,8 @@ import zstandard
 import shardmill
 from shardmill.errors import MismatchError, OutputError, SourceError
 from shardmill.options import FORMATS
-from shardmill.run.checkpoints import Checkpoints
 from shardmill.storage import files
+from shardmill.write.checkpoints import Checkpoints
 from tests.corpus import contents, documents, random_words, write_jsonl
 from tests.crashing import DIFFERENT, crash_everywhere
 from tests.meter import SHARDMILL
@@ -138,7 +138,7 @@ def test_a_resumed_run_does_not_start_from_the_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
 ) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     interrupt_after(15, source, tmp_path / "out", val=0)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"]["offset"]
@@ -153,7 +153,7 @@ def test_overwrite_removes_what_an_unfinished_run_in_another_format_has_finished
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
 ) -> None:
     source = write_jsonl(tmp_path / "a.jsonl", documents(4000))
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     interrupt_after(15, source, tmp_path / "out", val=0, format="shards", shard_tokens=20_000)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     whole = [entry["name"] for line in journal for _, _, entry in json.loads(line)["files"]]
@@ -257,15 +257,15 @@ def test_the_journal_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     keep = Checkpoints.keep
     # After every result, however slow the disk is: otherwise there may be too few to tell.
     monkeypatch.setattr(Checkpoints, "keep", lambda self, **_: keep(self, now=True))
-    monkeypatch.setattr("shardmill.run.journal._COMPACT_ABOVE", 1_500)
+    monkeypatch.setattr("shardmill.write.journal._COMPACT_ABOVE", 1_500)
     sizes = []
-    record = shardmill.run.journal.Journal.record
+    record = shardmill.write.journal.Journal.record
 
     def recorded(self: Any, *arguments: Any) -> None:
         record(self, *arguments)
         sizes.append((self.folder / "journal.jsonl").stat().st_size)
 
-    monkeypatch.setattr("shardmill.run.journal.Journal.record", recorded)
+    monkeypatch.setattr("shardmill.write.journal.Journal.record", recorded)
     shardmill.prepare(source, tmp_path / "out", val=0)
     assert len(sizes) > 4
     assert any(later < size for size, later in itertools.pairwise(sizes)), "it was never made smaller"
@@ -309,7 +309,7 @@ def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_d
     from shardmill.shards.streams import StreamOutput
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(800))
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     options: dict[str, Any] = {"format": ["nanogpt", "shards"], "val": 0.2, "shard_tokens": 9_000}
     shardmill.prepare(source, tmp_path / "whole", **options)
     for method in ("append", "prepare_sync", "position", "finish"):

@@ -154,7 +154,7 @@ def test_a_kill_after_the_manifest_leaves_a_dataset_that_the_next_call_tidies(
     arguments = (source, out) if command == "prepare" else (tmp_path / "data", out)
     code = f"""
 import os, signal, shardmill
-from shardmill.run.journal import Journal
+from shardmill.write.journal import Journal
 Journal.{step} = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
 shardmill.{command}({str(arguments[0])!r}, {str(out)!r})
 """
@@ -216,7 +216,7 @@ def test_a_folder_that_is_deleted_during_a_run_is_an_error_that_names_it(tmp_pat
 import shutil, sys
 from shardmill.run import budget
 budget.LARGEST = budget.SMALLEST = 1 << 16
-from shardmill.run.writer import Writer
+from shardmill.write.writer import Writer
 write = Writer.write
 def written(self, batch):
     write(self, batch)

@@ -11,8 +11,8 @@ import pytest
 import shardmill
 from shardmill.dataset import verify
 from shardmill.errors import OutputError
-from shardmill.run.summary import as_data, as_text
 from shardmill.storage import ObjectStore
+from shardmill.write.summary import as_data, as_text
 from tests.corpus import contents, random_words
 from tests.object_store import HALF, LOSE, STALL, WORDS, Bucket, Fault, FaultyWay, bucket, often, s3_server
 from tests.watching import interrupt_after

@@ -270,7 +270,7 @@ def test_no_key_is_written_anywhere(
     monkeypatch.setenv("AWS_ENDPOINT_URL", bucket.server.endpoint)
     staged = []
     monkeypatch.setattr(
-        "shardmill.run.store_destination.StoreDestination._empty_workplace",
+        "shardmill.write.store_destination.StoreDestination._empty_workplace",
         lambda self: staged.append(_all_of(self.folder)),
     )
     interrupt_after(6, words, bucket.url(), **WORDS)
@@ -378,7 +378,7 @@ def test_a_file_too_large_for_one_object_is_refused_before_anything_is_written(
     bucket: Bucket, words: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardmill.storage.object_store.LARGEST_OBJECT", 100_000)
-    monkeypatch.setattr("shardmill.run.store_destination.StoreDestination.largest_file", 100_000)
+    monkeypatch.setattr("shardmill.write.store_destination.StoreDestination.largest_file", 100_000)
     with pytest.raises(OutputError, match="one object may have") as error:
         shardmill.prepare(words, bucket.url(), val=0)
     assert "-f shards" in error.value.hint

@@ -18,9 +18,10 @@ import shardmill
 from shardmill.cluster import make_part, merge, plan_parts
 from shardmill.dataset import verify
 from shardmill.options import Options
-from shardmill.run import Destination, EncodedText, Plan, Progress, Run, open_outputs
+from shardmill.run import EncodedText, Plan, open_outputs
 from shardmill.sources import find_sources
 from shardmill.tokens import load_tokenizer
+from shardmill.write import Destination, Progress, Run
 from tests.corpus import contents, random_words
 from tests.reference import check, gpt2, twin
 

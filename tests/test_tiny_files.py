@@ -18,8 +18,8 @@ import shardmill
 from shardmill.detection import UNSUPPORTED
 from shardmill.documents.tiny_files import TinyFiles
 from shardmill.errors import ShardmillError, SourceError
-from shardmill.run import Result
 from shardmill.sources.finding import find_sources
+from shardmill.write import Result
 from tests.corpus import HARD, contents, documents, write_jsonl
 from tests.crashing import crash_everywhere
 from tests.datasets import TOGETHER
@@ -311,7 +311,7 @@ def test_a_run_that_ended_in_the_middle_goes_on_with_chunks_of_another_size(
 ) -> None:
     source = write(tmp_path / "in", some(400))
     expected = contents(Path(shardmill.prepare(source, tmp_path / "whole", val=0.3).out))
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     lost, away = source / "00300.txt", tmp_path / "away"
     with monkeypatch.context() as patch:
         patch.setattr("shardmill.documents.tiny_files.MOST", 37)

@@ -17,8 +17,9 @@ import pytest
 
 import shardmill
 from shardmill.errors import ShardmillError, SourceError
-from shardmill.run import Done, Progress, inspect
+from shardmill.run import inspect
 from shardmill.troubles import KINDS
+from shardmill.write import Done, Progress
 from tests.corpus import random_words
 from tests.tokens.vocabularies import rank_file
 

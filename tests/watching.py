@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import shardmill
-from shardmill.run.writer import Writer
+from shardmill.write.writer import Writer
 
 
 def watch_reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -36,7 +36,7 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 _PAUSED = """
 import os, time
 from shardmill import interrupts
-from shardmill.run.writer import Writer
+from shardmill.write.writer import Writer
 write, mark = Writer.write, os.environ["PAUSED"]
 def paused(self, batch):
     if self.ledger.counts.totals["documents"]:

@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from shardmill.python_sources import NamedSource
     from shardmill.reporting import card as card
     from shardmill.reporting import report as report
-    from shardmill.run import Result, prepare, read
     from shardmill.run import inspect as inspect
+    from shardmill.run import prepare, read
     from shardmill.tokens import text_tokenizer as tokenizer
+    from shardmill.write import Result
 
     open = open_dataset  # an import under another name would be private to type checkers
 
@@ -36,7 +37,8 @@ _, __getattr__ = lazily(
         "dataset": "Dataset open_dataset:open",
         "python_sources": "NamedSource",
         "reporting": "card report",
-        "run": "Result inspect prepare read",
+        "run": "inspect prepare read",
+        "write": "Result",
         "tokens": "text_tokenizer:tokenizer",
     },
 )

@@ -13,7 +13,7 @@ from shardmill import interrupts
 from shardmill.errors import OutputError
 
 if TYPE_CHECKING:
-    from shardmill.run import Progress, Result
+    from shardmill.write import Progress, Result
 
 RESUMABLE = "interrupted: recorded progress is kept; the same command resumes the run"
 
@@ -25,7 +25,7 @@ def options_in(flags: dict[str, Any]) -> dict[str, Any]:
 
 def begin_run(as_json: bool, quiet: bool) -> Progress:
     """Make an interrupt end the run in order from now on; return how its progress is shown."""
-    from shardmill.run import choose_progress
+    from shardmill.write import choose_progress
 
     interrupts.end_orderly(RESUMABLE)
     if quiet:
@@ -37,7 +37,7 @@ def summarize(
     result: Result, as_json: bool, quiet: bool, verbose: bool = False, more: dict[str, Any] | None = None
 ) -> None:
     """Print the summary of a run: as JSON on standard output, with `more`, or as text on standard error."""
-    from shardmill.run import as_data, as_text
+    from shardmill.write import as_data, as_text
 
     if as_json:
         print_line(json.dumps(as_data(result) | (more or {})))

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shardmill.cluster.executors import Executor, PartReport
-from shardmill.run import Done
+from shardmill.write import Done
 
 _SIGN = 30.0  # seconds between two signs of life; fewer than in a real run, so that a simulation takes seconds
 _NOTICED = 30.0  # seconds until an executor says that a node is gone

@@ -13,7 +13,7 @@ from shardmill.cluster import driver
 from shardmill.cluster.executors import EXECUTORS, Executor, PartReport, make_executor
 from shardmill.cluster.ray_executor import default_workers, parse_resources
 from shardmill.errors import BudgetError, Interrupted, OutputError, ShardmillError, SourceError, UsageError
-from shardmill.run.progress import Done, Progress
+from shardmill.write.progress import Done, Progress
 from tests.cluster.simulated import Cluster, SimulatedExecutor
 
 CALM = Cluster(nodes=2, slots=2, spread=0.0, slow=0.0, lost=0.0)

@@ -18,8 +18,8 @@ from shardmill.cluster.driver import prepare_in_parts
 from shardmill.dataset import Dataset, verify
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run import Result
 from shardmill.shards import format_named
+from shardmill.write import Result
 from tests.corpus import contents, documents, write_jsonl
 from tests.meter import SHARDMILL
 

@@ -22,8 +22,8 @@ from shardmill.cluster.part import LoadedTokenizer
 from shardmill.dataset import verify
 from shardmill.errors import MismatchError, OutputError, ShardmillError, UsageError
 from shardmill.options import FORMATS
-from shardmill.run import Progress, Result
 from shardmill.tokens import Tokenizer
+from shardmill.write import Progress, Result
 from tests.corpus import contents, documents, write_jsonl
 from tests.crashing import parts_of_this_process
 from tests.meter import SHARDMILL, metered_command

@@ -14,8 +14,9 @@ _SLOW = """
 import os, sys
 if "--plan" in sys.orig_argv:
     import time
-    from shardmill.run import budget, checkpoints
-    from shardmill.run.writer import Writer
+    from shardmill.run import budget
+    from shardmill.write import checkpoints
+    from shardmill.write.writer import Writer
     budget.LARGEST = budget.SMALLEST = 1 << 16
     checkpoints._EVERY = 0.0
     write = Writer.write

@@ -17,10 +17,10 @@ import pytest
 
 import shardmill
 from shardmill.errors import SourceError
-from shardmill.run.progress import Lines
 from shardmill.sources import find_sources
 from shardmill.storage import Fetcher
 from shardmill.storage.retrying import Retries, RetryPolicy, Transient, retry
+from shardmill.write.progress import Lines
 from tests.corpus import documents
 from tests.documents.away import QUICK, REPO, lines, made_of, parquet, prepared
 from tests.hub import Fault, Hub
@@ -130,7 +130,7 @@ def test_tries_and_time_are_bounded() -> None:
 
 
 def test_the_progress_line_says_what_is_tried_again(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardmill.run.progress._EVERY", 0.1)
+    monkeypatch.setattr("shardmill.write.progress._EVERY", 0.1)
     monkeypatch.setenv("SHARDMILL_PAUSE", "0.6")
     monkeypatch.setenv("SHARDMILL_LONGEST_PAUSE", "1")
     hub.add(REPO, {"x.jsonl": lines()})
@@ -282,7 +282,7 @@ def test_patience_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_summary_counts_what_was_tried_again(hub: Hub, tmp_path: Path) -> None:
-    from shardmill.run.summary import as_data, as_text
+    from shardmill.write.summary import as_data, as_text
 
     hub.add(REPO, {"x.jsonl": lines()})
     hub.faults.append(Fault("/cdn/", times=2, status=503))

@@ -13,9 +13,9 @@ from moto.server import ThreadedMotoServer
 
 import shardmill
 from shardmill.errors import SourceError, UsageError
-from shardmill.run import dataset_files
 from shardmill.sources import find_sources
 from shardmill.storage.fetching import Fetcher
+from shardmill.write import dataset_files
 from tests.documents.away import QUICK, every_format, prepared
 from tests.object_store import FaultyWay, Server
 from tests.watching import interrupt_after

@@ -126,7 +126,7 @@ def test_the_library_gives_the_same_dataset_as_a_file_whole_and_resumed(
     small_chunks: None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     given = way()
     interrupt_after(3, given, tmp_path / "out", **OPTIONS)
     made = shardmill.prepare(way(), tmp_path / "out", workers=1, **OPTIONS)
@@ -227,7 +227,7 @@ def streamed(shards: int = 12) -> Any:
 def test_the_state_of_a_streamed_dataset_is_not_used_for_it_may_forget_a_buffer(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
 
     def shuffled() -> Any:
         return streamed().shuffle(seed=3, buffer_size=200)

@@ -99,7 +99,7 @@ def test_every_way_to_give_documents_makes_the_same_dataset(tmp_path: Path, whol
 def test_an_interrupted_run_goes_on_after_the_last_document(
     tmp_path: Path, whole: dict[str, bytes], way: str, monkeypatch: pytest.MonkeyPatch, small_chunks: None
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     interrupt_after(3, WAYS[way](TEXTS), tmp_path / "out", **OPTIONS)
     assert shardmill.prepare(WAYS[way](TEXTS), tmp_path / "out", workers=1, **OPTIONS).resumed
     assert files(tmp_path / "out") == whole
@@ -208,7 +208,7 @@ def test_records_without_the_field_are_rejects_where_others_have_it_whatever_the
 def test_the_iterable_runs_in_one_thread_and_is_asked_only_as_fast_as_tokens_are_written(
     tmp_path: Path, small_chunks: None
 ) -> None:
-    from shardmill.run.writer import Writer
+    from shardmill.write.writer import Writer
 
     threads, ahead, written = set(), [], [0]
     write = Writer.write
@@ -294,7 +294,7 @@ def test_a_callable_that_gives_the_rest_of_a_generator_is_refused(tmp_path: Path
 def test_fewer_documents_than_before_are_noticed(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     interrupt_after(5, Again(TEXTS), tmp_path / "out", **OPTIONS)
     with pytest.raises(SourceError, match="there are 10 documents, and"):
         shardmill.prepare(Again(TEXTS[:10]), tmp_path / "out", **OPTIONS)
@@ -351,7 +351,7 @@ class Forgetful(Counting):
 def test_a_state_is_used_so_that_nothing_recorded_is_produced_twice(
     tmp_path: Path, whole: dict[str, bytes], small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     interrupt_after(5, Counting(TEXTS, []), tmp_path / "out", **OPTIONS)
     journal = (tmp_path / "out" / ".shardmill" / "journal.jsonl").read_text().splitlines()
     recorded = json.loads(journal[-1])["state"]["position"]["offset"]
@@ -374,7 +374,7 @@ def test_a_state_that_cannot_be_written_down_is_not_used(
 def test_a_state_within_tables_and_long_texts_is_exact(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     items = [
         *TEXTS[:200],
         "long words " * 30_000,

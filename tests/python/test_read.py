@@ -90,7 +90,7 @@ def test_what_is_read_is_what_prepare_would_encode(tmp_path: Path, small_chunks:
 def test_a_filter_between_read_and_prepare_keeps_the_promises(
     tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardmill.run.checkpoints._EVERY", 0.0)
+    monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
     expected = make(tmp_path / "in")
 
     def long_ones() -> Iterator[pa.RecordBatch]:

@@ -55,7 +55,7 @@ setattr(real, kind, Noted)
 """
 
 # A checkpoint whenever something was written, so that a run that stops has recorded some of it.
-_OFTEN = "from shardmill.run import checkpoints as c; c._EVERY = 0; from shardmill.__main__ import main; main()"
+_OFTEN = "from shardmill.write import checkpoints as c; c._EVERY = 0; from shardmill.__main__ import main; main()"
 
 
 @pytest.fixture(params=["tokenizers", "sentencepiece"])

@@ -12,9 +12,9 @@ import pytest
 
 import shardmill
 from shardmill.errors import UsageError
-from shardmill.run import as_text
 from shardmill.tokens import Tokenizer, list_tokenizers, load_tokenizer, rank_files, self_check
 from shardmill.tokens.loading import PUBLISHED
+from shardmill.write import as_text
 from tests.tokens.hard import lists, rows, run
 from tests.tokens.vocabularies import added, gpt2_rules, package, rank_file, split, tokenizer, write_json
 

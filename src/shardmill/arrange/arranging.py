@@ -16,26 +16,17 @@ from shardmill.arrange.inputs import Input, InputSplit
 from shardmill.arrange.placing import place_eot
 from shardmill.arrange.sorting import Block
 from shardmill.errors import UsageError
-from shardmill.run import (
-    Batch,
-    BatchTokens,
-    Budget,
-    Destination,
-    FoundInSource,
-    Producer,
-    Rows,
-    SplitCount,
-    as_recorded,
-)
+from shardmill.run import Budget
 from shardmill.shards import Output, open_output
 from shardmill.source_list import Sources
 from shardmill.storage import Source
+from shardmill.write import Batch, BatchTokens, Destination, FoundInSource, Producer, Rows, SplitCount, as_recorded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.options import Options
-    from shardmill.run import Facts, Ledger
+    from shardmill.write import Facts, Ledger
 
 BLOCK_TOKENS = 1 << 21
 """Tokens that are moved at a time, with enough memory."""

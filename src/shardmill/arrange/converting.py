@@ -10,8 +10,9 @@ from shardmill.arrange.arranging import ArrangedDocuments, open_outputs_for
 from shardmill.arrange.inputs import open_input
 from shardmill.errors import UsageError
 from shardmill.options import Options
-from shardmill.run import Progress, Result, Run, dataset_folder, default_progress, open_destination, settle_allocator
+from shardmill.run import settle_allocator
 from shardmill.shards import FORMATS
+from shardmill.write import Progress, Result, Run, dataset_folder, default_progress, open_destination
 
 
 def convert(

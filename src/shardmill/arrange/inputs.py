@@ -12,9 +12,9 @@ import numpy as np
 
 from shardmill.dataset import Dataset, document_index, open_dataset, row_size
 from shardmill.errors import DamageError, UsageError
-from shardmill.run import MANIFEST, Rows
 from shardmill.shards import TableIndex, find_foreign, format_named
 from shardmill.tokens import load_tokenizer
+from shardmill.write import MANIFEST, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

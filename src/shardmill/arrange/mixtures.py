@@ -26,9 +26,9 @@ from shardmill.arrange.sorting import FACTS, LEFT_OUT
 from shardmill.dataset import Dataset, open_dataset
 from shardmill.errors import MismatchError, UsageError
 from shardmill.permutation import Permutation
-from shardmill.run import Progress, Result, SourceLines, json_line
 from shardmill.shards import Blended, blend
 from shardmill.units import parse_count
+from shardmill.write import Progress, Result, SourceLines, json_line
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

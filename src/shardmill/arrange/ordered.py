@@ -18,26 +18,15 @@ from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, Block, Documents, Sor
 from shardmill.dataset import Dataset, Split
 from shardmill.errors import BudgetError, UsageError
 from shardmill.options import Options
-from shardmill.run import (
-    Batch,
-    Budget,
-    Destination,
-    Progress,
-    Result,
-    Run,
-    default_progress,
-    fingerprint,
-    open_destination,
-    resident,
-    settle_allocator,
-)
+from shardmill.run import Budget, resident, settle_allocator
 from shardmill.shards import Output
 from shardmill.units import show_bytes
+from shardmill.write import Batch, Destination, Progress, Result, Run, default_progress, fingerprint, open_destination
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.run import Facts, Ledger
+    from shardmill.write import Facts, Ledger
 
 _BESIDE = 48 << 20  # memory for what sorting does not count: the block being written, its copies, and the files
 _RUNS = ".sorted-"

@@ -22,8 +22,8 @@ from shardmill.arrange.sorting import FACTS
 from shardmill.dataset import Split, open_dataset
 from shardmill.errors import UsageError
 from shardmill.permutation import Permutation, Permutations
-from shardmill.run import Progress, Result
 from shardmill.units import plural
+from shardmill.write import Progress, Result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

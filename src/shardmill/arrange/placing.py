@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.core import gathered
-from shardmill.run import Rows, Stream, eot_places
+from shardmill.write import Rows, Stream, eot_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -16,7 +16,7 @@ from shardmill import arguments
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
 from shardmill.dataset import Split, open_dataset
 from shardmill.permutation import Permutation
-from shardmill.run import Progress, Result
+from shardmill.write import Progress, Result
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,9 +11,9 @@ from shardmill.cluster.part_process import make_parts_of_input
 from shardmill.cluster.planning import PartPlan
 from shardmill.errors import UsageError
 from shardmill.inspection import Inspection
-from shardmill.run import Progress
 from shardmill.shards import DOCUMENT
 from shardmill.units import plural, show_bytes, show_count, show_seconds
+from shardmill.write import Progress
 
 _TASKS = ("SLURM_ARRAY_TASK_ID", "JOB_COMPLETION_INDEX")
 _SHOWN = 12  # parts of a plan that are printed

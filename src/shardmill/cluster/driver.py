@@ -20,9 +20,10 @@ from shardmill.cluster.place import Place
 from shardmill.cluster.planning import PartPlan, find_part_plan, finished_parts, missing_parts, plan_parts
 from shardmill.errors import Interrupted, ShardmillError, SourceError, UsageError
 from shardmill.options import Options
-from shardmill.run import Done, Progress, Result, open_destination, resident, settle_allocator
+from shardmill.run import resident, settle_allocator
 from shardmill.storage import is_url
 from shardmill.units import parse_bytes, show_seconds
+from shardmill.write import Done, Progress, Result, open_destination
 
 # Seconds without progress after which a part is given up and made again. A source is retried for two minutes.
 _PATIENCE = 300.0

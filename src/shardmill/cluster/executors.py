@@ -16,7 +16,7 @@ from typing import Any
 
 from shardmill import errors
 from shardmill.errors import ShardmillError, UsageError
-from shardmill.run import Done
+from shardmill.write import Done
 
 
 @dataclass(frozen=True)

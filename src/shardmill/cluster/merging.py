@@ -23,25 +23,12 @@ from shardmill.documents import Bounds
 from shardmill.errors import DamageError, OutputError, UsageError
 from shardmill.options import Val
 from shardmill.run import (
-    Batch,
-    BatchTokens,
     Budget,
-    Destination,
     EncodedText,
-    FinishedFiles,
-    FoundInSource,
-    FoundPart,
     Limit,
     Plan,
-    Producer,
-    Progress,
-    Result,
-    Run,
-    Stream,
     TextPosition,
     ending,
-    json_line,
-    open_destination,
     open_outputs,
     settle_allocator,
     surely_fits,
@@ -49,6 +36,21 @@ from shardmill.run import (
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import Written
 from shardmill.units import show_bytes
+from shardmill.write import (
+    Batch,
+    BatchTokens,
+    Destination,
+    FinishedFiles,
+    FoundInSource,
+    FoundPart,
+    Producer,
+    Progress,
+    Result,
+    Run,
+    Stream,
+    json_line,
+    open_destination,
+)
 
 _log = logging.getLogger(__name__)
 _USED = 1 << 30  # bytes of used parts that are removed together

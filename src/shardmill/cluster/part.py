@@ -19,20 +19,10 @@ from shardmill.cluster.place import part_manifest, part_name
 from shardmill.cluster.planning import PartBounds, PartPlan, read_part_plan
 from shardmill.documents import Bounds
 from shardmill.errors import BusyError, UsageError
-from shardmill.run import (
-    Batch,
-    BatchTokens,
-    Destination,
-    EncodedChunks,
-    EncodedText,
-    Ledger,
-    Plan,
-    Progress,
-    Run,
-    TextBatches,
-)
+from shardmill.run import EncodedChunks, EncodedText, Plan, TextBatches
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
+from shardmill.write import Batch, BatchTokens, Destination, Ledger, Progress, Run
 
 
 @dataclass(frozen=True)

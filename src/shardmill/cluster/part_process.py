@@ -23,7 +23,8 @@ from typing import IO, Any
 from shardmill import interrupts
 from shardmill.cluster.executors import PartReport
 from shardmill.errors import ShardmillError
-from shardmill.run import Done, MemoryUse, Progress, most_resident, resident
+from shardmill.run import most_resident, resident
+from shardmill.write import Done, MemoryUse, Progress
 
 _EVERY = 1.0  # seconds between two reports of a part, at least
 _IDLE = 30.0  # seconds without a number after which a process ends

@@ -16,8 +16,8 @@ from shardmill.arrange import InputSplit
 from shardmill.cluster.place import Place, damaged_part, part_manifest, part_name
 from shardmill.cluster.planning import PartPlan, missing_parts
 from shardmill.errors import MismatchError, OutputError, UsageError
-from shardmill.run import TABLE, Rows
 from shardmill.shards import DOCUMENT, HEADER_BYTES
+from shardmill.write import TABLE, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

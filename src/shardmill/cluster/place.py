@@ -23,8 +23,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import BusyError, DamageError, OutputError
-from shardmill.run import MANIFEST, Journal, manifest_json, parse_manifest, staging_folder, tables_in
 from shardmill.storage import open_store, writing_to
+from shardmill.write import MANIFEST, Journal, manifest_json, parse_manifest, staging_folder, tables_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,21 +22,13 @@ from shardmill.documents import Bounds, Reading, check_tails
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.input_formats import INPUT_FORMATS
 from shardmill.options import Options, Val
-from shardmill.run import (
-    Destination,
-    Facts,
-    Plan,
-    dataset_files,
-    fingerprint,
-    open_destination,
-    open_outputs,
-    output_orders,
-)
+from shardmill.run import Plan, open_outputs, output_orders
 from shardmill.shards import FORMATS, Output, format_named, open_output
 from shardmill.source_list import Skipped, Sources
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Source, compression_of, writing_temporary_files
 from shardmill.tokens import Tokenizer, load_tokenizer
+from shardmill.write import Destination, Facts, dataset_files, fingerprint, open_destination
 
 PART_BYTES = 4 << 30
 """Default size of a part, in bytes of its sources; `docs/clusters.md` says why."""

@@ -12,10 +12,11 @@ import numpy as np
 from shardmill.dataset.dataset import Dataset, open_dataset, tokenizer_of
 from shardmill.errors import DamageError
 from shardmill.options import Options
-from shardmill.run import Destination, EncodedText, Plan, Progress, Run, each_output
+from shardmill.run import EncodedText, Plan
 from shardmill.shards import SPLITS, Output
 from shardmill.sources import find_sources
 from shardmill.storage import writing_temporary_files
+from shardmill.write import Destination, Progress, Run, each_output
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

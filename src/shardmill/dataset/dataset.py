@@ -15,9 +15,9 @@ import numpy as np
 from shardmill import arguments
 from shardmill.dataset.untrusted import check_manifest
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, TABLE, dataset_folder, each_output, read_manifest, splits_html, tables_in
 from shardmill.shards import DocumentIndex, EotIndex, TableIndex, TokenFile, format_named, open_table
 from shardmill.units import plural
+from shardmill.write import MANIFEST, TABLE, dataset_folder, each_output, read_manifest, splits_html, tables_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

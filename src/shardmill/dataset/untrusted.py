@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.run import MANIFEST as NAME
-from shardmill.run import SourceLines, each_output, tables_in
 from shardmill.shards import FORMATS
+from shardmill.write import MANIFEST as NAME
+from shardmill.write import SourceLines, each_output, tables_in
 
 _TEXT = (str, type(None))
 _FILE = {"name": str, "tokens": int, "bytes": int, "sha256": str, "role?": str}

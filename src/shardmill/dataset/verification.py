@@ -22,7 +22,6 @@ from shardmill.dataset.scans import TableScan, TokenScan
 from shardmill.dataset.untrusted import check_manifest, check_source
 from shardmill.documents import SPAN
 from shardmill.errors import DamageError, MismatchError, UsageError
-from shardmill.run import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest, tables_in
 from shardmill.shards import (
     SPLITS,
     TableIndex,
@@ -32,6 +31,7 @@ from shardmill.shards import (
 from shardmill.storage import Store, open_store
 from shardmill.tokens import Tokenizer
 from shardmill.units import plural, show_bytes, show_seconds
+from shardmill.write import MANIFEST, Destination, each_output, fingerprint, parse_manifest, read_manifest, tables_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

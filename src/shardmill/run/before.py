@@ -16,12 +16,11 @@ from shardmill.inspection import Inspection, Looking, download_speed, looking_fe
 from shardmill.options import Options
 from shardmill.run.budget import Budget, check_memory, default_memory
 from shardmill.run.machine import settle_allocator, usable_cpus, usable_memory
-from shardmill.run.manifest import dataset_files
 from shardmill.run.plan import Plan
-from shardmill.run.store_destination import SHARDS_HERE, staging_folder
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import ROOM, is_url
 from shardmill.tokens import load_tokenizer
+from shardmill.write import SHARDS_HERE, dataset_files, staging_folder
 
 _SECONDS, _REMOTE_SECONDS = 5.0, 8.0  # that a sample may take
 

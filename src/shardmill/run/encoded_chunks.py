@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from shardmill.run.batch import Stream
+    from shardmill.write import Stream
 
 _REJECT = 256  # bytes that a reject takes, with its excerpt
 

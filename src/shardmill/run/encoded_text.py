@@ -23,7 +23,6 @@ from shardmill.documents import (
 from shardmill.options import Val
 from shardmill.run.budget import Budget, check_memory
 from shardmill.run.encoded_chunks import Entry
-from shardmill.run.loop import Producer
 from shardmill.run.machine import settle_allocator, trim_memory
 from shardmill.run.pipeline import Pipeline
 from shardmill.run.process_limit import memory_limit
@@ -31,14 +30,14 @@ from shardmill.run.text_batches import TextBatches, TextPosition
 from shardmill.run.worker import encode
 from shardmill.shards import SPLITS
 from shardmill.storage import Cache, Fetcher
+from shardmill.write import Producer
 
 if TYPE_CHECKING:
-    from shardmill.run.batch import Batch
-    from shardmill.run.destination import Destination
     from shardmill.run.encoded_chunks import EncodedChunks
     from shardmill.run.plan import Plan
     from shardmill.shards import Output
     from shardmill.tokens import Engine
+    from shardmill.write import Batch, Destination
 
 _PLACES, _SECONDS = 12, 1.0  # of a sample: whether the output will fit on the disk
 _UNSURE = 0.25  # a share of the tokens, where the sample has no margin
@@ -59,6 +58,7 @@ def surely_fits(plan: Plan, destination: Destination, outputs: list[Output]) -> 
 class EncodedText(Producer):
     """The sources of a plan, read and encoded."""
 
+    budget: Budget
     _bounds: Bounds | None = None
     """The part of the sources that is read; None: all."""
 

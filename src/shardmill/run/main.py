@@ -11,17 +11,23 @@ from typing import Any
 from shardmill import arguments
 from shardmill.errors import UsageError
 from shardmill.options import Options, Val
-from shardmill.run.destination import Destination, open_destination
 from shardmill.run.encoded_text import EncodedText
-from shardmill.run.loop import Run, finished_result
 from shardmill.run.machine import most_resident
-from shardmill.run.manifest import dataset_files
-from shardmill.run.plan import Plan, as_recorded, hash_data
-from shardmill.run.progress import Progress, default_progress
-from shardmill.run.summary import Result
+from shardmill.run.plan import Plan, hash_data
 from shardmill.shards import SPLITS, Output, open_output
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.tokens import load_tokenizer
+from shardmill.write import (
+    Destination,
+    Progress,
+    Result,
+    Run,
+    as_recorded,
+    dataset_files,
+    default_progress,
+    finished_result,
+    open_destination,
+)
 
 
 def prepare(

@@ -26,9 +26,9 @@ from shardmill.documents import (
 from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run.budget import MIN_READ_AHEAD, Budget, thread_budget
-from shardmill.run.plan import SourceFacts, fingerprint
 from shardmill.sources import apply_recipes, find_sources
 from shardmill.storage import Cache, Fetcher
+from shardmill.write import SourceFacts, fingerprint
 
 if TYPE_CHECKING:
     from shardmill.documents import Reader

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from shardmill.run.batch import Rows, Stream, eot_places
+from shardmill.write import Rows, Stream, eot_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

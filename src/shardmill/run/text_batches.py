@@ -14,9 +14,9 @@ import numpy as np
 
 from shardmill.documents import Position, TooLarge
 from shardmill.errors import SourceError
-from shardmill.run.batch import ODD, Batch, BatchTokens, FoundInSource, FoundSources, Stream
 from shardmill.run.encoded_chunks import BadPart, Counted, EncodedChunks, Entry
 from shardmill.run.seams import Limit, ending, is_seam, open_after, piece_in_split, seam
+from shardmill.write import ODD, Batch, BatchTokens, FoundInSource, FoundSources, Stream
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

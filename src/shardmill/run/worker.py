@@ -12,11 +12,11 @@ import numpy as np
 
 from shardmill.core import odd_counts
 from shardmill.documents import Chunk, Documents, Reject, join
-from shardmill.run.batch import ODD, Rows, Stream, eot_places
 from shardmill.run.encoded_chunks import BadPart, Counted, EncodedChunks, Entry
 from shardmill.run.seams import Limit
 from shardmill.run.splits import PREFIX, val_rows
 from shardmill.tokens import Encoded, EngineError
+from shardmill.write import ODD, Rows, Stream, eot_places
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -31,10 +31,6 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.run.destination import PLAN, Destination
-from shardmill.run.journal import FOLDER, REMOVAL, Entries
-from shardmill.run.manifest import NAME, REJECTS
-from shardmill.run.plan import Facts, facts_json, fingerprint, read_facts
 from shardmill.shards import GrowingFiles, Output
 from shardmill.storage import (
     LARGEST_OBJECT,
@@ -48,6 +44,10 @@ from shardmill.storage import (
     write_whole,
     writing_to,
 )
+from shardmill.write.destination import PLAN, Destination
+from shardmill.write.facts import Facts, facts_json, fingerprint, read_facts
+from shardmill.write.journal import FOLDER, REMOVAL, Entries
+from shardmill.write.manifest import NAME, REJECTS
 
 _log = logging.getLogger(__name__)
 _JOURNAL, _REMOVAL = f"{FOLDER}/journal.json", f"{FOLDER}/{REMOVAL}"

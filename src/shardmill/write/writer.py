@@ -8,17 +8,17 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import MismatchError
-from shardmill.run.batch import Batch, BatchTokens, FinishedFiles, Stream
-from shardmill.run.checkpoints import Checkpoints
-from shardmill.run.documents_table import DocumentsTable
-from shardmill.run.ledger import Ledger
-from shardmill.run.splits import Share, shares
 from shardmill.shards import SPLITS, Output
+from shardmill.write.batch import Batch, BatchTokens, FinishedFiles, Stream
+from shardmill.write.checkpoints import Checkpoints
+from shardmill.write.documents_table import DocumentsTable
+from shardmill.write.ledger import Ledger
+from shardmill.write.shares import Share, shares
 
 if TYPE_CHECKING:
-    from shardmill.run.destination import Destination
-    from shardmill.run.journal import SavedRun
-    from shardmill.run.plan import Facts
+    from shardmill.write.destination import Destination
+    from shardmill.write.facts import Facts
+    from shardmill.write.journal import SavedRun
 
 _STATE = {"outputs", "position", "counts", "ledger", "engine"}
 """What the journal records at a checkpoint."""

@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from shardmill.run.manifest import each_output
 from shardmill.source_list import Skipped
 from shardmill.units import plural, show_bytes, show_seconds
+from shardmill.write.manifest import each_output
 
 
 @dataclass(frozen=True)

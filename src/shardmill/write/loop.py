@@ -8,26 +8,32 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shardmill import __version__
-from shardmill.run.checkpoints import checkpoint_thread
-from shardmill.run.destination import Destination
-from shardmill.run.found import warnings_about
-from shardmill.run.journal import SavedRun
-from shardmill.run.ledger import Ledger
-from shardmill.run.manifest import NAME, TABLE, describe_outputs, manifest_json, tables_of
-from shardmill.run.plan import SKIPPED, Facts, fingerprint
-from shardmill.run.progress import Done, Progress
-from shardmill.run.summary import Result
-from shardmill.run.writer import Writer
 from shardmill.shards import SPLITS, Output
 from shardmill.storage import write_whole
+from shardmill.write.checkpoints import checkpoint_thread
+from shardmill.write.destination import Destination
+from shardmill.write.facts import SKIPPED, Facts, fingerprint
+from shardmill.write.found import warnings_about
+from shardmill.write.journal import SavedRun
+from shardmill.write.ledger import Ledger
+from shardmill.write.manifest import NAME, TABLE, describe_outputs, manifest_json, tables_of
+from shardmill.write.progress import Done, MemoryUse, Progress
+from shardmill.write.summary import Result
+from shardmill.write.writer import Writer
 
 if TYPE_CHECKING:
-    from shardmill.run.batch import Batch
-    from shardmill.run.budget import Budget
     from shardmill.source_list import Sources
+    from shardmill.write.batch import Batch
+
+
+class RunMemory(MemoryUse, Protocol):
+    """The memory of a run, and the most that was held of it."""
+
+    @property
+    def peak(self) -> int: ...
 
 
 class Producer(ABC):
@@ -39,7 +45,7 @@ class Producer(ABC):
     facts: Facts
     """Everything that the bytes of the dataset depend on."""
     sources: Sources
-    budget: Budget
+    budget: RunMemory
     splits: tuple[str, ...] = SPLITS
     """The splits that the dataset has."""
     first: int = 0

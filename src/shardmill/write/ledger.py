@@ -13,15 +13,15 @@ from json.encoder import encode_basestring as _quoted
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import SourceError
-from shardmill.run.batch import ODD, FoundInSource, FoundPart, FoundSources
-from shardmill.run.manifest import REJECTS, SourceLines, as_bytes, json_line
 from shardmill.storage import PARTIAL, PartialFile
 from shardmill.troubles import FEWEST_BAD, too_much_invalid
+from shardmill.write.batch import ODD, FoundInSource, FoundPart, FoundSources
+from shardmill.write.manifest import REJECTS, SourceLines, as_bytes, json_line
 
 if TYPE_CHECKING:
-    from shardmill.run.destination import Destination
     from shardmill.source_list import Sources
     from shardmill.storage import Source
+    from shardmill.write.destination import Destination
 
 _LINES_AT_ONCE = 1024  # of rejects
 

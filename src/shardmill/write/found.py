@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardmill.core import ODD_KINDS
 from shardmill.detection import format_of
-from shardmill.run.manifest import each_output
-from shardmill.run.plan import SKIPPED
-from shardmill.run.useless_val import val_warnings
 from shardmill.shards import FORMATS, Output, early_warnings
 from shardmill.troubles import (
     NAMES_SHOWN,
@@ -26,9 +23,12 @@ from shardmill.troubles import (
     separator_not_found,
     special_tokens,
 )
+from shardmill.write.facts import SKIPPED
+from shardmill.write.manifest import each_output
+from shardmill.write.useless_val import val_warnings
 
 if TYPE_CHECKING:
-    from shardmill.run.manifest import SourceLines
+    from shardmill.write.manifest import SourceLines
 
 # The share of a source's tokens that are control characters, from which on it is not text: about a hundredth of bytes.
 _CONTROL_SHARE = 0.04

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardmill.errors import BusyError, MismatchError, OutputError
-from shardmill.run.manifest import journal_entries
-from shardmill.run.plan import Facts, differences, facts_json, fingerprint, read_facts
 from shardmill.storage import FolderStore, write_whole, writing_to
+from shardmill.write.facts import Facts, differences, facts_json, fingerprint, read_facts
+from shardmill.write.manifest import journal_entries
 
 FOLDER = ".shardmill"
 _PLAN = "plan.json"  # which a complete dataset keeps

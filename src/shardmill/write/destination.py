@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError, ShardmillError
-from shardmill.run.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
-from shardmill.run.manifest import NAME, REJECTS, dataset_files, read_manifest
-from shardmill.run.plan import COMMITS, Facts, SourceFacts, fingerprint, read_facts, shard_name
 from shardmill.shards import DATASET_FOLDERS, FORMATS, TABLE_NAMES, GrowingFiles, Output, format_named
 from shardmill.storage import PARTIAL, FolderStore, ObjectStore, PartialFile, Store, Written, is_url
 from shardmill.units import show_bytes
+from shardmill.write.facts import COMMITS, Facts, SourceFacts, fingerprint, read_facts, shard_name
+from shardmill.write.journal import FOLDER, REMOVAL, Entries, Journal, raise_mismatch, tidy
+from shardmill.write.manifest import NAME, REJECTS, dataset_files, read_manifest
 
 PLAN = f"{FOLDER}/plan.json"
 _REMOVAL = f"{FOLDER}/{REMOVAL}"
@@ -230,7 +230,7 @@ def open_destination(out: str | os.PathLike[str], cache: str | None = None) -> D
     """
     if is_url(out):
         # Imported here, since most runs do not need it.
-        from shardmill.run.store_destination import StoreDestination
+        from shardmill.write.store_destination import StoreDestination
 
         return StoreDestination(ObjectStore(os.fspath(out)), Path(cache) if cache else None)
     return Destination(Path(out))

@@ -26,7 +26,7 @@ from shardmill.storage import PARTIAL, PartialFile, Written, sync_folder, writin
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shardmill.run.batch import Rows
+    from shardmill.write.batch import Rows
 
 _COPIED_ROWS = 1 << 16  # at a time
 _CUT = ".cut"

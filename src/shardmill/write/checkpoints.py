@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from shardmill.errors import Interrupted, OutputError, ShardmillError, StuckError
-from shardmill.run.journal import SavedRun
-from shardmill.run.plan import Facts
 from shardmill.shards import GrowingFiles
 from shardmill.storage import PartialFile, Written
+from shardmill.write.facts import Facts
+from shardmill.write.journal import SavedRun
 
 if TYPE_CHECKING:
-    from shardmill.run.destination import Destination
+    from shardmill.write.destination import Destination
 
 # Seconds between checkpoints: the work that a crash costs, besides the chunks in flight. Frequent, so that the disk is
 # busy all the time instead of at the end.

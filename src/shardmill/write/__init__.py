@@ -1,0 +1,61 @@
+"""Batches → a dataset: the main loop, the writer, checkpoints, the journal, the manifest."""
+
+from typing import TYPE_CHECKING
+
+from shardmill.lazy import lazily
+
+if TYPE_CHECKING:
+    from shardmill.write.batch import (
+        ODD,
+        Batch,
+        BatchTokens,
+        FinishedFiles,
+        FoundInSource,
+        FoundPart,
+        FoundSources,
+        Rows,
+        SplitCount,
+        Stream,
+        eot_places,
+    )
+    from shardmill.write.destination import Destination, open_destination
+    from shardmill.write.facts import COMMITS, SKIPPED, Facts, SourceFacts, as_recorded, fingerprint, shard_name
+    from shardmill.write.journal import Journal
+    from shardmill.write.ledger import Ledger
+    from shardmill.write.loop import Producer, Run, finished_result
+    from shardmill.write.manifest import NAME as MANIFEST
+    from shardmill.write.manifest import (
+        REJECTS,
+        TABLE,
+        SourceLines,
+        dataset_files,
+        dataset_folder,
+        each_output,
+        json_line,
+        manifest_json,
+        parse_manifest,
+        read_manifest,
+        tables_in,
+    )
+    from shardmill.write.progress import Done, MemoryUse, Progress, choose_progress, default_progress
+    from shardmill.write.store_destination import SHARDS_HERE, staging_folder
+    from shardmill.write.summary import Result, as_data, as_text, splits_html
+
+# Imported on first use: a program that only opens a dataset does not load the code that makes one.
+__all__, __getattr__ = lazily(
+    "shardmill.write",
+    {
+        "batch": "ODD Batch BatchTokens FinishedFiles FoundInSource FoundPart FoundSources Rows SplitCount "
+        "Stream eot_places",
+        "destination": "Destination open_destination",
+        "facts": "COMMITS SKIPPED Facts SourceFacts as_recorded fingerprint shard_name",
+        "journal": "Journal",
+        "ledger": "Ledger",
+        "loop": "Producer Run finished_result",
+        "manifest": "NAME:MANIFEST REJECTS TABLE SourceLines dataset_files dataset_folder each_output json_line "
+        "manifest_json parse_manifest read_manifest tables_in",
+        "progress": "Done MemoryUse Progress choose_progress default_progress",
+        "store_destination": "SHARDS_HERE staging_folder",
+        "summary": "Result as_data as_text splits_html",
+    },
+)
