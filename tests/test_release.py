@@ -109,3 +109,8 @@ def test_a_wheel_that_old_systems_cannot_load_or_that_holds_more_is_refused(
     wheel = made_wheel(tmp_path, name, BEGINS["x86_64"] + core, **more)
     with pytest.raises(SystemExit, match=re.escape(trouble)):
         wheels.check(wheel, name, tmp_path)
+
+
+def test_the_files_that_the_notice_names_are_there() -> None:
+    named = re.findall(r"src/[\w./]+\w", (ROOT / "NOTICE").read_text())
+    assert named and all((ROOT / name).is_file() for name in named)
