@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +13,11 @@ import numpy as np
 import pytest
 
 import shardmill
-from shardmill.errors import MismatchError, UsageError
+from shardmill.arrange.mixed_tokens import MixedTokens
+from shardmill.errors import DamageError, MismatchError, UsageError
+from shardmill.options import FORMATS
 from tests.arrange.test_mix import MIXTURES, made
+from tests.meter import metered_command
 
 __all__ = ["made"]  # a fixture
 
@@ -23,21 +29,66 @@ def mixture(made: Path, kind: str, out: Path | None = None, seed: int = 5) -> An
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
-def test_the_tokens_at_every_place_are_those_of_the_written_mixture(
-    made: Path, tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_tokens_at_every_place_are_those_of_the_written_mixture(made: Path, tmp_path: Path, kind: str) -> None:
     mixture(made, kind, tmp_path / "out")
     expected = shardmill.open(tmp_path / "out")["train"][:]
-    for ahead in (1 << 20, 100):
-        monkeypatch.setattr("shardmill.arrange.mixed_tokens._AHEAD_TOKENS", ahead)
-        monkeypatch.setattr("shardmill.arrange.mixed_tokens._EVERY", 1024 if ahead > 100 else 7)
-        mixed = mixture(made, kind)
+    whole = mixture(made, kind)
+    for mixed in (whole.tokens, MixedTokens(whole.plan, 5, every=7, ahead_documents=2)):
         assert len(mixed) == len(expected)
-        assert mixed[:].tolist() == expected.tolist()
+        assert mixed.read(0, len(mixed)).tolist() == expected.tolist()
         random = np.random.default_rng(1)
-        for start in random.integers(0, len(expected), 60).tolist():
-            stop = start + int(random.integers(0, 300))
-            assert mixed[start:stop].tolist() == expected[start:stop].tolist()
+        for size in (0, 1, 30, 300):
+            starts = random.integers(0, len(expected) - size, 40)
+            for rows in (starts, np.sort(starts)):
+                assert mixed.read_rows(rows, size).tolist() == [expected[at : at + size].tolist() for at in rows]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_many_stretches_are_read_at_once_from_any_format(made: Path, tmp_path: Path, format: str) -> None:
+    shardmill.convert(made / "web", tmp_path / "out", format=format, shard_tokens=500)
+    tokens = shardmill.open(tmp_path / "out")["train"].tokens
+    expected = tokens.read(0, len(tokens))
+    random = np.random.default_rng(2)
+    for count in (0, 1, 90):
+        lengths = random.integers(0, 70, count)
+        starts, ends = random.integers(0, len(tokens) - 70, count), np.cumsum(lengths)
+        out = np.empty(int(lengths.sum()), tokens.dtype)
+        tokens.gather(starts, lengths, ends - lengths, out)
+        parts = [expected[start : start + length] for start, length in zip(starts, lengths, strict=True)]
+        assert out.tolist() == np.concatenate([out[:0], *parts]).tolist()
+
+
+def test_a_file_that_ends_too_early_is_damage(made: Path, tmp_path: Path) -> None:
+    shardmill.convert(made / "web", tmp_path / "out", format="nanogpt")
+    tokens = shardmill.open(tmp_path / "out")["train"].tokens
+    os.truncate(tmp_path / "out" / "train.bin", 100)
+    with pytest.raises(DamageError, match="ends too early"):
+        tokens.gather(np.array([0, 45]), np.array([10, 10]), np.array([0, 10]), np.empty(20, tokens.dtype))
+
+
+@pytest.mark.parametrize("length", [6, 60_000])
+def test_the_memory_of_a_mixture_does_not_grow_with_documents_or_their_length(tmp_path: Path, length: int) -> None:
+    """Read in order and anywhere: what is mapped, kept or looked up would count here."""
+    documents = 2_400_000 // length if length > 1000 else 400_000
+    for name in "ab":
+        with open(tmp_path / f"{name}.jsonl", "w") as file:
+            texts = (f"{name}{i} " + "word " * (length - 3) for i in range(documents))
+            file.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+        shardmill.prepare(tmp_path / f"{name}.jsonl", tmp_path / name, val="0")
+    program = """if True:
+        import sys, shardmill
+        mixed = shardmill.mix({sys.argv[1]: 0.7, sys.argv[2]: 0.3})
+        if sys.argv[3] == "all":
+            for x, y in mixed.batches(batch_size=8, block_size=256): pass
+            for number, _ in enumerate(mixed.batches(batch_size=8, block_size=256, order="shuffled")):
+                if number == 20: break
+        else:
+            next(iter(shardmill.open(sys.argv[1])["train"].batches(batch_size=8, block_size=256)))
+        """
+    call = [sys.executable, "-c", program, str(tmp_path / "a"), str(tmp_path / "b")]
+    one, mixed = metered_command([*call, "one"]), metered_command([*call, "all"])
+    assert not one.code and not mixed.code, one.err + mixed.err
+    assert mixed.peak - one.peak < 24_000_000
 
 
 @pytest.mark.parametrize(("order", "world_size"), [("sequential", 1), ("sequential", 3), ("shuffled", 2)])

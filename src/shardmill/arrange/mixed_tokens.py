@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from shardmill.arrange.mixing import KEY_UNITS
-from shardmill.arrange.mixtures import MixturePlan, epoch_order, tokens_before
+from shardmill.arrange.mixtures import MixturePlan, epoch_order
 from shardmill.arrange.ordered import DocumentsOfSplit
 from shardmill.dataset import make_batches
 from shardmill.errors import UsageError
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 
     from shardmill.dataset import Batches
 
-_EVERY = 1024
+_EVERY = 256
 """Documents between two places of which the tokens before them are kept."""
-_AHEAD_TOKENS = 1 << 20
-"""Tokens whose documents are looked up at once."""
+_AHEAD_DOCUMENTS = 1 << 14
+"""Documents that are looked up at once, about."""
+_STEP = 1 << 16  # rows of a documents table that are read together
 
 
 class _Found(NamedTuple):
@@ -56,10 +57,11 @@ class _Found(NamedTuple):
 class _Dataset:
     """One dataset of a mixture, in the order of each of its epochs."""
 
-    def __init__(self, plan: MixturePlan, source: int, seed: int) -> None:
+    def __init__(self, plan: MixturePlan, source: int, seed: int, every: int) -> None:
         self.tokens = plan.datasets[source]["train"].tokens
-        self._mixture, self._source, self._seed = plan.mixture, source, seed
+        self._mixture, self._source, self._seed, self._every = plan.mixture, source, seed, every
         self._documents = DocumentsOfSplit(plan.datasets[source]["train"])
+        self.mean_length = -(-self._documents.tokens // max(1, len(self._documents)))
         self._epochs: dict[int, tuple[Permutation, NDArray[np.int64]]] = {}
 
     def between(self, low: int, high: int) -> _Found:
@@ -71,7 +73,7 @@ class _Dataset:
             order, before = self._epoch(epoch)
             begin = int(np.searchsorted(before, max(0, first - epoch * size), side="right")) - 1
             end = int(np.searchsorted(before, min(size, last - epoch * size), side="right")) + 1
-            numbers = order(np.arange(begin * _EVERY, min(end * _EVERY, len(self._documents))))
+            numbers = order(np.arange(begin * self._every, min(end * self._every, len(self._documents))))
             starts, ends = self._documents.bounds_of(numbers)
             lengths = ends - starts
             counted = epoch * size + before[begin] + np.cumsum(lengths) - lengths
@@ -79,12 +81,21 @@ class _Dataset:
         return _Found(*(np.concatenate(column) for column in zip(*found, strict=True)))
 
     def _epoch(self, epoch: int) -> tuple[Permutation, NDArray[np.int64]]:
-        """The order of an epoch, and the tokens before every _EVERY-th document of it; of two epochs at a time."""
+        """The order of an epoch, and the tokens before every `every`-th document of it; of two epochs at a time."""
         if epoch not in self._epochs:
             order = epoch_order(len(self._documents), self._seed, self._source, epoch)
             self._epochs = {number: kept for number, kept in self._epochs.items() if number == epoch - 1}
-            self._epochs[epoch] = order, tokens_before(self._documents, order)[::_EVERY].copy()
+            self._epochs[epoch] = order, self._tokens_before(order)
         return self._epochs[epoch]
+
+    def _tokens_before(self, order: Permutation) -> NDArray[np.int64]:
+        """Tokens before every `every`-th document of an order: no memory for each document."""
+        sums = np.zeros(-(-len(self._documents) // self._every), np.int64)
+        for start in range(0, len(self._documents), _STEP):
+            lengths = self._documents.facts(start, min(start + _STEP, len(self._documents)))["length"]
+            groups = order.places(np.arange(start, start + len(lengths))) // self._every
+            np.add.at(sums, groups, lengths)
+        return np.cumsum(sums) - sums
 
 
 class _Window(NamedTuple):
@@ -94,20 +105,33 @@ class _Window(NamedTuple):
     """The token of the mixture at which the first begins."""
     ends: NDArray[np.int64]
     """The tokens of the mixture at which they end."""
+    lengths: NDArray[np.int64]
     sources: NDArray[np.int64]
     starts: NDArray[np.int64]
     """Where they begin in their datasets."""
+
+    @property
+    def end(self) -> int:
+        """The token of the mixture at which the last ends."""
+        return int(self.ends[-1]) if len(self.ends) else self.begin
 
 
 class MixedTokens:
     """The tokens of a mixture, by their place."""
 
-    def __init__(self, plan: MixturePlan, seed: int) -> None:
+    ahead_tokens = 1 << 18
+    """Tokens of rows that a loader should ask for at once."""
+
+    def __init__(
+        self, plan: MixturePlan, seed: int, every: int = _EVERY, ahead_documents: int = _AHEAD_DOCUMENTS
+    ) -> None:
+        """`every`: documents between two places that are kept. `ahead_documents`: how many are looked up at once."""
         self.dtype = plan.datasets[0].dtype
-        self._datasets = [_Dataset(plan, source, seed) for source in range(len(plan.datasets))]
+        self._datasets = [_Dataset(plan, source, seed, every) for source in range(len(plan.datasets))]
         self._end = plan.end
         # A document's address and its key differ by at most half of the longest document of each dataset.
         self._margin = sum(plan.longest) // 2 + 2
+        self._ahead = ahead_documents * min(one.mean_length for one in self._datasets)
         self._window: _Window | None = None
         self._length = sum(one.between(plan.end, plan.end).tokens_before(plan.end) for one in self._datasets)
 
@@ -119,31 +143,66 @@ class MixedTokens:
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return a copy of some tokens."""
-        out = np.empty(stop - start, self.dtype)
-        self.read_into(start, out)
-        return out
+        return self.read_rows(np.array([start]), max(0, stop - start)).reshape(-1)
 
-    def read_into(self, start: int, out: NDArray[Any]) -> None:
-        """Fill an array with the tokens from `start` on."""
-        done = 0
-        while done < len(out):
-            window = self._around(start + done)
-            at = int(np.searchsorted(window.ends, start + done, side="right"))
-            while done < len(out) and at < len(window.ends):
-                begin = int(window.ends[at - 1]) if at else window.begin
-                inside = start + done - begin
-                count = min(int(window.ends[at]) - begin - inside, len(out) - done)
-                place = int(window.starts[at]) + inside
-                self._datasets[int(window.sources[at])].tokens.read_into(place, out[done : done + count])
-                done, at = done + count, at + 1
+    def read_rows(self, starts: NDArray[np.int64], size: int) -> NDArray[Any]:
+        """Return a copy of rows of `size` tokens that begin at these places."""
+        rows = np.empty((len(starts), size), self.dtype)
+        out, places, at = rows.reshape(-1), np.arange(len(starts)) * size, 0
+        while at < len(starts) and size:
+            window = self._around(int(starts[at]), size)
+            inside = (starts[at:] >= window.begin) & (starts[at:] + size <= window.end)
+            count = len(inside) if inside.all() else int(np.argmin(inside))
+            if count:
+                some = slice(at, at + count)
+                self._gather(window, starts[some], np.full(count, size), places[some], out)
+                at += count
+                continue
+            done = 0  # a row that goes on after the documents that were looked up
+            while done < size:
+                begin = int(starts[at]) + done
+                window = self._around(begin, size - done)
+                length = min(window.end - begin, size - done)
+                place = int(places[at]) + done
+                self._gather(window, np.array([begin]), np.array([length]), np.array([place]), out)
+                done += length
+            at += 1
+        return rows
 
-    def _around(self, token: int) -> _Window:
-        """The documents from a token of the mixture on; those of the last call, if it is among them."""
+    def _gather(
+        self,
+        window: _Window,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        places: NDArray[np.int64],
+        out: NDArray[Any],
+    ) -> None:
+        """Read stretches of a window, each to its place."""
+        first = np.searchsorted(window.ends, starts, side="right")
+        counts = np.searchsorted(window.ends, starts + lengths) + 1 - first
+        stretch = np.repeat(np.arange(len(starts)), counts)
+        documents = np.arange(len(stretch)) - (np.cumsum(counts) - counts - first)[stretch]
+        begins = window.ends[documents] - window.lengths[documents]
+        low = np.maximum(begins, starts[stretch])
+        sizes = np.minimum(window.ends[documents], (starts + lengths)[stretch]) - low
+        inside, to = window.starts[documents] + low - begins, places[stretch] + low - starts[stretch]
+        sources = window.sources[documents]
+        for number, one in enumerate(self._datasets):
+            here = np.flatnonzero(sources == number)
+            if len(here):
+                one.tokens.gather(inside[here], sizes[here], to[here], out)
+
+    def _around(self, token: int, wanted: int) -> _Window:
+        """The documents from a token of the mixture on; those of the last call, if it is among them.
+
+        Who reads on gets many documents at once, and who jumps no more than are `wanted`.
+        """
         known = self._window
-        if known is not None and known.begin <= token < known.ends[-1]:
+        if known is not None and known.begin <= token < known.end:
             return known
+        ahead = self._ahead if known is not None and known.end <= token <= known.end + self._ahead else wanted
         low = max(0, token - self._margin) * KEY_UNITS
-        high = min(self._end, (token + self._margin + _AHEAD_TOKENS) * KEY_UNITS)
+        high = min(self._end, (token + self._margin + ahead) * KEY_UNITS)
         found = [one.between(low, high) for one in self._datasets]
         begin = sum(one.tokens_before(low) for one in found)
         found = [one.between(low, high) for one in found]
@@ -151,7 +210,7 @@ class MixedTokens:
         order = np.argsort(keys, kind="stable")
         sources = np.repeat(np.arange(len(found)), [len(one.keys) for one in found])[order]
         lengths, starts = (np.concatenate([one[column] for one in found])[order] for column in (3, 2))
-        self._window = _Window(begin, begin + np.cumsum(lengths), sources, starts)
+        self._window = _Window(begin, begin + np.cumsum(lengths), lengths, sources, starts)
         return self._window
 
 

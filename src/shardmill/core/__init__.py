@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shardmill.errors import ShardmillError
 
-ABI = 9
+ABI = 10
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
@@ -51,6 +51,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
         ],
     ),
     "sm_gather": (_INT64, [_POINTER, _INT64, _POINTER, _POINTER, _INT64, _POINTER, _INT64]),
+    "sm_read_parts": (_INT64, [_INT32, _POINTER, _POINTER, _POINTER, _INT64, _POINTER, _INT64]),
 }
 """Result and arguments of each function, as in core.h."""
 
@@ -60,6 +61,7 @@ _ERRORS = {
     -2: "a buffer is too small",
     -3: "the vocabulary lacks a byte, or has too many tokens or too long ones",
     -4: "a stretch of text that must be encoded as one is too long",
+    -5: "a file cannot be read",
 }
 
 
@@ -117,6 +119,7 @@ from shardmill.core.reading import (  # noqa: E402
     json_lines,
     not_normal,
     odd_counts,
+    read_parts,
 )
 
 __all__ = [
@@ -145,5 +148,6 @@ __all__ = [
     "not_normal",
     "odd_counts",
     "parse_ranks",
+    "read_parts",
     "room",
 ]

@@ -18,14 +18,15 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 9
+#define SM_ABI 10
 SM_API int32_t sm_abi(void);
 
 enum {
     SM_ERROR_ARGUMENT = -1, /* offsets out of order or outside of the data, an unknown choice, a pointer that is null */
     SM_ERROR_SPACE = -2,    /* a buffer is smaller than what this call may need */
     SM_ERROR_VOCABULARY = -3, /* a vocabulary that the core cannot use: a byte without a token, too long, too many */
-    SM_ERROR_STITCH = -4     /* a piece of text longer than a window, whose windows cannot be joined */
+    SM_ERROR_STITCH = -4,    /* a piece of text longer than a window, whose windows cannot be joined */
+    SM_ERROR_READING = -5    /* the system refused to read a file: errno says why */
 };
 
 /* ---- Encoding: model.c, pieces.c, merges.c, encode.c, normal.c ---------------------------------------------------------
@@ -144,5 +145,12 @@ SM_API int64_t sm_json_lines(const uint8_t *data, int64_t n, const uint8_t *name
  * SM_ERROR_SPACE if `room` is too small. */
 SM_API int64_t sm_gather(const uint8_t *data, int64_t n, const int64_t *starts, const int64_t *lengths, int64_t rows,
                          uint8_t *out, int64_t room);
+
+/* ---- Many small reads: files.c ----------------------------------------------------------------------------- */
+
+/* Reads parts of an open file: lengths[i] bytes from starts[i] on become those from out[places[i]] on. Returns `rows`,
+ * or the number of the first part that the file is too short for. */
+SM_API int64_t sm_read_parts(int32_t file, const int64_t *starts, const int64_t *lengths, const int64_t *places,
+                             int64_t rows, uint8_t *out, int64_t room);
 
 #endif

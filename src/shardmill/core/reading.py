@@ -130,3 +130,22 @@ def gathered(data: NDArray[np.uint8], starts: NDArray[np.int64], lengths: NDArra
     )
     checked(end)
     return out
+
+
+def read_parts(
+    file: int,
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    places: NDArray[np.int64],
+    out: NDArray[np.uint8],
+) -> bool:
+    """Read parts of an open file, each to its place in `out`. False: the file is too short for one of them.
+
+    An error where a place is outside of `out`, or the file cannot be read.
+    """
+    columns = [np.ascontiguousarray(column, np.int64) for column in (starts, lengths, places)]
+    rows = len(columns[0])
+    if not len(columns[1]) == len(columns[2]) == rows or not out.flags.c_contiguous:
+        checked(-1)
+    found = library().sm_read_parts(file, *(column.ctypes.data for column in columns), rows, out.ctypes.data, len(out))
+    return checked(found) == rows

@@ -49,6 +49,14 @@ class Packed(NamedTuple):
     """Where documents begin in all rows laid end to end, and the end: as FlashAttention takes it."""
 
 
+class _Steps:
+    """Some steps of an epoch: where their rows begin, and the rows of those that were read."""
+
+    def __init__(self, first: Step, stride: int, places: NDArray[np.int64]) -> None:
+        self.first, self.stride, self.places = first, stride, places
+        self.first_read, self.read = 0, np.empty((0, 0, 0))
+
+
 class Batches:
     """An iterable of (x, y), or (x, y, Packed). `state_dict` returns its position."""
 
@@ -91,7 +99,7 @@ class Batches:
         self._unit = self._stride if last == "drop" else self.world_size
         self._next: Step = (0, 0)
         self._workers = 1
-        self._order: tuple[Step, int, NDArray[np.int64]] | None = None
+        self._ahead: _Steps | None = None
         if not self.blocks:
             raise UsageError(
                 f"{split.name} has {len(split):,} tokens, too few for a block of {self.block_size:,} and one more"
@@ -181,7 +189,7 @@ class Batches:
         self._workers = int(state.get("workers", 1))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_order": None}
+        return {**self.__dict__, "_ahead": None}
 
     def _facts(self) -> dict[str, Any]:
         fingerprint = self._split.dataset.manifest["fingerprint"]
@@ -229,13 +237,11 @@ class Batches:
     def _batch(self, step: Step, workers: int) -> Any:
         starts, tokens = self._starts(step, workers), self._split.tokens
         adjoining = self.world_size == 1 and starts[-1] - starts[0] == (len(starts) - 1) * self.block_size
-        if self.order == "sequential" and adjoining:
+        if self.order == "sequential" and adjoining and not tokens.ahead_tokens:
             row = tokens.read(int(starts[0]), int(starts[0]) + len(starts) * self.block_size + 1)
             x, y = (part.astype(self._dtype).reshape(-1, self.block_size) for part in (row[:-1], row[1:]))
         else:
-            rows = np.empty((len(starts), self.block_size + 1), tokens.dtype)
-            for row, start in zip(rows, starts.tolist(), strict=True):
-                tokens.read_into(start, row)
+            rows = self._rows(step, workers)
             x, y = rows[:, :-1].astype(self._dtype), rows[:, 1:].astype(self._dtype)
         made: tuple[Any, ...] = (x, y)
         if self._documents:
@@ -243,20 +249,34 @@ class Batches:
         return _as_tensors(made) if self._tensors else made
 
     def _starts(self, step: Step, workers: int) -> NDArray[np.int64]:
-        """Where the rows of a step begin in the split; computed for many steps of an epoch at once."""
+        """Where the rows of a step begin in the split."""
+        known, n, rows = self._known(step, workers)
+        return known.places[n, :rows]
+
+    def _rows(self, step: Step, workers: int) -> NDArray[Any]:
+        """The rows of a step, one token longer than a block; some steps are read at once where that is faster."""
+        known, n, rows = self._known(step, workers)
+        if not 0 <= n - known.first_read < len(known.read):
+            tokens, size = self._split.tokens, self.block_size + 1
+            places = known.places[n : n + max(1, tokens.ahead_tokens // (self.batch_size * size))]
+            known.read = tokens.read_rows(places.reshape(-1), size).reshape(*places.shape, size)
+            known.first_read = n
+        return known.read[n - known.first_read, :rows]
+
+    def _known(self, step: Step, workers: int) -> tuple[_Steps, int, int]:
+        """What is known of a step: computed for many steps of an epoch at once, its number there, and its rows."""
         (epoch, before), stride, end = step, self._stride * workers, self._end(step)
         rows = min(self.batch_size, (end - before) // self.world_size)
-        if self._order is not None:
-            (same, first), was, places = self._order
+        if self._ahead is not None:
+            (same, first), was = self._ahead.first, self._ahead.stride
             n, off = divmod(before - first, stride)
-            if (same, was, off) == (epoch, stride, 0) and 0 <= n < len(places):
-                return places[n, :rows]
+            if (same, was, off) == (epoch, stride, 0) and 0 <= n < len(self._ahead.places):
+                return self._ahead, n, rows
         count = max(1, min(_AHEAD // self.batch_size, -(-(end - before) // stride)))
         steps = before + stride * np.arange(count)[:, None]
         order = steps + self.rank + self.world_size * np.arange(self.batch_size)
-        places = self._places(epoch, np.minimum(order, end - 1))
-        self._order = (step, stride, places)
-        return places[0, :rows]
+        self._ahead = _Steps(step, stride, self._places(epoch, np.minimum(order, end - 1)))
+        return self._ahead, 0, rows
 
     def _places(self, epoch: int, order: NDArray[np.int64]) -> NDArray[np.int64]:
         """Where blocks begin that are counted from the beginning of an epoch; negative: of those before it."""

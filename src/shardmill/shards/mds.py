@@ -160,6 +160,18 @@ class MdsFiles(TokenFiles):
         data = self.read_bytes(i, start, int(sizes.sum()))
         out[:] = data[_alternating(sizes)].view(self.dtype)
 
+    def fill_parts(
+        self,
+        i: int,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        places: NDArray[np.int64],
+        out: NDArray[Any],
+    ) -> None:
+        # A stretch may have headers in it, so each is read by itself.
+        for start, length, place in zip(starts.tolist(), lengths.tolist(), places.tolist(), strict=True):
+            self.fill(i, start, out[place : place + length])
+
 
 def _offsets(file: TokenFile, opened: OpenFile) -> NDArray[np.int64]:
     """Return where the documents of a shard begin, and the end, in bytes; DamageError if that cannot be."""

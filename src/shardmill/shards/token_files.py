@@ -9,11 +9,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from shardmill.core import read_parts
 from shardmill.errors import DamageError
 
 if TYPE_CHECKING:
@@ -58,13 +60,25 @@ class OpenFile:
                 raise DamageError("the file ends too early", place=str(self._path))
             view, at = view[got:], at + got
 
+    def fill_parts(
+        self, starts: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[np.uint8]
+    ) -> None:
+        """Read parts of the file, each to its place in an array; DamageError if the file ends too early."""
+        if not read_parts(self._handle, starts, lengths, places, out):
+            raise DamageError("the file ends too early", place=str(self._path))
+
 
 class TokenFiles:
     """Tokens across files, by their position in the whole. Threads may share it."""
 
+    ahead_tokens = 0
+    """Tokens of rows that a loader should ask for at once; 0: one batch is as fast."""
+
     def __init__(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> None:
         self.files, self.dtype = list(files), dtype.newbyteorder("<")
-        self.starts = np.concatenate([[0], np.cumsum([file.tokens for file in files], dtype=np.int64)]).tolist()
+        self._sizes = np.array([file.tokens for file in files], np.int64)
+        self._borders = np.concatenate([np.zeros(1, np.int64), np.cumsum(self._sizes)])
+        self.starts = self._borders.tolist()
         # A file that leaves a cache stays open for those who still read it.
         known, stored = self.files, self.dtype  # no reference to self, so that files are closed when it is deleted
         self.opened = lru_cache(_OPEN)(lambda i: OpenFile(known[i].path))
@@ -93,6 +107,43 @@ class TokenFiles:
         out = np.empty(max(0, stop - start), self.dtype)
         self.read_into(start, out)
         return out
+
+    def read_rows(self, starts: NDArray[np.int64], size: int) -> NDArray[Any]:
+        """Return a copy of rows of `size` tokens that begin at these places."""
+        rows = np.empty((len(starts), size), self.dtype)
+        for row, start in zip(rows, starts.tolist(), strict=True):
+            self.read_into(start, row)
+        return rows
+
+    def gather(
+        self, starts: NDArray[np.int64], lengths: NDArray[np.int64], places: NDArray[np.int64], out: NDArray[Any]
+    ) -> None:
+        """Read many stretches of tokens, each to its place in an array of the same type."""
+        files = np.searchsorted(self._borders, starts, side="right") - 1
+        within = starts - self._borders[files]
+        crossing = within + lengths > self._sizes[files]
+        for at in np.flatnonzero(crossing).tolist():  # few documents are cut by the end of a file
+            self.read_into(int(starts[at]), out[int(places[at]) : int(places[at] + lengths[at])])
+        # File after file, so that few are open, and in the order of the bytes.
+        order = np.argsort(starts, kind="stable")
+        order = order[~crossing[order]]
+        borders = np.flatnonzero(np.diff(files[order], prepend=-1, append=len(self.files)))
+        for first, last in pairwise(borders.tolist()):
+            some = order[first:last]
+            self.fill_parts(int(files[some[0]]), within[some], lengths[some], places[some], out)
+
+    def fill_parts(
+        self,
+        i: int,
+        starts: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        places: NDArray[np.int64],
+        out: NDArray[Any],
+    ) -> None:
+        """Read stretches of tokens of one file, each to its place in an array."""
+        width, file = self.dtype.itemsize, self.files[i]
+        starts = file.header_bytes + starts * width
+        self.opened(i).fill_parts(starts, lengths * width, places * width, out.view(np.uint8))
 
     def view(self, start: int, stop: int) -> NDArray[Any]:
         """Return some tokens, read-only: a view of the memory map if they are in one file, else a copy."""
