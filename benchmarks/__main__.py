@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import compare, cores, machines, plot, python, remote, report, results
+from benchmarks import arrange, compare, cores, machines, plot, python, remote, report, results
 from benchmarks.corpus import Corpus
 
 UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
@@ -28,6 +28,7 @@ def main() -> None:
         "report": run_report,
         "machines": run_machines,
         "cores": run_cores,
+        "arrange": run_arrange,
     }
     result = runs[arguments.command](arguments)
     path = results.save(result, arguments.results)
@@ -103,6 +104,16 @@ def run_cores(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def run_arrange(arguments: argparse.Namespace) -> dict[str, Any]:
+    return arrange.measure(
+        arguments.dataset,
+        memory=arguments.memory,
+        repeat=arguments.repeat,
+        timeout=arguments.timeout,
+        only=arguments.only,
+    )
+
+
 def show(result: dict[str, Any], path: Path) -> None:
     """The Markdown to stdout, the plot beside the result."""
     if result["kind"] == "tokenizers":
@@ -117,6 +128,7 @@ def show(result: dict[str, Any], path: Path) -> None:
         "report": report.table,
         "machines": machines.table,
         "cores": cores.table,
+        "arrange": arrange.table,
     }
     print(tables[result["kind"]](result))
     if result["kind"] == "compare" and (rows := compare.bars(result)):
@@ -192,6 +204,14 @@ def _parser() -> argparse.ArgumentParser:
     busy.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
     busy.add_argument("--only", action="append", default=[], metavar="CONTAINER", help="may be given more than once")
     busy.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
+
+    order = commands.add_parser("arrange", help="shuffle, mix, pack and convert a dataset, in turns with cp")
+    order.add_argument("dataset", type=Path, help="folder of a finished dataset")
+    order.add_argument("--memory", default="256MB", help="shardmill's --memory")
+    order.add_argument("--repeat", type=int, default=3)
+    order.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
+    order.add_argument("--only", action="append", default=[], metavar="COMMAND", help="may be given more than once")
+    order.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
 
     three = commands.add_parser("table", help="the tables of a result again")
     three.add_argument("file", type=Path)

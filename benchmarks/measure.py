@@ -40,7 +40,7 @@ class Run:
 def run(command: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None) -> Run:
     """Run a command to its end or its time-out; never raises for what the command does."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        start, busy, own = time.perf_counter(), _busy(), _children()
+        start, busy, own = time.perf_counter(), _busy(), children()
         process = subprocess.Popen(
             command, stdout=out, stderr=err, env={**os.environ, **(env or {})}, cwd=cwd, start_new_session=True
         )
@@ -60,7 +60,7 @@ def run(command: Sequence[str], *, timeout: float, env: Mapping[str, str] | None
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        others = max(0.0, (_busy() - busy) - (_children() - own)) / seconds
+        others = max(0.0, (_busy() - busy) - (children() - own)) / seconds
         if failure is None and process.returncode:
             failure = f"exit {process.returncode}: {_tail(err)}"
         return Run(seconds, peak, others, failure, _said(out))
@@ -72,7 +72,8 @@ def _busy() -> float:
     return sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
-def _children() -> float:
+def children() -> float:
+    """CPU-seconds of all processes that were started here and have ended."""
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     return spent.ru_utime + spent.ru_stime
 
