@@ -37,7 +37,7 @@ def documents(*files: str) -> Iterator[str]:
 def prepare(out: str, *files: str, **options: Any) -> shardmill.Result:
     # The version identifies the files and the template: with another one, an unfinished run is not continued.
     version = repr((TEMPLATE, [(file, Path(file).stat().st_mtime_ns) for file in files]))
-    source = shardmill.NamedSource(lambda: documents(*files), name="chat", version=version)
+    source = shardmill.Source(lambda: documents(*files), name="chat", version=version)
     # `parse`: the marks of the template become the tokens of that name, if the tokenizer has them.
     return shardmill.prepare(source, out, **{"specials": "parse", **options})
 

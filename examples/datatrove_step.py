@@ -24,7 +24,7 @@ class WriteTokens(PipelineStep):
         self.out, self.options = out, options
 
     def run(self, data: DocumentsPipeline, rank: int = 0, world_size: int = 1) -> DocumentsPipeline:
-        source = shardmill.NamedSource((document.text for document in data), name=f"task-{rank:05}")
+        source = shardmill.Source((document.text for document in data), name=f"task-{rank:05}")
         # datatrove restarts an interrupted task from its first document, so an unfinished dataset is replaced.
         made = shardmill.prepare(source, f"{self.out}/{rank:05}", overwrite=True, **self.options)
         self.stat_update("documents", value=made.manifest["documents"])

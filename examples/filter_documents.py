@@ -23,7 +23,7 @@ def long_ones(*sources: str) -> Iterator[pa.RecordBatch]:
 def prepare(out: str, *sources: str) -> shardmill.Result:
     # The version identifies the files and the filter. Extend it when you change the filter.
     version = f"{shardmill.read(*sources).fingerprint}, at least {LEAST}"
-    kept = shardmill.NamedSource(lambda: long_ones(*sources), name="long", version=version)
+    kept = shardmill.Source(lambda: long_ones(*sources), name="long", version=version)
     return shardmill.prepare(kept, out)
 
 

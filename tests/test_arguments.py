@@ -53,6 +53,7 @@ RIGHT = {
     "recipe": ANY_TEXT - {"digits"} | {"Path"},
     "cache": ANY_TEXT - {"digits"} | {"Path"},
     "overwrite": {"True", "False"},
+    "progress": {"True", "False"},
 }
 
 
@@ -281,4 +282,4 @@ def test_an_empty_name_for_the_output_is_not_this_folder(source: Path) -> None:
 def test_a_list_of_texts_is_an_error_that_says_how_texts_are_given(text: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         shardmill.prepare([text, "another"], tmp_path / "out")
-    assert "NamedSource(texts)" in str(caught.value.hint)
+    assert "Source(texts)" in str(caught.value.hint)

@@ -214,7 +214,7 @@ def test_run_again_it_says_that_it_is_done_and_refuses_what_differs(tmp_path: Pa
     before = contents(tmp_path / "out")
     assert shardmill.convert(source, tmp_path / "out", format="npy").already
     assert contents(tmp_path / "out") == before
-    with pytest.raises(MismatchError, match="--format"):
+    with pytest.raises(MismatchError, match="format"):
         shardmill.convert(source, tmp_path / "out", format="llmc")
     shardmill.convert(source, tmp_path / "out", format="mds", overwrite=True)
     shardmill.convert(source, tmp_path / "out", format="llmc", overwrite=True)

@@ -56,7 +56,7 @@ def test_a_run_that_finds_nothing_but_rejects_stops_unless_they_are_allowed(tmp_
     for _ in range(2):  # a resumed run stops too
         with pytest.raises(SourceError, match=r"no document was written; bad documents: \d+") as error:
             shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", max_bad="50%")
-        assert "--max-bad any" in str(error.value)
+        assert 'max_bad="any"' in str(error.value)
     assert not (tmp_path / "out" / "manifest.json").exists()
     shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "number", max_bad=100)
     summary = as_text(shardmill.prepare(tmp_path / "a.jsonl", tmp_path / "out", max_bad="any"))

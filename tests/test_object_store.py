@@ -242,7 +242,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(
     else:
         interrupt_after(4, words, bucket.url(), **WORDS)
     before = bucket.contents()
-    with pytest.raises(MismatchError, match=r"--seed was `0` and is now `1`"):
+    with pytest.raises(MismatchError, match=r"seed was `0` and is now `1`"):
         shardmill.prepare(words, bucket.url(), **WORDS, seed=1)
     assert bucket.contents() == before
 

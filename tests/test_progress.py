@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import shardmill
-from shardmill.write.progress import Done, Meter, default_progress, shorten, view
+from shardmill.write.progress import Done, Meter, progress_of, shorten, view
 from tests.corpus import documents, write_jsonl
 
 DONE = Done(5_000_000_000, 1_234_567, 2_310_000_000, 12, "folder/of some/very/long/path/to/part-0003.jsonl.zst", 3)
@@ -91,7 +91,7 @@ def test_a_result_and_a_dataset_show_themselves_at_the_prompt_and_in_a_notebook(
 
 
 def test_python_shows_no_progress_where_there_is_no_notebook() -> None:
-    assert type(default_progress()).__name__ == "Progress"
+    assert type(progress_of(None)).__name__ == "Progress"
 
 
 def test_in_a_notebook_the_progress_is_a_cell_that_is_replaced(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_of_two_formats_the_first_one_counts_where_they_differ() -> None:
 
 def test_two_recipes_that_want_different_things_are_refused_until_one_is_chosen() -> None:
     both = ["fineweb/CC-MAIN-2024-10", "fineweb-edu/CC-MAIN-2024-10"]
-    with pytest.raises(UsageError, match="differ in `--name`: `fineweb` and `edufineweb`") as refused:
+    with pytest.raises(UsageError, match="differ in `name`: `fineweb` and `edufineweb`") as refused:
         apply_recipes(both, {"format": "npy"})
     assert "--name" in refused.value.hint
     sources, options = apply_recipes(both, {"format": "npy", "name": "both"})

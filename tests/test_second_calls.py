@@ -36,9 +36,9 @@ def test_a_finished_dataset_of_the_same_plan_is_left_alone(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"seed": 1}, r"--seed was `0` and is now `1`"),
-        ({"val": 0.5}, r"--val was `0` and is now `0.5`"),
-        ({"specials": "error"}, r"--specials was `text` and is now `error`"),
+        ({"seed": 1}, r"seed was `0` and is now `1`"),
+        ({"val": 0.5}, r"val was `0` and is now `0.5`"),
+        ({"specials": "error"}, r"specials was `text` and is now `error`"),
         ("touch", r"source `.*a\.jsonl` has changed"),
         ("grow", r"source `.*a\.jsonl` has changed \([\d,]+ bytes, now [\d,]+\)"),
         ("add", r"source `.*b\.jsonl` is new"),
@@ -68,7 +68,7 @@ def test_another_plan_is_refused_and_what_differs_is_named(
     with pytest.raises(MismatchError) as error:
         shardmill.prepare(folder, out, **options)
     assert re.search(said, str(error.value)), str(error.value)
-    assert "--overwrite" in str(error.value)
+    assert "overwrite=True" in str(error.value)
     shardmill.prepare(folder, out, **options, overwrite=True)
     if "val" not in options or options["val"] == 0:
         check(out, twin(folder))

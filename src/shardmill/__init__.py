@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from shardmill.arrange import shuffle as shuffle
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import open_dataset
-    from shardmill.python_sources import NamedSource
+    from shardmill.dataset import verify as verify
+    from shardmill.python_sources import PythonSource
     from shardmill.reporting import card as card
     from shardmill.reporting import report as report
     from shardmill.run import inspect as inspect
@@ -26,16 +27,17 @@ if TYPE_CHECKING:
     from shardmill.tokens import text_tokenizer as tokenizer
     from shardmill.write import Result
 
-    open = open_dataset  # an import under another name would be private to type checkers
+    # An import under another name would be private to type checkers.
+    open, Source = open_dataset, PythonSource
 
 __version__ = "0.2.0"
 # Imported when asked for: numpy, pyarrow and the engine take half a second, `import shardmill` none.
-_, __getattr__ = lazily(
+_names, __getattr__ = lazily(
     "shardmill",
     {
         "arrange": "convert mix pack shuffle",
-        "dataset": "Dataset open_dataset:open",
-        "python_sources": "NamedSource",
+        "dataset": "Dataset open_dataset:open verify",
+        "python_sources": "PythonSource:Source",
         "reporting": "card report",
         "run": "inspect prepare read",
         "write": "Result",
@@ -44,6 +46,10 @@ _, __getattr__ = lazily(
 )
 # Without `open` and `inspect`: `from shardmill import *` must not take the place of Python's own.
 __all__ = [
-    "Dataset", "NamedSource", "Result", "ShardmillError", "__version__", "card", "convert", "mix", "pack", "prepare",
-    "read", "report", "shuffle", "tokenizer",
+    "Dataset", "Result", "ShardmillError", "Source", "__version__", "card", "convert", "mix", "pack", "prepare",
+    "read", "report", "shuffle", "tokenizer", "verify",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*_names, *__all__})

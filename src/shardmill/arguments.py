@@ -27,7 +27,7 @@ def text(name: str, value: Any) -> str:
     return str(value)
 
 
-NO_PATH = "is this a text and no path? Give a list of texts as `shardmill.NamedSource(texts)`"
+NO_PATH = "is this a text and no path? Give a list of texts as `shardmill.Source(texts)`"
 
 
 def path(name: str, value: Any) -> str:
@@ -101,25 +101,19 @@ def paths(name: str, value: Any) -> list[str]:
 
 
 def sources(name: str, value: Any) -> list[Any]:
-    """One source, or several in order: each a path, or text from Python as a NamedSource."""
-    from shardmill.python_sources import NamedSource, as_sources
+    """One source, or several in order: each a path, or text from Python as a PythonSource."""
+    from shardmill.python_sources import PythonSource, as_sources
 
     found = as_sources(value)
     for one in found:
-        if not isinstance(one, (str, os.PathLike, NamedSource)):
+        if not isinstance(one, (str, os.PathLike, PythonSource)):
             raise _wrong(name, one, "a path, text from Python, or a list of these")
-    return [one if isinstance(one, NamedSource) else path(name, one) for one in found]
+    return [one if isinstance(one, PythonSource) else path(name, one) for one in found]
 
 
 KINDS: dict[str, Callable[[str, Any], Any]] = {
     "text": text, "path": path, "number": number, "amount": amount, "share": share, "flag": flag, "names": names,
 }  # fmt: skip
-
-
-def instance(name: str, value: Any, kind: type) -> None:
-    """Raise UsageError unless the value is None or of this type."""
-    if value is not None and not isinstance(value, kind):
-        raise _wrong(name, value, f"a `{kind.__name__}`")
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:

@@ -376,7 +376,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             print_error(f"  hint:  `{error.ctx.command_path} --help` lists the {listed}")
         sys.exit(2)
     except ShardmillError as error:
-        print_error(f"error: {error}")
+        print_error(f"error: {error.command_text()}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt as error:
         kept = error.kept if isinstance(error, Interrupted) else None

@@ -25,13 +25,41 @@ _SECRET = re.compile(r"""(?i)(https?://)[^\s/`'"]*@|((?!https?:)\b[a-z][a-z0-9+.
 _QUERY = re.compile(r"""(?i)(https?://[^\s?`'"]*)\?[^\s`'"]+""")
 
 
+# An option as it is typed, with its value in backticks or alone in a sentence; other code stays as it is.
+_TYPED = re.compile(r"`(--[^`]*)`|`[^`]*`|(?<![\w-])--([a-z][a-z-]*)")
+_WITH_VALUE = re.compile(r"--([a-z][a-z-]*)(?:[ =](.+?))?(?= --|$)")
+_FLAGS = {"overwrite", "keep_parts"}
+
+
+def as_keywords(text: str) -> str:
+    """Return a text in which options are written as in Python: `--max-bad any` becomes `max_bad="any"`."""
+    return _TYPED.sub(_keywords, text)
+
+
+def _keywords(found: re.Match[str]) -> str:
+    if found[1]:
+        return f"`{_WITH_VALUE.sub(_keyword, found[1])}`"
+    return found[2].replace("-", "_") if found[2] else found[0]
+
+
+def _keyword(found: re.Match[str]) -> str:
+    name, value = found[1].replace("-", "_"), found[2]
+    if value is None:
+        return f"{name}=True" if name in _FLAGS else name
+    plain = value[0] in "'\"" or re.fullmatch(r"[0-9.]+", value)
+    return f"{name}={value}" if plain else f'{name}="{value}"'
+
+
 def without_secrets(text: str) -> str:
     """Return a text that can be shown: no URL in it holds a password or a signature."""
     return _QUERY.sub(r"\1?…", _SECRET.sub(r"\1\2…@", text)) if "://" in text else text
 
 
 class ShardmillError(Exception):
-    """An expected failure: a sentence and, where known, its place, what was kept, and a hint."""
+    """An expected failure: a sentence and, where known, its place, what was kept, and a hint.
+
+    Its parts name options as they are typed (`--max-bad any`); `str` writes them as in Python.
+    """
 
     exit_code = 1
 
@@ -46,6 +74,14 @@ class ShardmillError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
+        return as_keywords(self.command_text())
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the way here through this package helps nobody with an expected failure."""
+        return [f"{type(self).__name__}: {self}"]
+
+    def command_text(self) -> str:
+        """Return the text for the command line."""
         lines = [self.message]
         lines += [f"  place: {self.place}"] if self.place else []
         lines += [f"  kept:  {self.kept}"] if self.kept else []

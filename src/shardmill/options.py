@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any
 
 from shardmill.arguments import KINDS, did_you_mean
@@ -181,6 +183,13 @@ class Options:
     def typed(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return keyword arguments, each as the type of its option; raise UsageError for another type or name."""
         known = {option.name: option for option in dataclasses.fields(cls)}
+        if not isinstance(given.get("tokenizer"), (str, os.PathLike, NoneType)):
+            from shardmill.tokens import options_of  # slow to import, and rarely needed
+
+            # What is given beside the object overrides what the object says.
+            given = options_of(given["tokenizer"]) | {
+                name: value for name, value in given.items() if name != "tokenizer"
+            }
         typed: dict[str, Any] = {}
         for name, value in given.items():
             if name not in known:

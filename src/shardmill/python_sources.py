@@ -16,7 +16,7 @@ _NAME = "documents"
 _LISTS = (list, tuple, set, frozenset)
 
 
-class NamedSource:
+class PythonSource:
     """Text from Python with a name and a version, which are part of the fingerprint.
 
     `source`: an iterable of texts, of mappings or of Arrow data; an object with the Arrow stream interface; a dataset
@@ -86,7 +86,7 @@ def number_of(path: str) -> int:
 
 
 def as_sources(sources: Any) -> list[Any]:
-    """Return the `sources` argument of a call as a list. Each is a path, which is not checked here, or a NamedSource.
+    """Return the `sources` argument of a call as a list. Each is a path, which is not checked here, or a PythonSource.
 
     A list is several sources, unless it holds only records (mappings or Arrow data). Texts in it are paths.
     """
@@ -122,8 +122,8 @@ def _is_records(values: Any) -> bool:
 
 
 def _named(source: Any) -> Any:
-    """A NamedSource of what gives documents; anything else as it is."""
-    if isinstance(source, (str, os.PathLike, NamedSource, bytes, bytearray, dict)) or not _has_documents(source):
+    """A PythonSource of what gives documents; anything else as it is."""
+    if isinstance(source, (str, os.PathLike, PythonSource, bytes, bytearray, dict)) or not _has_documents(source):
         return source
     # The texts of a list may be paths: the caller has to say that they are not.
-    return source if isinstance(source, _LISTS) and not _is_records(source) else NamedSource(source)
+    return source if isinstance(source, _LISTS) and not _is_records(source) else PythonSource(source)

@@ -12,7 +12,7 @@ from typing import Any
 
 from shardmill.detection import are_arrow_free
 from shardmill.errors import MismatchError
-from shardmill.python_sources import NamedSource, number_of
+from shardmill.python_sources import PythonSource, number_of
 from shardmill.storage import BLOCK_ROWS, BlockSequence, PackedRows, Source
 
 _MOST_KINDS, _MOST_NAMES, _MOST_SENTENCES = 40, 100, 20  # that are kept
@@ -107,7 +107,7 @@ class Sources(BlockSequence[Source]):
         """Whether all can be read without Arrow, judging by their names."""
         self.requested: dict[str, str] = {}
         """By repository and revision at the hub, as the user gave them: the name of one source from there."""
-        self.from_python: dict[str, NamedSource] = {}
+        self.from_python: dict[str, PythonSource] = {}
         """Text that the calling program passed, by the path of its source."""
         self.skipped = Skipped()
         """What was found beside them and is not read."""
@@ -168,8 +168,7 @@ class Sources(BlockSequence[Source]):
                 raise MismatchError(
                     "there is a dataset already, and nothing tells whether this source gives the same documents",
                     place=source.name,
-                    hint="name them with `shardmill.NamedSource(source, version=…)`, or start anew with "
-                    "`overwrite=True`",
+                    hint="name them with `shardmill.Source(source, version=…)`, or start anew with `overwrite=True`",
                 )
 
     def facts(self) -> Iterator[tuple[str, int | None, str]]:

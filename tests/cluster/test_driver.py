@@ -293,14 +293,14 @@ def test_an_executor_that_does_not_exist_is_named() -> None:
 
 
 def test_a_setting_of_another_executor_is_refused() -> None:
-    with pytest.raises(UsageError, match="`--ray-address` means nothing to the executor `local`"):
+    with pytest.raises(UsageError, match="`ray_address` means nothing to the executor `local`"):
         make_executor("local", "out", ray_address="somewhere")
 
 
 def test_resources_of_ray_are_an_object_of_numbers() -> None:
     assert parse_resources('{"label": 1, "disk": 0.5}') == {"label": 1.0, "disk": 0.5} and parse_resources(None) == {}
     for wrong in ("label", "[1]", '{"label": "x"}'):
-        with pytest.raises(UsageError, match="--ray-resources"):
+        with pytest.raises(UsageError, match="ray_resources"):
             parse_resources(wrong)
 
 

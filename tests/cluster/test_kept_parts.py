@@ -113,7 +113,7 @@ def test_a_split_without_tokens_has_an_empty_file_as_in_one_run(tmp_path: Path, 
 def test_what_needs_equal_shards_is_refused_before_anything_is_written(
     tmp_path: Path, source: Path, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(UsageError, match="--keep-parts") as caught:
+    with pytest.raises(UsageError, match="keep_parts") as caught:
         plan_parts(source, tmp_path / "out", parts=2, keep_parts=True, **{"format": "shards", **options})
     assert caught.value.hint and not (tmp_path / "out").exists()
 
@@ -132,9 +132,9 @@ def test_other_parts_are_another_dataset(tmp_path: Path, source: Path) -> None:
     prepare_in_parts(source, tmp_path / "out", keep_parts=True, **options)
     before = contents(tmp_path / "out")
     assert prepare_in_parts(source, tmp_path / "out", keep_parts=True, **options).already
-    with pytest.raises(MismatchError, match="--keep-parts was `3` and is now `4`"):
+    with pytest.raises(MismatchError, match="keep_parts was `3` and is now `4`"):
         prepare_in_parts(source, tmp_path / "out", keep_parts=True, **{**options, "parts": 4})
-    with pytest.raises(MismatchError, match="--keep-parts was `3` and is now not given"):
+    with pytest.raises(MismatchError, match="keep_parts was `3` and is now not given"):
         shardmill.prepare(source, tmp_path / "out", format="shards", max_bad="any")
     assert contents(tmp_path / "out") == before
 

@@ -167,20 +167,20 @@ def test_a_dataset_is_entered_by_number_and_only_the_texts_are_read(
     monkeypatch.setattr(
         "shardmill.documents.iterating._slices", lambda count, first, rows: asked.append((count, first)) or iter([])
     )
-    list(Items(shardmill.NamedSource(rows), "text", Position(700, 700)))
+    list(Items(shardmill.Source(rows), "text", Position(700, 700)))
     assert asked == [(len(TEXTS), 700)]
     monkeypatch.undo()
-    batches = list(Items(shardmill.NamedSource(rows), "text", Position(700, 700)))
+    batches = list(Items(shardmill.Source(rows), "text", Position(700, 700)))
     assert [text for batch in batches for text in batch["text"].to_pylist()] == TEXTS[700:]
     assert {tuple(batch.schema.names) for batch in batches} == {("text",)}
     with pytest.raises(shardmill.ShardmillError, match="there are 1,200 documents, and 1,300 were read"):
-        list(Items(shardmill.NamedSource(rows), "text", Position(1300, 1300)))
+        list(Items(shardmill.Source(rows), "text", Position(1300, 1300)))
 
 
 def test_long_rows_of_a_dataset_come_in_small_slices(tmp_path: Path) -> None:
 
     rows = missing("datasets").Dataset.from_dict({"text": ["x" * 1_000_000] * 200})
-    sizes = [batch.nbytes for batch in Items(shardmill.NamedSource(rows), "text", Position())]
+    sizes = [batch.nbytes for batch in Items(shardmill.Source(rows), "text", Position())]
     assert sum(sizes) > 200_000_000 and max(sizes[1:]) < 3_000_000
 
 
@@ -204,12 +204,12 @@ def filtered_dataset() -> Any:
 def test_rows_that_lie_apart_do_not_each_become_a_chunk(source: Callable[[], Any], tmp_path: Path) -> None:
     given = source()
     texts = list(given["text"]) if "dataset" in source.__name__ else given["text"].to_pylist()
-    items = list(Items(shardmill.NamedSource(given), "text", Position(0)))
+    items = list(Items(shardmill.Source(given), "text", Position(0)))
     assert [text for item in items for text in item["text"].to_pylist()] == texts
     assert len(items) < len(texts) / 50
     assert max(item.nbytes for item in items) < 8_000_000
     shardmill.prepare(given, tmp_path / "a", **OPTIONS)
-    shardmill.prepare(shardmill.NamedSource(texts), tmp_path / "b", **OPTIONS)
+    shardmill.prepare(shardmill.Source(texts), tmp_path / "b", **OPTIONS)
     assert bins(tmp_path / "a") == bins(tmp_path / "b")
 
 

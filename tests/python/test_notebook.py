@@ -42,8 +42,8 @@ def _chunked(texts: list[Any]) -> pa.Table:
 
 
 CONTAINERS: dict[str, Container] = {
-    "list of texts": lambda texts: shardmill.NamedSource(list(texts)),
-    "tuple of texts": lambda texts: shardmill.NamedSource(tuple(texts)),
+    "list of texts": lambda texts: shardmill.Source(list(texts)),
+    "tuple of texts": lambda texts: shardmill.Source(tuple(texts)),
     "list of dicts": lambda texts: [{"text": text, "id": i} for i, text in enumerate(texts)],
     "table": lambda texts: pa.table({"text": texts}),
     "table of large strings": lambda texts: pa.table({"text": pa.array(texts, pa.large_string())}),
@@ -78,7 +78,7 @@ def test_a_cell_that_is_run_again_is_complete_and_changed_data_is_refused(tmp_pa
             shardmill.prepare(make(edit(TEXTS)), out, **options)
         said = "documents, now" if len(edit(TEXTS)) != len(TEXTS) else "other text or another order"
         assert said in str(error.value), change
-        assert "--overwrite" in str(error.value)
+        assert "overwrite=True" in str(error.value)
         assert contents(out) == made
     shardmill.prepare(make(TEXTS[:50]), out, **options, overwrite=True)
     shardmill.prepare(make(TEXTS[:50]), tmp_path / "alone", **options)
@@ -108,7 +108,7 @@ def test_other_columns_do_not_matter_and_the_text_field_does(tmp_path: Path) -> 
 
 def test_data_that_was_changed_in_place_is_refused(tmp_path: Path) -> None:
     texts = list(TEXTS)
-    source = shardmill.NamedSource(texts)
+    source = shardmill.Source(texts)
     shardmill.prepare(source, tmp_path / "out")
     texts[3] += "!"
     with pytest.raises(MismatchError, match="other text"):
@@ -154,11 +154,11 @@ def test_code_needs_a_version_where_there_is_a_dataset(tmp_path: Path, kind: str
             shardmill.prepare(_code(texts)[kind], out)
         assert "version=" in str(error.value) and "overwrite=True" in str(error.value)
     assert contents(out) == made
-    shardmill.prepare(shardmill.NamedSource(_code(TEXTS)[kind], version="1"), out, overwrite=True)
+    shardmill.prepare(shardmill.Source(_code(TEXTS)[kind], version="1"), out, overwrite=True)
     assert contents(out)["train.bin"] == made["train.bin"]
-    assert shardmill.prepare(shardmill.NamedSource(_code(TEXTS)[kind], version="1"), out).already
+    assert shardmill.prepare(shardmill.Source(_code(TEXTS)[kind], version="1"), out).already
     with pytest.raises(MismatchError, match="another version"):
-        shardmill.prepare(shardmill.NamedSource(_code(TEXTS)[kind], version="2"), out)
+        shardmill.prepare(shardmill.Source(_code(TEXTS)[kind], version="2"), out)
 
 
 @pytest.mark.parametrize("kind", ["function", "function that returns a list", "object"])

@@ -50,7 +50,7 @@ WAYS = {
     "callable": lambda texts: lambda: iter(texts),
     "callable of a list": lambda texts: lambda: texts,
     "iterable": Again,
-    "named list": shardmill.NamedSource,
+    "named list": shardmill.Source,
     "map": lambda texts: map(str, texts),
     "array of texts": lambda texts: np.array(texts, object),
     "list of mappings": lambda texts: [{"text": text} for text in texts],
@@ -301,25 +301,25 @@ def test_fewer_documents_than_before_are_noticed(
 
 
 def test_name_and_version_are_part_of_the_fingerprint(tmp_path: Path) -> None:
-    made = shardmill.prepare(shardmill.NamedSource(["one"], name="crawl", version="1"), tmp_path / "out", val=0)
-    again = shardmill.NamedSource(["one"], name="crawl", version="1")
+    made = shardmill.prepare(shardmill.Source(["one"], name="crawl", version="1"), tmp_path / "out", val=0)
+    again = shardmill.Source(["one"], name="crawl", version="1")
     assert shardmill.prepare(again, tmp_path / "out", val=0).already
     for name, version in (("crawl", "2"), ("other", "1")):
         with pytest.raises(MismatchError):
-            shardmill.prepare(shardmill.NamedSource(["x"], name=name, version=version), tmp_path / "out", val=0)
+            shardmill.prepare(shardmill.Source(["x"], name=name, version=version), tmp_path / "out", val=0)
     assert next(iter(made.manifest["sources"]))["name"] == "crawl"
 
 
 @pytest.mark.parametrize("wrong", [{"name": ""}, {"name": 3}, {"version": 2}])
 def test_name_and_version_are_texts(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        shardmill.NamedSource(["one"], **wrong)
+        shardmill.Source(["one"], **wrong)
 
 
 @pytest.mark.parametrize("wrong", ["text", b"text", 3, None, int, dict])
 def test_what_gives_no_documents_is_no_source(wrong: Any) -> None:
     with pytest.raises(UsageError, match="gives no documents"):
-        shardmill.NamedSource(wrong)
+        shardmill.Source(wrong)
 
 
 class Counting:
@@ -394,7 +394,7 @@ def test_a_state_within_tables_and_long_texts_is_exact(
 _LARGE = """
 import sys, pyarrow as pa, shardmill
 texts = ["first", "second", "many words " * 3_000_000, "last"]
-given = shardmill.NamedSource({"texts": texts, "table": pa.table({"text": texts})}[sys.argv[1]])
+given = shardmill.Source({"texts": texts, "table": pa.table({"text": texts})}[sys.argv[1]])
 try:
     shardmill.prepare(given, sys.argv[2], val=0, memory="340MB", workers=1)
 except shardmill.ShardmillError as error:
@@ -411,7 +411,7 @@ def test_a_document_larger_than_the_memory_ends_the_run_with_its_place_and_with_
     run = metered_command([sys.executable, "-c", _LARGE, kind, str(tmp_path / "out")])
     assert run.code == 0, run.err
     assert "larger than the memory allows" in run.out and "place: documents, document 3" in run.out
-    assert "--memory" in run.out and run.out.endswith("True 4\n")
+    assert '`memory="' in run.out and run.out.endswith("True 4\n")
 
 
 def test_the_end_of_text_from_python_cannot_be_set_aside(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_a_filter_between_read_and_prepare_keeps_the_promises(
 
     kept = [text for text in expected if len(text) > 200]
     shardmill.prepare(write_jsonl(tmp_path / "kept.jsonl", kept), tmp_path / "whole", val=0.1)
-    source = shardmill.NamedSource(long_ones, name="long", version=shardmill.read(tmp_path / "in").fingerprint)
+    source = shardmill.Source(long_ones, name="long", version=shardmill.read(tmp_path / "in").fingerprint)
     interrupt_after(3, source, tmp_path / "out", val=0.1)
     made = shardmill.prepare(source, tmp_path / "out", val=0.1, workers=1)
     assert made.resumed and made.manifest["documents"] == len(kept)

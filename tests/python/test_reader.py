@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shardmill.documents import FreeRoom, Position
 from shardmill.documents.from_python import PythonReader
-from shardmill.python_sources import NamedSource
+from shardmill.python_sources import PythonSource
 
 texts = st.text(st.sampled_from("ab é漢😀\ud800"), max_size=12)
 bad = st.sampled_from([None, 3, b"bytes", {"other": "a"}, {"text": None}, {"text": 1}])
@@ -88,8 +88,8 @@ def test_any_items_are_read_as_the_twin_reads_them_and_from_any_position_on(
     # What has the field comes first: a source in which no record has it is an error of its own.
     made = [{"text": "first"}, *made]
     expected = twin(made)
-    found, positions = read(NamedSource(way(made)), size, Position())
+    found, positions = read(PythonSource(way(made)), size, Position())
     assert found == expected
     for position in positions:
-        rest, _ = read(NamedSource(way(made)), later, position)
+        rest, _ = read(PythonSource(way(made)), later, position)
         assert rest == expected[position.offset :]

@@ -12,7 +12,7 @@ from shardmill.errors import UsageError
 from shardmill.options import Options
 from shardmill.run import settle_allocator
 from shardmill.shards import FORMATS
-from shardmill.write import Progress, Result, Run, dataset_folder, default_progress, open_destination
+from shardmill.write import Progress, Result, Run, dataset_folder, open_destination, progress_of
 
 
 def convert(
@@ -29,7 +29,7 @@ def convert(
     source_eot: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Write the tokens at `source` to `out`, a folder or URL, in other formats.
 
@@ -42,7 +42,7 @@ def convert(
         {"format": format, "eot": eot, "shard_tokens": shard_tokens, "tail": tail, "name": name, "overwrite": overwrite,
          "tokenizer": tokenizer, "delimiter": delimiter, "memory": memory}
     )  # fmt: skip
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     settle_allocator()
     if source_eot is not None and arguments.text("source_eot", source_eot) not in ("after", "before", "none"):
         raise UsageError(f"`{source_eot}` is no place for EOT", hint="choose one of: after, before, none")
@@ -52,4 +52,4 @@ def convert(
     recorded = None if overwrite else destination.recorded_plan()
     chosen = {"source_eot": source_eot} if source_eot else {}
     documents = ArrangedDocuments([stored], outputs, options, recorded, chosen)
-    return Run(documents, destination, outputs, progress or default_progress(), overwrite=overwrite).go()
+    return Run(documents, destination, outputs, shown, overwrite=overwrite).go()

@@ -28,7 +28,7 @@ from shardmill.errors import MismatchError, UsageError
 from shardmill.permutation import Permutation
 from shardmill.shards import Blended, blend
 from shardmill.units import parse_count
-from shardmill.write import Progress, Result, SourceLines, json_line
+from shardmill.write import Progress, Result, SourceLines, json_line, progress_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def mix(  # type: ignore[misc]  # the options are those below
     name: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result | MixedSplit:
     """Write a mixture of datasets, each with its share of the tokens, to `out`, and return the `Result`.
 
@@ -70,7 +70,7 @@ def mix(  # type: ignore[misc]  # the options are those below
     others are given. Raise a ShardmillError for any expected failure. The same call resumes an unfinished one, also
     with another amount of memory.
     """
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     plan = plan_mixture(weights, stages=stages, tokens=tokens, max_epochs=max_epochs)
     if out is None:
         from shardmill.arrange.mixed_tokens import MixedSplit  # which needs this module
@@ -79,7 +79,7 @@ def mix(  # type: ignore[misc]  # the options are those below
     return write_mixture(
         plan,
         out,
-        progress,
+        shown,
         {"format": format, "eot": eot, "seed": seed, "shard_tokens": shard_tokens, "tail": tail, "name": name,
          "memory": memory, "overwrite": overwrite},
     )  # fmt: skip
@@ -217,9 +217,7 @@ def plan_mixture(
     return plan
 
 
-def write_mixture(
-    plan: MixturePlan, out: str | os.PathLike[str], progress: Progress | None, given: dict[str, Any]
-) -> Result:
+def write_mixture(plan: MixturePlan, out: str | os.PathLike[str], progress: Progress, given: dict[str, Any]) -> Result:
     """Write a planned mixture; `given`: options, of which those that are None are as in the first dataset."""
     options = options_like(plan.datasets[0], given)
     datasets = plan.datasets

@@ -21,7 +21,7 @@ from shardmill.options import Options
 from shardmill.run import Budget, resident, settle_allocator
 from shardmill.shards import Output
 from shardmill.units import show_bytes
-from shardmill.write import Batch, Destination, Progress, Result, Run, default_progress, fingerprint, open_destination
+from shardmill.write import Batch, Destination, Progress, Result, Run, fingerprint, open_destination
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def write_ordered(
     order: Order,
     out: str | os.PathLike[str],
     options: Options,
-    progress: Progress | None,
+    progress: Progress,
     name: str | None = None,
 ) -> Result:
     """Write a dataset of documents in an order, or what is missing of it.
@@ -82,7 +82,7 @@ def write_ordered(
     settle_allocator()
     recorded = None if options.overwrite else destination.recorded_plan()
     ordered = OrderedDocuments(inputs, order, outputs, options, destination, recorded)
-    return Run(ordered, destination, outputs, progress or default_progress(), overwrite=options.overwrite).go()
+    return Run(ordered, destination, outputs, progress, overwrite=options.overwrite).go()
 
 
 def _all_splits(inputs: Sequence[Input]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from shardmill.dataset import Split, open_dataset
 from shardmill.errors import UsageError
 from shardmill.permutation import Permutation, Permutations
 from shardmill.units import plural
-from shardmill.write import Progress, Result
+from shardmill.write import Progress, Result, progress_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ def pack(
     name: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     notify: Callable[[str], None] = lambda line: None,
 ) -> Result:
     """Write a dataset as rows of exactly `block_size` tokens, in a random order, that begin with a document.
@@ -53,7 +53,7 @@ def pack(
     `notify` is told about each split before anything is written. Raise a ShardmillError for any expected failure. The
     same call resumes an unfinished one, also with another amount of memory.
     """
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     row, data = arguments.number("block_size", block_size, 2), open_dataset(source)
     mixture = data.manifest.get("arranged", {})
     if len(mixture.get("stages", ())) > 1:
@@ -95,7 +95,7 @@ def pack(
         memory=64 * (row + 1),
         padding=data.eot_id,
     )
-    return write_ordered([data], order, out, options, progress)
+    return write_ordered([data], order, out, options, shown)
 
 
 class PackedPieces:

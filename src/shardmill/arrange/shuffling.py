@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill import arguments
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
 from shardmill.dataset import Split, open_dataset
 from shardmill.permutation import Permutation
-from shardmill.write import Progress, Result
+from shardmill.write import Progress, Result, progress_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,14 +33,14 @@ def shuffle(
     name: str | None = None,
     memory: int | str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Write the documents of each split of a dataset in a random order, which `seed` chooses.
 
     Formats, position of EOT and shard size are those of the dataset unless others are given. Raise a ShardmillError for
     any expected failure. The same call resumes an unfinished one, also with another amount of memory.
     """
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     data = open_dataset(source)
     options = options_like(
         data,
@@ -56,7 +55,7 @@ def shuffle(
         described={"from": data.manifest["fingerprint"]},
         sources=data.manifest["sources"],
     )
-    return write_ordered([data], order, out, options, progress)
+    return write_ordered([data], order, out, options, shown)
 
 
 class ShuffledDocuments(DocumentsOfSplit):

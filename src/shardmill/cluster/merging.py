@@ -50,6 +50,7 @@ from shardmill.write import (
     Stream,
     json_line,
     open_destination,
+    progress_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -62,14 +63,14 @@ def merge(
     memory: int | str | None = None,
     max_bad: str | None = None,
     keep_parts: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Result:
     """Write the dataset of a plan from its parts, which must all be there. The same call resumes an earlier one.
 
     Parts are removed as they are used up. `max_bad`: in place of the plan's. `keep_parts`: UsageError unless the plan
     was made so.
     """
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     out = arguments.path("out", out)
     whole = find_part_plan(out)
     if keep_parts and whole is not None and not whole.keep:
@@ -89,7 +90,7 @@ def merge(
         whole = read_part_plan(out)
     parts = PlannedParts(whole)
     parts.check()
-    return merge_parts(parts, whole, progress or Progress(), memory=memory, max_bad=max_bad)
+    return merge_parts(parts, whole, shown, memory=memory, max_bad=max_bad)
 
 
 def merge_parts(parts: PlannedParts, whole: PartPlan, progress: Progress, **settings: Any) -> Result:

@@ -22,7 +22,7 @@ from shardmill.errors import BusyError, UsageError
 from shardmill.run import EncodedChunks, EncodedText, Plan, TextBatches
 from shardmill.shards import Output
 from shardmill.tokens import Engine, Tokenizer
-from shardmill.write import Batch, BatchTokens, Destination, Ledger, Progress, Run
+from shardmill.write import Batch, BatchTokens, Destination, Ledger, Progress, Run, progress_of
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def make_part(
     workers: int | None = None,
     cache: str | None = None,
     max_bad: str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     sent: Callable[[int], None] | None = None,
     loaded: LoadedTokenizer | None = None,
 ) -> PartResult:
@@ -64,7 +64,7 @@ def make_part(
     `sent`: called with the size of each block of the finished part that goes to a store. `loaded`: what an earlier
     part of this process has left.
     """
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     whole = read_part_plan(out)
     if cache is not None:
         whole = replace(whole, options={**whole.options, "cache": cache})
@@ -76,9 +76,7 @@ def make_part(
     if manifest is None:
         given = {"memory": memory, "workers": workers, "cache": cache, "max_bad": max_bad}
         settings = {name: value for name, value in given.items() if value is not None}
-        folder, manifest, peak = _make(
-            whole, whole.parts[number], settings, progress or Progress(), loaded or LoadedTokenizer()
-        )
+        folder, manifest, peak = _make(whole, whole.parts[number], settings, shown, loaded or LoadedTokenizer())
         made = place.publish(part_name(number), folder, manifest, final=bool(whole.keep), sent=sent)
     tokens = sum(split["tokens"] for split in manifest["splits"].values())
     seconds = time.monotonic() - began

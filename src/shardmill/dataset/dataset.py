@@ -168,6 +168,13 @@ class Split:
         low, high = min(chosen[0], chosen[-1]), max(chosen[0], chosen[-1]) + 1
         return self._stepped(low, high, abs(step))[:: 1 if step > 0 else -1]
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All tokens as one array: a view of the memory map where there is one file, else in memory."""
+        tokens = self.tokens.view(0, len(self))
+        if copy is False and len(self.tokens.files) > 1:
+            raise ValueError(f"the tokens are in {len(self.tokens.files):,} files, and only a copy joins them")
+        return np.array(tokens, dtype, copy=copy)
+
     def _stepped(self, low: int, high: int, step: int) -> NDArray[Any]:
         """Every step-th token, in pieces, so that a wide slice costs only what it gives."""
         if step >= _FAR:

@@ -14,7 +14,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from shardmill.documents.columns import Column
-    from shardmill.python_sources import NamedSource
+    from shardmill.python_sources import PythonSource
 
 _CHUNK = 4 << 20  # bytes of text that are hashed at once
 
@@ -46,7 +46,7 @@ class ContentHash:
         return hashlib.sha256(b"".join(part.digest() for part in parts)).hexdigest()
 
 
-def content_version(given: NamedSource, text_field: str, largest: int | None) -> str:
+def content_version(given: PythonSource, text_field: str, largest: int | None) -> str:
     """The version of a source whose documents are data: their number and their hash.
 
     One chunk is in memory at a time. A document of more than `largest` bytes, which no run takes, counts by its size.

@@ -24,7 +24,7 @@ from shardmill.documents.iterating import Items
 from shardmill.documents.reading import Memory, Reader, Room
 from shardmill.documents.records import field_of, kind_of
 from shardmill.errors import SourceError, UsageError
-from shardmill.python_sources import NamedSource
+from shardmill.python_sources import PythonSource
 from shardmill.storage import Source
 
 _ROWS = 1 << 15  # rows of an Arrow batch that are measured at once; they take about 60 bytes each meanwhile
@@ -33,11 +33,11 @@ _DECIDED = 100  # documents without the field after which it is taken to have an
 
 
 class PythonReader(Reader):
-    """A NamedSource as chunks that carry their rows."""
+    """A PythonSource as chunks that carry their rows."""
 
     unit = "document"
 
-    def __init__(self, index: int, source: Source, field: str, room: Room, given: NamedSource) -> None:
+    def __init__(self, index: int, source: Source, field: str, room: Room, given: PythonSource) -> None:
         self._index, self._source, self._field, self._room, self._given = index, source, field, room, given
 
     def chunks(self, start: Position, size: int, section: Section = WHOLE) -> Iterator[Chunk]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from shardmill.documents.chunks import Position
 from shardmill.errors import SourceError
-from shardmill.python_sources import NamedSource, is_arrow
+from shardmill.python_sources import PythonSource, is_arrow
 
 _ASKED = 100  # rows of a batch, for a dataset that cannot be sliced
 _FIRST, _MOST = 64, 1 << 15  # rows of the first slice, and of any slice, for one that can
@@ -27,7 +27,7 @@ _IN_MEMORY = (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray, list, tuple)
 class Items:
     """The items of an iterable from a document on. All methods are called by one thread."""
 
-    def __init__(self, given: NamedSource, field: str, start: Position) -> None:
+    def __init__(self, given: PythonSource, field: str, start: Position) -> None:
         self._field, self._name, self._start = field, given.name, start.offset
         self.state = start.state
         """What a later run needs to continue after the last document that was marked."""

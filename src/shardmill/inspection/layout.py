@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from html import escape
 from typing import TYPE_CHECKING
 
 from shardmill.source_list import Skipped
@@ -28,6 +29,27 @@ def as_text(report: Inspection, verbose: bool) -> str:
             ) or [label]  # fmt: skip
             label = ""
     return "\n".join(lines).replace("\xa0", " ")
+
+
+def as_html(report: Inspection) -> str:
+    """A table of the sources, and below it the rest, for a notebook."""
+    head = "".join(f"<th>{name}</th>" for name in ("format", "sources", "stored", "text", "documents", "tokens"))
+    rows = [_cells(_name(kind), kind) for kind in report.kinds[:_KINDS]]
+    rows += [_cells("all", report)] if len(report.kinds) > 1 else []
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    lines = [
+        f"<b>{escape(label)}</b> {escape(_printable(' · '.join(said)))}"
+        for label, *said in _sections(report, verbose=False)
+        if label not in ("sources", "tokens", "output")
+    ]
+    caption = f"<caption><b>{escape(f'{report.out} · {report.tokenizer}')}</b></caption>"
+    table = f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"{table}<p>{'<br>'.join(lines)}</p>"
+
+
+def _cells(name: str, of: ListedKind | Inspection) -> tuple[str, ...]:
+    text = show_bytes(of.text_bytes.value)
+    return name, f"{of.sources:,}", show_bytes(of.stored_bytes), text, _amount(of.documents), _amount(of.tokens)
 
 
 def _sections(report: Inspection, verbose: bool) -> Iterator[tuple[str, ...]]:
@@ -101,8 +123,7 @@ def _kinds(report: Inspection) -> Iterator[str]:
 
 
 def _amounts(name: str, of: ListedKind | Inspection) -> str:
-    text = show_bytes(of.text_bytes.value)
-    return _row(name, f"{of.sources:,}", show_bytes(of.stored_bytes), text, _amount(of.documents))
+    return _row(*_cells(name, of)[:5])
 
 
 def _row(name: str, sources: str, stored: str, text: str, documents: str) -> str:

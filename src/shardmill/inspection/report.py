@@ -114,6 +114,11 @@ class Inspection:
         """As JSON-able data."""
         return asdict(self)
 
+    def _repr_html_(self) -> str:
+        from shardmill.inspection.layout import as_html
+
+        return as_html(self)
+
     def text(self, *, verbose: bool = False) -> str:
         """For people; `verbose`: with the names of what is skipped."""
         from shardmill.inspection.layout import as_text

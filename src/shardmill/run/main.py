@@ -24,9 +24,9 @@ from shardmill.write import (
     Run,
     as_recorded,
     dataset_files,
-    default_progress,
     finished_result,
     open_destination,
+    progress_of,
 )
 
 
@@ -34,16 +34,16 @@ def prepare(
     sources: Any,
     out: str | os.PathLike[str],
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> Result:
     """Turn `sources` into token files in `out`, a folder or URL; the keywords are the command's options.
 
-    `sources`: a path or a URL, text from Python (an iterable, Arrow data, a callable, a NamedSource), or a list.
+    `sources`: a path or a URL, text from Python (an iterable, Arrow data, a callable, a `shardmill.Source`), or a list.
     Raise a ShardmillError for any expected failure. The same call resumes an unfinished run.
     """
     before = most_resident()
-    arguments.instance("progress", progress, Progress)
+    shown = progress_of(progress)
     out = arguments.path("out", out)
     specs, options = apply_recipes(arguments.sources("sources", sources), Options.typed(options))
     chosen = Options.of(options)
@@ -53,7 +53,7 @@ def prepare(
         return done
     outputs = open_outputs(plan, destination.folder)
     text = EncodedText(plan, outputs, destination.buffer_bytes)
-    result = Run(text, destination, outputs, progress or default_progress(), overwrite=chosen.overwrite).go()
+    result = Run(text, destination, outputs, shown, overwrite=chosen.overwrite).go()
     # The budget saw only samples. But the process may have held more before this call.
     most = most_resident()
     return replace(result, peak_memory=max(result.peak_memory, most if most > before else 0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shardmill.documents import content_version
-from shardmill.python_sources import NamedSource
+from shardmill.python_sources import PythonSource
 from shardmill.write import COMMITS, SKIPPED, SourceFacts, shard_name
 
 if TYPE_CHECKING:
@@ -60,5 +60,5 @@ class Plan:
 def hash_data(specs: Iterable[Any], options: Options) -> None:
     """Find out the content of each source that is data from Python and has no version."""
     for spec in specs:
-        if isinstance(spec, NamedSource) and spec.is_data and not spec.version:
+        if isinstance(spec, PythonSource) and spec.is_data and not spec.version:
             spec.content = content_version(spec, options.text_field, options.memory_bytes)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from shardmill.errors import UsageError
-from shardmill.python_sources import NamedSource
+from shardmill.python_sources import PythonSource
 from shardmill.source_list import Sources
 from shardmill.sources.local import NAME_ONE, LocalFiles, Owned
 from shardmill.sources.walking import Rules
@@ -16,7 +16,7 @@ from shardmill.storage import STDIN, WEB, Source, scheme_of
 
 
 def find_sources(
-    specs: Iterable[str | NamedSource],
+    specs: Iterable[str | PythonSource],
     input_format: str = "auto",
     pinned: Mapping[str, str] | None = None,
     cache: str | None = None,
@@ -44,7 +44,7 @@ def find_sources(
             from shardmill.sources.remote import find_on_web
 
             found.extend(find_on_web(web, input_format))
-        elif isinstance(spec, NamedSource):
+        elif isinstance(spec, PythonSource):
             found.append(spec.as_source(len(found)))
             found.from_python[found[-1].path] = spec
         elif spec == STDIN:
@@ -67,7 +67,7 @@ def find_sources(
     return found
 
 
-def _by_kind(specs: Iterable[str | NamedSource]) -> Iterator[tuple[list[str], str | NamedSource]]:
+def _by_kind(specs: Iterable[str | PythonSource]) -> Iterator[tuple[list[str], str | PythonSource]]:
     """Yield web addresses that follow each other together, and all else one by one."""
     for is_web, some in groupby(specs, lambda spec: isinstance(spec, str) and scheme_of(spec) in WEB):
         if is_web:

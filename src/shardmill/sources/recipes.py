@@ -21,7 +21,7 @@ from typing import Any
 from shardmill.arguments import did_you_mean, names
 from shardmill.errors import UsageError
 from shardmill.options import FORMATS, Options
-from shardmill.python_sources import NamedSource
+from shardmill.python_sources import PythonSource
 from shardmill.storage import STDIN
 from shardmill.units import parse_bytes, parse_count, show_bytes, show_count
 
@@ -113,17 +113,17 @@ def read_recipe(path: str) -> Recipe:
 
 
 def apply_recipes(
-    specs: Sequence[str | NamedSource], options: dict[str, Any]
-) -> tuple[list[str | NamedSource], dict[str, Any]]:
+    specs: Sequence[str | PythonSource], options: dict[str, Any]
+) -> tuple[list[str | PythonSource], dict[str, Any]]:
     """Replace recipes by their sources and settings. The call's own options override the recipes'.
 
     Raise UsageError for an unknown recipe, and for recipes with different settings.
     """
     own = named_recipe(options["recipe"]) if options.get("recipe") else None
-    sources: list[str | NamedSource] = []
+    sources: list[str | PythonSource] = []
     used: list[Recipe] = []
     for spec in specs:
-        recipe = None if isinstance(spec, NamedSource) else _recipe_for(spec, options)
+        recipe = None if isinstance(spec, PythonSource) else _recipe_for(spec, options)
         if recipe is not None:
             used.append(recipe)
             for source in recipe.source:

@@ -68,6 +68,11 @@ class TextTokenizer:
         """For other processes: each loads it again."""
         return TextTokenizer, self._arguments
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of `prepare` that load it."""
+        return dict(zip(("tokenizer", "pattern", "specials"), self._arguments, strict=True))
+
     def __repr__(self) -> str:
         return f"<shardmill tokenizer {self.name}, {self.vocab_size:,} tokens>"
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         read_manifest,
         tables_in,
     )
-    from shardmill.write.progress import Done, MemoryUse, Progress, choose_progress, default_progress
+    from shardmill.write.progress import Done, MemoryUse, Progress, choose_progress, progress_of
     from shardmill.write.store_destination import SHARDS_HERE, staging_folder
     from shardmill.write.summary import Result, as_data, as_text, splits_html
 
@@ -54,7 +54,7 @@ __all__, __getattr__ = lazily(
         "loop": "Producer Run finished_result",
         "manifest": "NAME:MANIFEST REJECTS TABLE SourceLines dataset_files dataset_folder each_output json_line "
         "manifest_json parse_manifest read_manifest tables_in",
-        "progress": "Done MemoryUse Progress choose_progress default_progress",
+        "progress": "Done MemoryUse Progress choose_progress progress_of",
         "store_destination": "SHARDS_HERE staging_folder",
         "summary": "Result as_data as_text splits_html",
     },

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Protocol, TextIO
 
+from shardmill import arguments
 from shardmill.units import plural, show_bytes, show_count, show_seconds
 
 _EVERY = 5.0  # seconds between plain lines
@@ -256,11 +257,17 @@ class Notebook(Meter):
         return "<br>".join(line for line in lines if line)
 
 
-def default_progress() -> Progress:
-    """The progress of a call from Python: a view in a notebook, nothing elsewhere."""
+def progress_of(wanted: Progress | bool | None) -> Progress:
+    """The progress of a call from Python: by default a view in a notebook, nothing elsewhere; True: as the command."""
+    if isinstance(wanted, Progress):
+        return wanted
+    if wanted is not None:
+        arguments.flag("progress", wanted)
     shell = sys.modules.get("IPython")
     kernel = getattr(shell.get_ipython(), "kernel", None) if shell is not None else None
-    return Notebook() if kernel is not None else Progress()
+    if kernel is not None and wanted is not False:
+        return Notebook()
+    return choose_progress(quiet=not wanted)
 
 
 def choose_progress(quiet: bool) -> Progress:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardmill.source_list import Skipped
 from shardmill.units import plural, show_bytes, show_seconds
 from shardmill.write.manifest import each_output
 
+if TYPE_CHECKING:
+    from shardmill import Dataset
+
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a run."""
+    """The result of a run. `open()` opens the dataset."""
 
     out: Path | str
     """The folder, or the URL."""
@@ -37,6 +40,22 @@ class Result:
     within an upload of many parts are not counted."""
     engine: str = ""
     """The engine and the reference library, with versions."""
+
+    @property
+    def documents(self) -> int:
+        documents: int = self.manifest["documents"]
+        return documents
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all splits, with the end-of-text tokens."""
+        return sum(split["tokens"] for split in self.manifest["splits"].values())
+
+    def open(self) -> Dataset:
+        """Return the dataset as `shardmill.open` does."""
+        import shardmill
+
+        return shardmill.open(self.out)
 
     def __repr__(self) -> str:
         data = as_data(self)
@@ -62,7 +81,7 @@ def as_data(result: Result) -> dict[str, Any]:
         "out": str(result.out),
         **{key: manifest[key] for key in ("fingerprint", "documents", "empty", "rejected", "replaced")},
         "fallbacks": result.fallbacks,
-        "tokens": sum(split["tokens"] for split in manifest["splits"].values()),
+        "tokens": result.tokens,
         "text_bytes": sum(split["bytes"] for split in manifest["splits"].values()),
         "splits": {
             name: {key: split[key] for key in ("tokens", "documents", "bytes")} | {"files": len(split["files"])}
