@@ -112,7 +112,7 @@ fuzz-reading:
 	mkdir -p build/fuzz/reading
 	clang -std=c11 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -Isrc/shardmill/core \
 		src/shardmill/core/json.c src/shardmill/core/utf8.c src/shardmill/core/scan.c \
-		src/shardmill/core/normal.c src/shardmill/core/pages.c \
+		src/shardmill/core/normal.c src/shardmill/core/pages.c src/shardmill/core/deal.c \
 		tests/core/fuzz_reading.c \
 		-o build/fuzz-reading
 	build/fuzz-reading -max_total_time=$(FUZZ_SECONDS) -max_len=600 -dict=tests/core/json.dict build/fuzz/reading

@@ -80,6 +80,27 @@ static void pieces(const uint8_t *data, int64_t n) {
     free(text);
 }
 
+/* The bytes as ids, dealt to two splits: rows from anywhere, in memory of exactly their size. */
+static void dealt(const uint8_t *data, int64_t n) {
+    enum { ROWS = 8 };
+    int64_t starts[ROWS], lengths[ROWS], sizes[2] = {0, 0}, ids = n / 4;
+    uint8_t marks[ROWS], second[ROWS];
+    for (int64_t i = 0; i < ROWS; i++) {
+        uint8_t byte = n > i ? data[i] : 0;
+        starts[i] = byte % 16, lengths[i] = byte / 16, marks[i] = byte & 1, second[i] = byte >> 1 & 1;
+        sizes[second[i]] += lengths[i] + marks[i];
+    }
+    for (int way = 0; way < 4; way++) {
+        int wide = way & 1;
+        size_t width = wide ? 4 : 2;
+        void *out = malloc((size_t)(sizes[0] + sizes[1]) * width + 1), *own = copy(data, (size_t)ids * width);
+        int32_t made = sm_deal(own, ids, wide, starts, lengths, ROWS, marks, second, 7, way >> 1, out, sizes[0], sizes[0] + sizes[1]);
+        require(made == 0 || made == SM_ERROR_ARGUMENT, "ids dealt");
+        free(own);
+        free(out);
+    }
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size) {
     static const int64_t ENDS[3][2] = {{4, 0}, {1, 2}, {0, 0}};
@@ -112,6 +133,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *given, size_t size) {
     require(sm_odd(data, n, offsets, 3, 0, ends, 2, plain, 0) == sm_odd(data, n, offsets, 3, 0, ends, 2, fast, 1), "odd");
     require(memcmp(plain, fast, sizeof plain) == 0, "counts of what is odd");
     pieces(data, n);
+    dealt(data, n);
     free(data);
     return 0;
 }

@@ -205,3 +205,42 @@ def test_every_error_of_the_core_is_raised_with_words() -> None:
         encoder("gpt2", simd=True).encode_open(b"text", state=99)
     with pytest.raises(CoreError, match="error -99 of the core"):
         binding.checked(-99)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+@pytest.mark.parametrize("before", [False, True])
+def test_rows_of_ids_are_dealt_to_two_splits_with_their_marks(dtype: type, before: bool) -> None:
+    chance = random.Random(3)
+    for rows_count in (0, 1, 2, 40):
+        ids = np.array([chance.randrange(50_000) for _ in range(300)], dtype)
+        starts = np.array([chance.randrange(280) for _ in range(rows_count)], np.int64)
+        lengths = np.array([chance.randrange(20) for _ in range(rows_count)], np.int64)
+        marks, second = (np.array([chance.random() < 0.5 for _ in range(rows_count)], np.bool_) for _ in range(2))
+        wanted: list[list[int]] = [[], []]
+        for start, length, mark, split in zip(starts, lengths, marks, second, strict=True):
+            row, eot = ids[start : start + length].tolist(), [7] * int(mark)
+            wanted[int(split)] += eot + row if before else row + eot
+        dealt = core.deal(ids, starts, lengths, marks, second, 7, before=before)
+        assert [part.tolist() for part in dealt] == wanted
+        assert {part.dtype for part in dealt} == {np.dtype(dtype)}
+
+
+@pytest.mark.parametrize(("start", "length"), [(-1, 1), (0, 4), (3, 1), (4, 0), (1, 1 << 62), (0, -1)])
+def test_a_row_that_is_not_among_the_ids_is_refused(start: int, length: int) -> None:
+    ids, no = np.zeros(3, np.uint16), np.zeros(1, np.bool_)
+    places, out = np.array([start, length], np.int64), np.zeros(4, np.uint16)
+    address = places.ctypes.data
+    result = binding.library().sm_deal(
+        ids.ctypes.data, 3, 0, address, address + 8, 1, no.ctypes.data, no.ctypes.data, 7, 0, out.ctypes.data, 4, 4
+    )
+    assert result < 0
+
+
+def test_ids_are_never_dealt_beyond_the_room_nor_left_out() -> None:
+    ids, no, yes = np.arange(3, dtype=np.uint16), np.zeros(1, np.bool_), np.ones(1, np.bool_)
+    starts, lengths, out = np.zeros(1, np.int64), np.full(1, 3, np.int64), np.full(8, 9, np.uint16)
+    arguments = (ids.ctypes.data, 3, 0, starts.ctypes.data, lengths.ctypes.data, 1)
+    deal = binding.library().sm_deal
+    for marks, border, room in ((yes, 3, 3), (no, 2, 2), (no, 4, 4), (no, 3, 4), (no, 5, 4), (no, -1, 4)):
+        result = deal(*arguments, marks.ctypes.data, no.ctypes.data, 7, 0, out.ctypes.data, border, room)
+        assert result < 0 and out[max(0, room) :].tolist() == [9] * (8 - room)

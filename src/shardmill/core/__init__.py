@@ -11,11 +11,11 @@ from pathlib import Path
 
 from shardmill.errors import ShardmillError
 
-ABI = 10
+ABI = 11
 """SM_ABI in core.h."""
 _LIBRARY = Path(__file__).with_name("_core.so")
 _POINTER, _INT64, _INT32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-_UINT64, _UINT8 = ctypes.c_uint64, ctypes.c_uint8
+_UINT64, _UINT32, _UINT8 = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint8
 
 _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sm_model_bytes": (_INT64, [_POINTER, _POINTER, _INT64, _INT64, _POINTER]),
@@ -36,6 +36,13 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "sm_encode_open": (
         _INT64,
         [_POINTER, _POINTER, _INT64, _INT32, _INT32, _POINTER, _POINTER, _INT64, _POINTER],
+    ),
+    "sm_deal": (
+        _INT32,
+        [
+            *[_POINTER, _INT64, _INT32, _POINTER, _POINTER, _INT64, _POINTER, _POINTER],
+            *[_UINT32, _INT32, _POINTER, _INT64, _INT64],
+        ],
     ),
     "sm_not_normal": (_INT64, [_POINTER, _INT64, _POINTER, _INT64, _INT64, _POINTER]),
     "sm_utf8_valid": (_INT32, [_POINTER, _INT64, _INT32]),
@@ -101,6 +108,7 @@ from shardmill.core.encoding import (  # noqa: E402
     Encoder,
     Follows,
     Model,
+    deal,
     merge_rows,
     parse_ranks,
     room,
@@ -139,6 +147,7 @@ __all__ = [
     "checked",
     "content_hash",
     "count",
+    "deal",
     "find",
     "gathered",
     "is_utf8",

@@ -18,7 +18,7 @@
 #endif
 
 /* Increased with every change of this header; __init__.py refuses a library of another number. */
-#define SM_ABI 10
+#define SM_ABI 11
 SM_API int32_t sm_abi(void);
 
 enum {
@@ -93,6 +93,13 @@ SM_API int64_t sm_encode_open(sm_encoder *encoder, const uint8_t *text, int64_t 
 /* flags[i]: 0 if row i (as above) is certainly in Unicode's normal form C, of the release that normal_tables.h was made from;
  * 1 if it may not be. Returns how many of them are 1. */
 SM_API int64_t sm_not_normal(const uint8_t *data, int64_t n, const int64_t *offsets, int64_t rows, int64_t gap, uint8_t *flags);
+
+/* Ids of documents, dealt to two splits with EOT in place: deal.c. Row i is ids[starts[i] .. starts[i] + lengths[i]), of n ids
+ * of uint32_t if `wide`, else uint16_t. The rows with second[i] go to out[border .. room), the others to out[0 .. border),
+ * in their order; where marks[i], `eot` is added after the row, or before it if `before`. All of `out` is filled. */
+SM_API int32_t sm_deal(const void *ids, int64_t n, int32_t wide, const int64_t *starts, const int64_t *lengths, int64_t rows,
+                       const uint8_t *marks, const uint8_t *second, uint32_t eot, int32_t before, void *out, int64_t border,
+                       int64_t room);
 
 /* ---- Reading: json.c, utf8.c, scan.c --------------------------------------------------------------------
  *

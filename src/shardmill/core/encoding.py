@@ -1,4 +1,4 @@
-"""Rows of text to ids with the compiled core."""
+"""Rows of text to ids with the compiled core, and ids to splits."""
 
 from __future__ import annotations
 
@@ -198,3 +198,31 @@ class Encoder:
 def room(offsets: NDArray[np.int64]) -> int:
     """Return for how many ids there must be room to encode rows with these offsets."""
     return int(offsets[-1] - offsets[0]) + len(offsets) + 16
+
+
+def deal(
+    ids: NDArray[Any],
+    starts: NDArray[np.int64],
+    lengths: NDArray[np.int64],
+    marks: NDArray[np.bool_],
+    second: NDArray[np.bool_],
+    eot: int,
+    *,
+    before: bool,
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Copy the rows ids[starts[i] : starts[i] + lengths[i]] to two splits, with `eot` after or before the marked ones.
+
+    `second`: the rows of the second split.
+    """
+    sizes = lengths + marks
+    total, in_second = int(sizes.sum()), int(sizes[second].sum())
+    out = np.empty(total, ids.dtype)
+    ids, starts, lengths = np.ascontiguousarray(ids), np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
+    marks, second = np.ascontiguousarray(marks), np.ascontiguousarray(second)
+    checked(
+        library().sm_deal(
+            *(ids.ctypes.data, len(ids), ids.itemsize == 4, starts.ctypes.data, lengths.ctypes.data, len(lengths)),
+            *(marks.ctypes.data, second.ctypes.data, eot, before, out.ctypes.data, total - in_second, total),
+        )
+    )
+    return out[: total - in_second], out[total - in_second :]

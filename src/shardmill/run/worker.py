@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.core import odd_counts
+from shardmill.core import deal, odd_counts
 from shardmill.documents import Chunk, Documents, Reject, join
 from shardmill.run.encoded_chunks import BadPart, Counted, EncodedChunks, Entry
 from shardmill.run.seams import Limit
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _PIECE = 1 << 20  # bytes of text that are encoded at once where there is no place to cut
 _LONGEST_TOKEN = max(map(len, ODD))  # bytes of a special token that is looked for
-_RUNS = 64  # up to so many runs of rows of one split, copying each run is faster than a mask over all tokens
 
 
 def encode(text: EncodedText, entries: list[Entry], limit: Limit | None = None) -> EncodedChunks:
@@ -223,41 +222,12 @@ def _records(chunk: Chunk, documents: Documents, lines: int) -> NDArray[np.int64
 
 def _with_eot(rows: Rows, encoded: Encoded, eot: str, eot_id: int) -> Stream:
     """The rows and their tokens, with `eot_id` after or before each document or not at all."""
-    offsets = encoded.offsets[: len(rows) + 1]
-    tokens, places = encoded.tokens[: offsets[-1]], offsets[1:] - 1
-    marked = eot_places(rows, eot)
-    tokens[places] = eot_id
-    if eot == "before" and len(tokens):
-        tokens, places = np.concatenate([tokens[-1:], tokens[:-1]]), offsets[:-1]
-    tokens = _remove(tokens, places[~marked])
-    rows = replace(rows, length=rows.length + marked)
-    split = {}
-    for name, mine in (("train", ~rows.val), ("val", rows.val)):
-        if mine.any():
-            split[name] = tokens if mine.all() else _tokens_of(tokens, rows.length, mine)
-    return Stream(rows, split)
-
-
-def _remove(tokens: NDArray[Any], places: NDArray[np.int64]) -> NDArray[Any]:
-    """The tokens except for those at these places."""
-    if not len(places):
-        return tokens
-    if len(places) > _RUNS:
-        kept = np.ones(len(tokens), dtype=np.bool_)
-        kept[places] = False
-        return tokens[kept]
-    begins = [0, *(places + 1).tolist()]
-    return np.concatenate([tokens[begin:end] for begin, end in zip(begins, [*places.tolist(), None], strict=True)])
-
-
-def _tokens_of(tokens: NDArray[Any], lengths: NDArray[np.int64], mine: NDArray[np.bool_]) -> NDArray[Any]:
-    """The tokens of some rows."""
-    borders = np.flatnonzero(np.diff(mine)) + 1
-    if len(borders) > _RUNS:
-        return tokens[np.repeat(mine, lengths)]
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    runs = itertools.pairwise([0, *borders.tolist(), len(mine)])
-    return np.concatenate([tokens[ends[first] : ends[last]] for first, last in runs if mine[first]])
+    marks, starts = eot_places(rows, eot), encoded.offsets[: len(rows)]
+    train, val = deal(encoded.tokens, starts, rows.length, marks, rows.val, eot_id, before=eot == "before")
+    tokens = {"train": train} if not rows.val.all() else {}
+    if rows.val.any():
+        tokens["val"] = val
+    return Stream(replace(rows, length=rows.length + marks), tokens)
 
 
 def _count(

@@ -33,7 +33,7 @@ class Backend(Protocol):
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Return the ids of all rows, each followed by one meaningless id, and where each row begins.
 
-        Row i is data[offsets[i] : offsets[i+1] - gap].
+        Row i is data[offsets[i] : offsets[i+1] - gap]. The ids may be overwritten by the next call.
         """
 
     def encode_open(self, text: bytes, state: int, follows: Follows, *, last: bool) -> Certain:
@@ -132,10 +132,10 @@ class CoreBackend:
     def _encode(
         self, data: NDArray[np.uint8], offsets: NDArray[np.int64], gap: int
     ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        # One buffer for all calls; what is returned is as large as its tokens, not as large as its text.
+        # One buffer for all calls: a new one would be as large as the text.
         if len(self._room) < room(offsets):
             self._room = np.empty(room(offsets), self._encoder.dtype)
         ids, counts = self._encoder.encode(data, offsets, gap, eot=0, where="after", out=self._room)
         bounds = np.zeros(len(offsets), np.int64)
         np.cumsum(counts, out=bounds[1:])
-        return ids.copy(), bounds
+        return ids, bounds

@@ -34,9 +34,9 @@ CALL_BYTES = 5 << 20
 
 @dataclass
 class Encoded:
-    """The tokens of some rows: row i has tokens[offsets[i] : offsets[i+1] - 1], and after them one place is free.
+    """The tokens of some rows: row i has tokens[offsets[i] : offsets[i+1] - 1].
 
-    The place is for a mark between documents: inserting it later would copy everything once more.
+    They may be in the engine's own memory: its next call overwrites them.
     """
 
     tokens: NDArray[Any]
@@ -157,7 +157,8 @@ class Engine:
                 yield from self._encode_rows(rows, start, middle, result)
                 yield from self._encode_rows(rows, middle, stop, result)
         else:
-            yield tokens, np.diff(bounds)
+            all_rows = stop - start == len(rows.offsets) - 1
+            yield tokens if all_rows else tokens.copy(), np.diff(bounds)
 
     def _encode_open(self, text: bytes, state: int, follows: Follows, *, last: bool) -> Certain:
         try:
@@ -172,7 +173,7 @@ class Engine:
             raise _refusal(found.name)
         row = _Rows(np.frombuffer(text, np.uint8), np.array([0, len(text)], np.int64), 0)
         try:
-            return self._run_backend(self._primary, row)[0][:-1]
+            return self._run_backend(self._primary, row)[0][:-1].copy()
         except EngineError:
             if self._tokenizer.engine_name == self._tokenizer.library_name:
                 raise

@@ -124,6 +124,7 @@ class TextTokenizer:
             if encoded.failed:
                 row, reason = encoded.failed[0]
                 raise EngineError(reason, place=f"text {first + row:,}")
+            encoded.tokens = encoded.tokens.copy()
             yield encoded
             first += len(offsets) - 1
         # Not after an error: then the state of the engine is unknown.
