@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import itertools
 import json
@@ -22,8 +21,6 @@ CACHE = Path(__file__).parent / ".cache"
 Opener = Callable[[Path], AbstractContextManager[BufferedIOBase]]
 TINY = 1000
 """Bytes in each of the many small files."""
-MANY = 16
-"""Compressed files of about the same size."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +105,6 @@ def _jsonl(opener: Opener) -> Callable[[Path, Iterable[str]], None]:
     return write
 
 
-def _many_jsonl(opener: Opener, ending: str) -> Callable[[Path, Iterable[str]], None]:
-    def write(path: Path, documents: Iterable[str]) -> None:
-        path.mkdir()
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(opener(path / f"{i:02}{ending}")) for i in range(MANY)]
-            for i, text in enumerate(documents):
-                files[i % MANY].write(json.dumps({"id": i, "text": text}, ensure_ascii=False).encode() + b"\n")
-
-    return write
-
-
 def _parquet(compression: str) -> Callable[[Path, Iterable[str]], None]:
     def write(path: Path, documents: Iterable[str]) -> None:
         # 1,000 rows a row group, as FineWeb's files have.
@@ -170,8 +156,6 @@ WRITERS: dict[str, Callable[[Path, Iterable[str]], None]] = {
     "jsonl.zst": _jsonl(_zstd),
     "parquet-snappy": _parquet("snappy"),
     "parquet-zstd": _parquet("zstd"),
-    f"{MANY}-jsonl.gz": _many_jsonl(_gzip, ".jsonl.gz"),
-    f"{MANY}-jsonl.zst": _many_jsonl(_zstd, ".jsonl.zst"),
     "tiny-files": _files,
     "tiny-documents": _pieces(100),
     "huge-documents": _pieces(10_000_000),
@@ -184,8 +168,6 @@ SUFFIXES = {
     "jsonl.zst": ".jsonl.zst",
     "parquet-snappy": ".parquet",
     "parquet-zstd": ".parquet",
-    f"{MANY}-jsonl.gz": "",
-    f"{MANY}-jsonl.zst": "",
     "tiny-files": "",
     "tiny-documents": ".jsonl",
     "huge-documents": ".jsonl",

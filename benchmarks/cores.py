@@ -28,10 +28,13 @@ from benchmarks.measure import COMMAND, run
 RATE = 190e6
 """Bytes of text that one worker encodes in a second, as it does on this project's machines."""
 BYTES_A_TOKEN = 4.35
-CONTAINERS = ("jsonl", "text", "parquet-zstd", "16-jsonl.zst", "16-jsonl.gz")
+CONTAINERS = ("jsonl", "text", "parquet-zstd", "jsonl.zst", "jsonl.gz")
+FILES = 16
+"""Files that a container is read from. They are the same one: an encoder that sleeps gains nothing from that."""
 WORKERS = (1, 2, 4, 8, 16, 32)
 THREADS = {"main": "MainThread", "feeder": "shardmill-feeder", "hash and sync": "shardmill-checkpoints"}
-"""Threads of which a run has one, by what they do."""
+"""Threads of which a process has one, by what they do."""
+_WORKER = "workers without the encoder"
 _INTERVAL = 0.02
 _TOLD = "SHARDMILL_BENCHMARK_THREADS"
 
@@ -39,17 +42,20 @@ _TOLD = "SHARDMILL_BENCHMARK_THREADS"
 def measure(corpus: Corpus, *, workers: list[int], memory: str, timeout: float, only: list[str]) -> dict[str, Any]:
     """Run every container with every number of workers."""
     rows = []
+    one_file = Corpus(corpus.kind, (corpus.size or 0) // FILES, corpus.source)
     for container in [one for one in CONTAINERS if not only or one in only]:
-        text = build(corpus, container)
+        text = build(one_file, container)
         text.warm()
+        folder = _linked(text.path)
         for count in workers:
-            row = {"container": container, "workers": count, "bytes": text.bytes, **_run(text.path, container, count,
-                   memory, timeout)}  # fmt: skip
-            print(f"{container:14} {count:3} workers {row['bytes'] / row['seconds'] / 1e6:6,.0f} MB/s", file=sys.stderr)
+            size = FILES * text.bytes
+            row = {"container": container, "workers": count, "bytes": size, **_run(folder, container, count, memory,
+                   timeout)}  # fmt: skip
+            print(f"{container:14} {count:3} workers {size / row['seconds'] / 1e6:6,.0f} MB/s", file=sys.stderr)
             rows.append(row)
     return results.frame(
         "cores",
-        text={"description": corpus.describe(rows[0]["bytes"]), "bytes": rows[0]["bytes"]},
+        text={"description": f"{FILES} times a file of {one_file.describe(text.bytes)}", "bytes": rows[0]["bytes"]},
         versions=ours(),
         workers="1 to 32",
         memory=memory,
@@ -58,29 +64,50 @@ def measure(corpus: Corpus, *, workers: list[int], memory: str, timeout: float, 
     )
 
 
+def _linked(path: Path) -> Path:
+    """A folder that holds a file under several names."""
+    folder = path.parent / "many"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for i in range(FILES):
+        os.link(path, folder / f"{i:02}-{path.name}")
+    return folder
+
+
 def _run(path: Path, container: str, workers: int, memory: str, timeout: float) -> dict[str, Any]:
-    out, told = CACHE / "out", CACHE / "threads.json"
-    shutil.rmtree(out, ignore_errors=True)
-    told.unlink(missing_ok=True)
+    out, told = CACHE / "out", CACHE / "threads"
+    for folder in (out, told):
+        shutil.rmtree(folder, ignore_errors=True)
+    told.mkdir(parents=True)
     command = [*COMMAND, "prepare", str(path), "-o", str(out), "-f", "shards", "--workers", str(workers), "-q"]
     separator = ["--separator", SEPARATOR] if container == "text" else []
     here = Path(__file__).parent
-    environment = {"PYTHONPATH": os.pathsep.join([str(here / "sleeping"), str(here.parent)]), _TOLD: str(told)}
+    paths = [str(here / "sleeping"), str(here.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {"PYTHONPATH": os.pathsep.join(paths), _TOLD: str(told)}
     done = run([*command, "--memory", memory, *separator], timeout=timeout, env=environment)
     if done.failure:
         raise SystemExit(f"error: {path}: {done.failure}")
     shutil.rmtree(out)
-    threads = json.loads(told.read_text())
-    return {"seconds": threads.pop("seconds"), "peak": done.peak, "others": [round(done.others, 2)], "threads": threads}
+    processes = [json.loads(one.read_text()) for one in told.iterdir()]
+    began = min(process["began"] for process in processes if process["encoded"])
+    threads = {title: sum(process["threads"][title] for process in processes) for title in (*THREADS, _WORKER)}
+    return {
+        "seconds": max(process["ended"] for process in processes) - began,
+        "processes": len(processes),
+        "peak": done.peak,
+        "others": [round(done.others, 2)],
+        "threads": threads,
+    }
 
 
 def sleep_instead() -> None:
-    """Make the encoder of this process sleep; at its end, its threads' CPU time goes to the file named by `_TOLD`."""
+    """Make the encoder of this process sleep; at its end, the CPU time of its threads goes to the folder `_TOLD`."""
     from shardmill.tokens.backends import CoreBackend
 
     def encode(
         self: Any, data: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any], gap: int
     ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        threads.begin()
         began = time.thread_time()
         lengths = ((np.diff(offsets) - gap) / BYTES_A_TOKEN).astype(np.int64) + 1
         bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths + 1)])
@@ -92,18 +119,26 @@ def sleep_instead() -> None:
     threads = _Threads()
     CoreBackend._encode = encode  # type: ignore[method-assign]
     if _TOLD in os.environ:
-        threads.watch(Path(os.environ.pop(_TOLD)))  # not for the processes that this one starts
+        threads.watch(Path(os.environ[_TOLD]) / f"{os.getpid()}.json")
 
 
 class _Threads:
-    """The CPU seconds of each thread of this process, asked for until it ends."""
+    """The CPU seconds of each thread of this process since it first encoded, asked for until it ends."""
 
     def __init__(self) -> None:
         self.encoder = 0.0
         """CPU seconds of the simulated encoder itself."""
         self._seconds: dict[int, float] = {}
+        self._before: dict[int, float] = {}
         self._names: dict[int, str] = {}
-        self._began = time.monotonic()
+        self._began, self._encoded = time.monotonic(), False
+
+    def begin(self) -> None:
+        """Leave out what was before: a start takes a fifth of a second, whatever the size of the text."""
+        if not self._encoded:
+            self._encoded = True
+            self._look()
+            self._began, self._before = time.monotonic(), dict(self._seconds)
 
     def watch(self, told: Path) -> None:
         # A command ends by `os._exit`, which runs nothing that was registered; so the exit is wrapped as well.
@@ -123,25 +158,25 @@ class _Threads:
             time.sleep(_INTERVAL)
 
     def _look(self) -> None:
-        tick = os.sysconf("SC_CLK_TCK")
         for thread in threading.enumerate():
             number = thread.native_id
             try:
-                fields = Path(f"/proc/self/task/{number}/stat").read_text().rpartition(")")[2].split()
+                nanoseconds = int(Path(f"/proc/self/task/{number}/schedstat").read_text().split()[0])
             except OSError:
                 continue  # it has ended
             if number is not None:
-                self._seconds[number] = (int(fields[11]) + int(fields[12])) / tick
+                self._seconds[number] = nanoseconds / 1e9
                 self._names[number] = thread.name
 
     def _tell(self, told: Path) -> None:
         self._look()
         sums: dict[str, float] = defaultdict(float)
         for number, name in self._names.items():
-            sums[name.split("_")[0]] += self._seconds[number]
+            sums[name.split("_")[0]] += self._seconds[number] - self._before.get(number, 0.0)
         found = {title: sums.get(name, 0.0) for title, name in THREADS.items()}
-        found["workers without the encoder"] = sums.get("shardmill-worker", 0.0) - self.encoder
-        told.write_text(json.dumps({"seconds": time.monotonic() - self._began, **found}))
+        found[_WORKER] = sums.get("shardmill-worker", 0.0) - self.encoder
+        ended = time.monotonic()
+        told.write_text(json.dumps({"began": self._began, "ended": ended, "encoded": self._encoded, "threads": found}))
 
 
 def table(result: dict[str, Any]) -> str:
@@ -152,7 +187,8 @@ def table(result: dict[str, Any]) -> str:
     speed = {(row["container"], row["workers"]): row["bytes"] / row["seconds"] for row in rows}
     lines = [
         results.heading(result),
-        f"Simulated: a worker's encoder sleeps {1e9 / result['rate']:.1f} s for each GB of text and takes no core.",
+        f"Simulated: a worker's encoder sleeps {1e9 / result['rate']:.1f} s for each GB of text and takes no core. "
+        "The start of a run, before its first chunk is encoded, is left out.",
         "",
         "| MB/s with so many workers | " + " | ".join(map(str, counts)) + " | cores kept busy |",
         "|---|" + "---:|" * (len(counts) + 1),
@@ -162,12 +198,14 @@ def table(result: dict[str, Any]) -> str:
         busy = max(speeds) / result["rate"]
         lines.append(f"| {container} | " + " | ".join(f"{one / 1e6:,.0f}" for one in speeds) + f" | {busy:.1f} |")
     titles = list(rows[0]["threads"])
-    lines += ["", "| CPU seconds for each GB of text | " + " | ".join(titles) + " | all |"]
-    lines += ["|---|" + "---:|" * (len(titles) + 1)]
+    lines += ["", "| CPU seconds for each GB of text | " + " | ".join(titles) + " | all | cores one process can feed |"]
+    lines += ["|---|" + "---:|" * (len(titles) + 2)]
     for container in containers:
         row = next(row for row in rows if row["container"] == container and row["workers"] == min(counts, key=_usual))
         each = [row["threads"][title] / row["bytes"] * 1e9 for title in titles]
-        lines.append(f"| {container} | " + " | ".join(f"{one:.2f}" for one in [*each, sum(each)]) + " |")
+        # A process has one of each thread but the workers, so the busiest of them limits it.
+        most = 1e9 / max(each[: len(THREADS)]) / result["rate"]
+        lines.append(f"| {container} | " + " | ".join(f"{one:.2f}" for one in [*each, sum(each)]) + f" | {most:.0f} |")
     return "\n".join(lines)
 
 
