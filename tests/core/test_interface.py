@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from shardmill import core as binding
 from shardmill.core import CoreError
@@ -212,7 +213,7 @@ def test_every_error_of_the_core_is_raised_with_words() -> None:
 def test_rows_of_ids_are_dealt_to_two_splits_with_their_marks(dtype: type, before: bool) -> None:
     chance = random.Random(3)
     for rows_count in (0, 1, 2, 40):
-        ids = np.array([chance.randrange(50_000) for _ in range(300)], dtype)
+        ids: NDArray[Any] = np.array([chance.randrange(50_000) for _ in range(300)], dtype)
         starts = np.array([chance.randrange(280) for _ in range(rows_count)], np.int64)
         lengths = np.array([chance.randrange(20) for _ in range(rows_count)], np.int64)
         marks, second = (np.array([chance.random() < 0.5 for _ in range(rows_count)], np.bool_) for _ in range(2))

@@ -15,7 +15,8 @@ from shardmill.documents.records import judge
 from tests.odd_lines import odd_lines, real_lines
 
 ROOT = Path(__file__).parents[2]
-SOURCES = [ROOT / "src/shardmill/core" / name for name in ("json.c", "utf8.c", "scan.c", "normal.c", "pages.c", "deal.c")]
+NAMES = ("json", "utf8", "scan", "normal", "pages", "deal")
+SOURCES = [ROOT / "src/shardmill/core" / f"{name}.c" for name in NAMES]
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 # Compiler, its options, and what runs the program.
 BUILDS: dict[str, tuple[str, list[str], list[str]]] = {
