@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks import arrange, compare, cores, machines, plot, python, remote, report, results
+from benchmarks import arrange, compare, cores, machines, publish, python, remote, report, results
 from benchmarks.corpus import Corpus
 
 UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
@@ -18,7 +18,10 @@ UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3}
 def main() -> None:
     arguments = _parser().parse_args()
     if arguments.command == "table":
-        show(json.loads(arguments.file.read_text()), arguments.file)
+        show(json.loads(arguments.file.read_text()))
+        return
+    if arguments.command == "publish":
+        publish.publish(publish.newest())
         return
     runs = {
         "compare": run_compare,
@@ -32,7 +35,7 @@ def main() -> None:
     }
     result = runs[arguments.command](arguments)
     path = results.save(result, arguments.results)
-    show(result, path)
+    show(result)
     print(f"\nkept in {path}", file=sys.stderr)
 
 
@@ -114,8 +117,8 @@ def run_arrange(arguments: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def show(result: dict[str, Any], path: Path) -> None:
-    """The Markdown to stdout, the plot beside the result."""
+def show(result: dict[str, Any]) -> None:
+    """Print the result as Markdown."""
     if result["kind"] == "tokenizers":
         from benchmarks import tokenizers
 
@@ -131,8 +134,6 @@ def show(result: dict[str, Any], path: Path) -> None:
         "arrange": arrange.table,
     }
     print(tables[result["kind"]](result))
-    if result["kind"] == "compare" and (rows := compare.bars(result)):
-        path.with_suffix(".svg").write_text(plot.bars(rows, "MB/s of text"))
 
 
 def size_of(written: str) -> int:
@@ -213,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     order.add_argument("--only", action="append", default=[], metavar="COMMAND", help="may be given more than once")
     order.add_argument("--results", type=Path, default=results.FOLDER, help="folder for the result")
 
+    commands.add_parser("publish", help="put the newest result of compare into README.md and docs/speed.md")
     three = commands.add_parser("table", help="the tables of a result again")
     three.add_argument("file", type=Path)
     return parser

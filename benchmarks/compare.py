@@ -169,12 +169,3 @@ NOTES = (
     "starts after imports and, for the others, after the vocabulary is loaded; start-up is the rest of the process. "
     "Peak memory is that resident in the process tree, sampled every 50 ms. Tokens are compared on the first slice."
 )
-
-
-def bars(result: dict[str, Any]) -> list[tuple[str, float, bool]]:
-    """(label, MB/s, whether it is ours) for the plot."""
-    return [
-        (f"{row['way']} ({row['container']})", _speed(row), row["way"] == "shardmill")
-        for row in result["rows"]
-        if not row["failure"]
-    ]

@@ -60,6 +60,8 @@ def digest(out: Path) -> tuple[int, str]:
 
 def _files(out: Path) -> Iterator[np.ndarray]:
     for path in sorted(out.rglob("*")):
+        if path.parent.name == "documents":  # tables, not tokens
+            continue
         if path.suffix == ".npy":
             yield np.load(path, mmap_mode="r")
         elif path.suffix in (".bin", ".ds") and path.stat().st_size:

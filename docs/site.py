@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 from docs.reference import reference_pages  # noqa: E402 - found by the line before
 
 SECTIONS = {
-    "Start": ["README.md", "docs/tutorial.md"],
+    "Start": ["README.md", "docs/choosing.md", "docs/tutorial.md"],
     "How to": [
         "docs/howto/fineweb.md",
         "docs/howto/parquet.md",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import publish
 from docs.reference import MANIFEST_KEYS, example_manifest, manifest_keys, options_table
 from docs.site import SECTIONS, as_python_markdown, page_name, sources
 from shardmill.options import FORMATS
@@ -32,6 +33,15 @@ def test_the_install_section_shows_both_commands_for_a_fresh_clone_with_the_time
     for command in ("demo", "test"):
         assert re.search(rf"^make {command} +# .*\d+ minutes|^make {command} +# .*one minute", commands, re.MULTILINE)
         assert re.search(rf"^{command}: ", makefile, re.MULTILINE)
+
+
+def test_figures_are_those_of_the_newest_comparison() -> None:
+    for page, text in publish.pages(publish.newest()).items():
+        assert page.read_text(encoding="utf-8") == text, "`python -m benchmarks publish` writes them"
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
 
 
 def test_every_output_format_is_documented() -> None:
