@@ -20,7 +20,7 @@ import click
 import shardmill
 from shardmill import cli, errors
 from shardmill.options import FORMATS, Options
-from shardmill.run import prepare
+from shardmill.preparing import prepare
 from shardmill.shards import format_named
 
 MANIFEST_KEYS = {

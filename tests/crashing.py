@@ -231,8 +231,9 @@ def _serve() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         # All imports happen before the fork, so that a child starts at once.
-        import_module("shardmill.cluster" if order["parts"] else "shardmill.run.main")
-        if order["options"].keys() & {"shuffle", "mix", "pack"}:
+        import_module("shardmill.cluster" if order["parts"] else "shardmill.preparing")
+        if order["options"].keys() & {"shuffle", "mix", "pack", "prepare_shuffled"}:
+            import_module("shardmill.arrange.shuffled_text")
             import_module("shardmill.arrange.shuffling")
             import_module("shardmill.arrange.mixtures")
             import_module("shardmill.arrange.packed")
@@ -296,6 +297,8 @@ def _die_at_a_step(
     elif options.pop("pack", False):
         options.pop("workers", None)
         shardmill.pack(source, out, **{"memory": "600MB", **options})
+    elif options.pop("prepare_shuffled", False):
+        shardmill.prepare(source, out, **{"memory": "600MB", "shuffle": True, **options})
     elif options.pop("shuffle", False):
         options.pop("workers", None)
         shardmill.shuffle(source, out, **{"memory": "600MB", **options})

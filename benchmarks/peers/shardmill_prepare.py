@@ -8,7 +8,7 @@ from typing import Any
 
 from way import OUT, SOURCE, WORKERS, Clock
 
-from shardmill.run.main import prepare
+from shardmill.preparing import prepare
 
 # A run imports the reader of what it reads, and no other: they take memory that its caches could have.
 reader = {".txt": "text", ".parquet": "parquet"}.get(SOURCE.suffix, "jsonl")

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from shardmill.dataset import Dataset as Dataset
     from shardmill.dataset import open_dataset
     from shardmill.dataset import verify as verify
+    from shardmill.preparing import prepare
     from shardmill.python_sources import PythonSource
     from shardmill.reporting import card as card
     from shardmill.reporting import report as report
     from shardmill.run import inspect as inspect
-    from shardmill.run import prepare, read
+    from shardmill.run import read
     from shardmill.tokens import text_tokenizer as tokenizer
     from shardmill.write import Result
 
@@ -37,9 +38,10 @@ _names, __getattr__ = lazily(
     {
         "arrange": "convert mix pack shuffle",
         "dataset": "Dataset open_dataset:open verify",
+        "preparing": "prepare",
         "python_sources": "PythonSource:Source",
         "reporting": "card report",
-        "run": "inspect prepare read",
+        "run": "inspect read",
         "write": "Result",
         "tokens": "text_tokenizer:tokenizer",
     },

@@ -30,7 +30,7 @@ from shardmill.flags import (
     summary_flags,
     verbose_flag,
 )
-from shardmill.order_commands import mix, pack, shuffle, trace
+from shardmill.order_commands import convert, mix, pack, shuffle, trace
 from shardmill.printing import RESUMABLE, begin_run, options_in, print_error, print_line, summarize
 
 _COMPLETE = "_SHARDMILL_COMPLETE"
@@ -73,7 +73,7 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     from shardmill.run import own_process
 
     own_process()
-    from shardmill.run import prepare as run
+    from shardmill.preparing import prepare_with
 
     progress = begin_run(as_json, quiet)
     options = options_in(flags)
@@ -92,12 +92,10 @@ def prepare(sources: tuple[str, ...], out: str | None, as_json: bool, quiet: boo
     assert out is not None
     _note_shadowed(sources, quiet or as_json)
     if not in_parts:
-        result = run(list(sources), out, progress=progress, **options)
+        result = prepare_with(list(sources), out, progress, options, {})
     else:
-        from shardmill.cluster import prepare_in_parts
-
         with open(os.devnull, "w") as nothing, redirect_stdout(nothing):  # Ray prints paragraphs about lost workers
-            result = prepare_in_parts(list(sources), out, progress=progress, **in_parts, **options)
+            result = prepare_with(list(sources), out, progress, options, in_parts)
     summarize(result, as_json, quiet, verbose)
 
 
@@ -270,27 +268,7 @@ def card(folder: str) -> None:
     print_line(made(folder))
 
 
-@shardmill.command(short_help="write a dataset in another format")
-@folder_argument("folder")
-@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
-@option_flags("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "memory", "overwrite")
-@click.option(
-    "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
-    help="position of the end-of-text token in files made by other tools  [default: detected]",
-)  # fmt: skip
-@summary_flags
-def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
-    """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
-
-    DIR is a dataset, or a folder of files made by another tool, in any format except mds. For such files `--tokenizer`
-    names the tokenizer that made them, and `--delimiter` and `--source-eot` name the token between documents and its
-    position. You can stop it at any moment; the same command resumes it.
-    """
-    from shardmill.arrange import convert as run
-
-    summarize(run(folder, out, progress=begin_run(as_json, quiet), **options_in(flags)), as_json, quiet)
-
-
+shardmill.add_command(convert)
 shardmill.add_command(shuffle)
 shardmill.add_command(mix)
 shardmill.add_command(pack)

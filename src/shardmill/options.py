@@ -135,8 +135,13 @@ class Options:
         "tokens (first:N), the last share F of each text file (tail:F), or 0 for none",
     )  # fmt: skip
     seed: int = option(
-        0, "--seed", kind="number", metavar="N", fingerprinted=True, help="seed of the train/validation split"
-    )
+        0, "--seed", kind="number", metavar="N", fingerprinted=True,
+        help="seed of the train/validation split, and of the order with --shuffle",
+    )  # fmt: skip
+    shuffle: bool = option(
+        False, "--shuffle", kind="flag", fingerprinted=True,
+        help="write the documents of each split in random order; needs temporary disk space of twice the tokens' size",
+    )  # fmt: skip
     shard_tokens: int | str = option(
         "100M", "--shard-tokens", kind="amount", metavar="N", fingerprinted=True,
         help="tokens per shard, for formats with shards",
@@ -290,8 +295,9 @@ class Options:
             values["limit"] = _canonical_count(documents)
         if self.separator_bytes is not None:
             values["separator"] = "".join(map(_escaped, self.separator_bytes.decode()))
-        if self.delimiter is None:
-            del values["delimiter"]  # datasets from before there was this option keep their fingerprint
+        for name in ("delimiter", "shuffle"):  # datasets from before there were these options keep their fingerprint
+            if not values[name]:
+                del values[name]
         for name in ("include", "exclude"):  # the order means nothing
             values[name] = sorted(values[name])
             if not values[name]:

@@ -1,4 +1,4 @@
-"""The commands that put documents of finished datasets in training order."""
+"""The commands that write finished datasets anew: in another format, or in training order."""
 
 from __future__ import annotations
 
@@ -9,6 +9,27 @@ import click
 
 from shardmill.flags import folder_argument, json_flag, number_flag, option_flags, summary_flags
 from shardmill.printing import begin_run, options_in, print_error, print_line, summarize
+
+
+@click.command(short_help="write a dataset in another format")
+@folder_argument("folder")
+@click.option("-o", "--out", required=True, metavar="DIR", help="folder of the new dataset")
+@option_flags("format", "eot", "shard_tokens", "tail", "name", "tokenizer", "delimiter", "memory", "overwrite")
+@click.option(
+    "--source-eot", type=click.Choice(["after", "before", "none"]), default=None,
+    help="position of the end-of-text token in files made by other tools  [default: detected]",
+)  # fmt: skip
+@summary_flags
+def convert(folder: str, out: str, as_json: bool, quiet: bool, **flags: Any) -> None:
+    """Write a dataset in other formats without tokenizing again, with EOT, shard size and integer type as they need it.
+
+    DIR is a dataset, or a folder of files made by another tool, in any format except mds. For such files `--tokenizer`
+    names the tokenizer that made them, and `--delimiter` and `--source-eot` name the token between documents and its
+    position. You can stop it at any moment; the same command resumes it.
+    """
+    from shardmill.arrange import convert as run
+
+    summarize(run(folder, out, progress=begin_run(as_json, quiet), **options_in(flags)), as_json, quiet)
 
 
 @click.command(short_help="write the documents of a dataset in random order")

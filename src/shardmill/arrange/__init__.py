@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from shardmill.arrange.packed import pack
     from shardmill.arrange.packing import PackingPlan, Slots, count_pieces
     from shardmill.arrange.placing import place_eot
+    from shardmill.arrange.shuffled_text import ShuffledText
     from shardmill.arrange.shuffling import shuffle
     from shardmill.arrange.sorting import FACTS, LEAST_MEMORY, LEFT_OUT, Block, Sorter
 
@@ -28,6 +29,7 @@ __all__, __getattr__ = lazily(
         "packed": "pack",
         "packing": "PackingPlan Slots count_pieces",
         "placing": "place_eot",
+        "shuffled_text": "ShuffledText",
         "shuffling": "shuffle",
         "sorting": "FACTS LEAST_MEMORY LEFT_OUT Block Sorter",
     },

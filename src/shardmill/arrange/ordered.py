@@ -29,8 +29,9 @@ if TYPE_CHECKING:
     from shardmill.write import Facts, Ledger
 
 _BESIDE = 48 << 20  # memory for what sorting does not count: the block being written, its copies, and the files
-_RUNS = ".sorted-"
-"""Begins the names of folders with temporary runs, beside the new dataset."""
+_RUNS = "sorted-"
+"""Begins the names of folders with temporary runs."""
+_HASH = 16  # digits of the fingerprint that end such a name
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class OrderedDocuments(ArrangedDocuments):
                 hint=f"the least that works is `--memory {-(-(beside + LEAST_MEMORY) // 10**6) + 8}MB`",
             )
         self._memory = self.budget.memory - beside
-        self._runs = destination.folder / f"{_RUNS}{fingerprint(self.facts)[:16]}"
+        self._runs = destination.work_folder(f"{_RUNS}{fingerprint(self.facts)[:_HASH]}")
 
     def remarks(self, ledger: Ledger) -> dict[str, Any]:
         remarks = {**super().remarks(ledger), "arranged": self._arranged, "sources": self._order.sources}
@@ -136,7 +137,9 @@ class OrderedDocuments(ArrangedDocuments):
 
     @contextmanager
     def batches(self, position: dict[str, Any] | None) -> Iterator[Iterator[Batch | None]]:
-        for folder in self._runs.parent.glob(f"{_RUNS}*"):  # those of another order or of another dataset
+        for folder in self._runs.parent.glob(
+            f"{self._runs.name[:-16]}*"
+        ):  # those of another order or of another dataset
             if folder != self._runs:
                 shutil.rmtree(folder)
         with super().batches(position) as batches:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.arrange.ordered import DocumentsOfSplit, Order, options_like, write_ordered
-from shardmill.dataset import Split, open_dataset
+from shardmill.dataset import Dataset, Split, open_dataset
 from shardmill.permutation import Permutation
 from shardmill.write import Progress, Result, progress_of
 
@@ -47,15 +47,19 @@ def shuffle(
         {"format": format, "eot": eot, "seed": seed, "shard_tokens": shard_tokens, "tail": tail,
          "name": name or data.manifest["options"].get("name"), "memory": memory, "overwrite": overwrite},
     )  # fmt: skip
-    order = Order(
+    return write_ordered([data], shuffled_order(data, options.seed), out, options, shown)
+
+
+def shuffled_order(data: Dataset, seed: int) -> Order:
+    """Return the order of a shuffled dataset."""
+    return Order(
         "shuffle",
-        {split: ShuffledDocuments(data[split], options.seed) for split in data},
+        {split: ShuffledDocuments(data[split], seed) for split in data},
         tokens=sum(len(data[split]) for split in data),
         chosen={},
         described={"from": data.manifest["fingerprint"]},
         sources=data.manifest["sources"],
     )
-    return write_ordered([data], order, out, options, shown)
 
 
 class ShuffledDocuments(DocumentsOfSplit):

@@ -131,6 +131,11 @@ def plan_parts(
     """
     out = arguments.path("out", out)
     plan, given = _find_plan(sources, out, options)
+    if plan.options.shuffle:
+        raise UsageError(
+            "a plan cannot be shuffled on the way",
+            hint="make and merge its parts without `--shuffle`, and then call `shardmill shuffle`",
+        )
     found, total, count = plan.sources, plan.sources.total_bytes or 0, _count(plan, parts)
     keep = count if keep_parts else 0
     if keep:

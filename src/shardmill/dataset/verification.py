@@ -91,6 +91,8 @@ def verify(
     sample, source = arguments.number("sample", sample, 0), arguments.flag("source", source)
     check = _Verification(folder, sample, notify)
     manifest, report = check.manifest, check.report
+    if source and "arranged" in manifest:
+        raise UsageError("the documents are in another order than in the sources, so they cannot be compared")
     if source and check.converted:
         raise UsageError(
             "a converted dataset was not made from text", hint="compare the dataset that it was converted from"
@@ -130,7 +132,7 @@ class _Verification:
         self._damage, self._notes = self.report.damage, self.report.notes
         self._sample, self._notify = sample, notify
         self._tokenizer: Tokenizer | None = None
-        self.converted = "converted" in self.manifest
+        self.converted = "converted" in self.manifest or "arranged" in self.manifest
         self._row = row_size(self.manifest)
         """Tokens of a row, in a packed dataset: there a document may be cut, and EOT fills rows."""
         self._finds_specials = self.manifest["options"].get("specials") == "parse"

@@ -1,4 +1,4 @@
-"""Text → batches of tokens: the plan, the budget, the pipeline and its workers; and `prepare`, the main job."""
+"""Text → batches of tokens: the plan, the budget, the pipeline and its workers; what a run needs beforehand."""
 
 from typing import TYPE_CHECKING
 
@@ -9,8 +9,15 @@ if TYPE_CHECKING:
     from shardmill.run.budget import Budget, default_memory
     from shardmill.run.encoded_chunks import EncodedChunks
     from shardmill.run.encoded_text import EncodedText, surely_fits
-    from shardmill.run.machine import most_resident, resident, settle_allocator, usable_cpus, usable_memory
-    from shardmill.run.main import open_outputs, output_orders, prepare
+    from shardmill.run.machine import (
+        most_resident,
+        resident,
+        settle_allocator,
+        trim_memory,
+        usable_cpus,
+        usable_memory,
+    )
+    from shardmill.run.main import make_plan, open_outputs, output_orders
     from shardmill.run.plan import Plan
     from shardmill.run.process_limit import own_process
     from shardmill.run.reading import read
@@ -25,8 +32,8 @@ __all__, __getattr__ = lazily(
         "budget": "Budget default_memory",
         "encoded_chunks": "EncodedChunks",
         "encoded_text": "EncodedText surely_fits",
-        "machine": "most_resident resident settle_allocator usable_cpus usable_memory",
-        "main": "open_outputs output_orders prepare",
+        "machine": "most_resident resident settle_allocator trim_memory usable_cpus usable_memory",
+        "main": "make_plan open_outputs output_orders",
         "plan": "Plan",
         "process_limit": "own_process",
         "reading": "read",

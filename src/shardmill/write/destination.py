@@ -75,6 +75,10 @@ class Destination:
         finally:
             self.journal.close()
 
+    def work_folder(self, name: str) -> Path:
+        """Return a folder on this machine for temporary files; who uses it makes and deletes it."""
+        return self.folder / f".{name}"
+
     def has_manifest(self) -> bool:
         """Whether there is a complete dataset."""
         return self._store.has(NAME)

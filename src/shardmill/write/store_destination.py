@@ -117,6 +117,10 @@ class StoreDestination(Destination):
             if self.folder.exists() and not any(self.folder.iterdir()):
                 self.folder.rmdir()
 
+    def work_folder(self, name: str) -> Path:
+        """Beside the workplace, which every run empties when it begins and ends."""
+        return self.folder.with_name(f"{self.folder.name}.{name}")
+
     def finished(self, facts: Facts) -> dict[str, Any] | None:
         return super().finished(facts) if self._staged else None
 
