@@ -28,12 +28,11 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.shards.format import Recognised, recognised
-from shardmill.shards.streams import StreamFormat
+from shardmill.shards.format import Format, Recognised, recognised
 from shardmill.shards.token_files import TokenFile
 
 
-class Toy(StreamFormat):
+class Toy(Format):
     name, eot, stem, endings = "toy", "before", "{name}-{split}-{index:06}", (".toy",)
 
     def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:

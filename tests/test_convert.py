@@ -16,9 +16,7 @@ import shardmill
 from shardmill.arrange import arranging, inputs
 from shardmill.errors import MismatchError, OutputError, UsageError
 from shardmill.options import FORMATS
-from shardmill.shards import format_named
-from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.streams import StreamOutput
+from shardmill.shards import ShardWriter, format_named
 from shardmill.storage import PartialFile
 from shardmill.write import checkpoints
 from tests.crashing import DIFFERENT
@@ -137,8 +135,7 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(
     class Killed(BaseException):
         pass
 
-    append = StreamOutput.append if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput.append
-    kind = StreamOutput if to in ("nanogpt", "shards", "npy", "llmc") else DocumentOutput
+    append = ShardWriter.append
     monkeypatch.setattr(arranging, "BLOCK_TOKENS", 200)
     if how == "killed":
         # Which leaves no time to record anything.
@@ -151,7 +148,7 @@ def test_a_conversion_that_ends_anywhere_goes_on_to_the_same_bytes(
             kills += 1
             raise Killed
 
-    monkeypatch.setattr(kind, "append", dying)
+    monkeypatch.setattr(ShardWriter, "append", dying)
     while True:
         try:
             result = shardmill.convert(source, tmp_path / "out", format=to, shard_tokens=500, name="web")

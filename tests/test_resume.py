@@ -306,7 +306,7 @@ def test_a_stop_in_the_middle_of_a_result_records_nothing_of_it(tmp_path: Path) 
 def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
 ) -> None:
-    from shardmill.shards.streams import StreamOutput
+    from shardmill.shards import ShardWriter
 
     source = write_jsonl(tmp_path / "a.jsonl", documents(800))
     monkeypatch.setattr("shardmill.write.checkpoints._EVERY", 0.0)
@@ -314,7 +314,7 @@ def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_d
     shardmill.prepare(source, tmp_path / "whole", **options)
     for method in ("append", "prepare_sync", "position", "finish"):
         for call in (1, 2, 7):
-            whole, calls = getattr(StreamOutput, method), itertools.count(1)
+            whole, calls = getattr(ShardWriter, method), itertools.count(1)
 
             def interrupted(
                 self: Any,
@@ -330,7 +330,7 @@ def test_an_interrupt_between_any_two_steps_of_the_writer_records_nothing_half_d
 
             out = tmp_path / f"{method}{call}"
             with monkeypatch.context() as patch:
-                patch.setattr(StreamOutput, method, interrupted)
+                patch.setattr(ShardWriter, method, interrupted)
                 with contextlib.suppress(KeyboardInterrupt):
                     shardmill.prepare(source, out, **options)
             shardmill.prepare(source, out, **options)

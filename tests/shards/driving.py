@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.shards import SPLITS, open_output
-from shardmill.shards.output import Output
+from shardmill.shards import SPLITS, Output, open_output
 
 SHARD = 500
 

@@ -29,7 +29,7 @@ def test_a_document_too_long_for_the_format_is_an_error_and_not_an_overflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Driven("mds", tmp_path / "out")
-    monkeypatch.setattr(run.output, "longest", 1000)
+    monkeypatch.setattr(run.output, "layout", run.output.layout._replace(longest=1000))
     with pytest.raises(OutputError, match="does not fit"):
         run.output.append("train", np.zeros(1001, np.uint16), np.array([1001]))
     run.output.append("train", np.zeros(600, np.uint16), np.empty(0, np.int64))

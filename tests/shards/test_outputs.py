@@ -15,7 +15,6 @@ import pytest
 from shardmill.errors import OutputError
 from shardmill.options import Options
 from shardmill.shards import FORMATS, SPLITS, format_named, open_output
-from shardmill.shards.streams import StreamFormat
 from tests.shards.driving import SHARD, Driven, contents, documents, steps, take, whole_run
 from tests.shards.readers import (
     READERS,
@@ -241,5 +240,5 @@ def test_the_head_of_an_npy_shard_is_numpys_own(tokens: int, dtype: str) -> None
         expected, {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (tokens,)}
     )
     npy = format_named("npy")
-    assert isinstance(npy, StreamFormat) and npy.header(tokens, np.dtype(dtype)) == expected.getvalue()
+    assert npy.header(tokens, np.dtype(dtype)) == expected.getvalue()
     assert len(expected.getvalue()) == 128

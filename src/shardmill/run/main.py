@@ -47,7 +47,7 @@ def output_orders(plan: Plan) -> list[dict[str, Any]]:
 def open_outputs(plan: Plan, out: Path, **more: Any) -> list[Output]:
     """An output for each format that is wanted; `more` overrides arguments of `open_output`."""
     tokenizer = plan.tokenizer
-    outputs = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
+    outputs: list[Output] = [open_output(folder=out, **{**order, **more}) for order in output_orders(plan)]
     if tokenizer.eot is None and any(output.eot != "none" for output in outputs):
         raise UsageError(f"the tokenizer `{tokenizer.name}` has no end-of-text token", hint="add `--eot none`")
     return outputs

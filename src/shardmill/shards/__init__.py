@@ -6,6 +6,7 @@ from shardmill.shards.documents_table import (
     DOCUMENT,
     HEADER_BYTES,
     TABLE_NAMES,
+    TableFormat,
     TableIndex,
     open_table,
     table_header,
@@ -13,12 +14,13 @@ from shardmill.shards.documents_table import (
 )
 from shardmill.shards.format import (
     Format,
+    OutputSettings,
     check_together,
     early_warnings,
     format_named,
-    open_output,
     unlisted_files,
 )
-from shardmill.shards.output import DATASET_FOLDERS, GrowingFiles, Output, names_in_folder
+from shardmill.shards.output import DATASET_FOLDERS, Output
 from shardmill.shards.recognising import Foreign, find_foreign
 from shardmill.shards.token_files import DocumentIndex, EotIndex, TokenFile, TokenFiles
+from shardmill.shards.writer import ShardWriter, open_output

@@ -5,7 +5,6 @@ Each split has a folder of its own, since their readers take every `.ds` file un
 
 from __future__ import annotations
 
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,34 +12,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Recognised, recognised
-from shardmill.shards.output import Shard
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
-from shardmill.storage import Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-
-class DatatroveOutput(DocumentOutput):
-    cumulative = True
-
-    def complete(self, shard: Shard) -> list[Written]:
-        """Both files are as they should be; the metadata are added."""
-        width, tokens = self.dtype.itemsize, shard.token_count
-        with closing(self.create(shard.stem + ".ds.metadata")) as metadata:
-            metadata.append(f"{self._settings.tokenizer}|{width}\n{tokens}\n{_abbreviated(tokens)}".encode())
-            return [
-                shard.tokens.finish(tokens),
-                shard.lengths.finish(0, role="index"),
-                metadata.finish(0, role="metadata"),
-            ]
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
 
 
 class Datatrove(Format):
-    name, eot, indexed, writer = "datatrove", "after", True, DatatroveOutput
+    name, eot, indexed, cumulative = "datatrove", "after", True, True
     stem, endings = "{split}/{name}_{index:06}", (".ds", ".ds.index", ".ds.metadata")
+
+    def complete(self, shard: Shard) -> list[Written]:
+        """Both files are as they should be; the metadata are added."""
+        tokens, width = shard.token_count, shard.dtype.itemsize
+        metadata = f"{shard.settings.tokenizer}|{width}\n{tokens}\n{_abbreviated(tokens)}".encode()
+        return [
+            shard.tokens.finish(tokens),
+            shard.lengths.finish(0, role="index"),
+            shard.write(".ds.metadata", [metadata], role="metadata"),
+        ]
 
     def index(self, tokens: TokenFiles) -> EndsIndex:
         paths = [_beside(file.path, ".index") for file in tokens.files]

@@ -7,6 +7,7 @@ because trainers take every file whose name has `train` in it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,15 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.output_formats import SPLITS
+from shardmill.shards.borders import ShardLimit
+from shardmill.shards.format import Format, OutputSettings, ShardLayout
 from shardmill.shards.token_files import OpenFile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
 
 DOCUMENT = np.dtype([("end", "<i8"), ("source", "<i4"), ("record", "<i8"), ("bytes", "<i8")])
 """A row: where the document ends in the split, in tokens, with its end-of-text token as in the first format of the
@@ -25,8 +31,10 @@ dataset; its source, as an index into the manifest's sources; where it begins th
 0; and the bytes of its text."""
 TABLES = "documents"
 """The folder of the tables."""
-TABLE_NAMES = re.compile(rf"{TABLES}/(?:{'|'.join(SPLITS)})\.npy")
+TABLE_NAMES = re.compile(rf"{TABLES}/(?:{'|'.join(SPLITS)})\.(?:npy|rows)")
+"""The tables, and those that will be written anew without the rows of dropped tokens."""
 HEADER_BYTES = 192
+_COPIED_ROWS = 1 << 16  # at a time
 
 
 def table_name(split: str) -> str:
@@ -39,6 +47,53 @@ def table_header(rows: int) -> bytes:
     described = f"{{'descr': {DOCUMENT.descr}, 'fortran_order': False, 'shape': ({rows},), }}"
     start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
     return start + described.ljust(HEADER_BYTES - len(start) - 1).encode() + b"\n"
+
+
+class TableFormat(Format):
+    """The tables as files that `ShardWriter` writes: a row takes the place of a token."""
+
+    name, eot, sharded, stem = "documents table", "none", False, f"{TABLES}/{{split}}"
+
+    def __init__(self, *, drops_tail: bool) -> None:
+        """`drops_tail`: tokens at the end of a split may be left out, which is known only when all are written."""
+        self.kept_tokens: dict[str, int] = {}
+        """The tokens of a split that are in its files, if some were left out."""
+        self._drops_tail = drops_tail
+        self.endings = (".rows", ".npy") if drops_tail else (".npy",)
+
+    def layout(self, settings: OutputSettings) -> ShardLayout:
+        return ShardLayout(DOCUMENT, ShardLimit())
+
+    def file_names(self, name: str | None = None) -> re.Pattern[str]:
+        return TABLE_NAMES
+
+    def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        return table_header(tokens)
+
+    def complete(self, shard: Shard) -> list[Written]:
+        """Write a table anew if its last documents may be missing from the token files."""
+        if not self._drops_tail:
+            return [shard.tokens.finish(0, table_header(shard.token_count), role="documents")]
+        return [shard.write(".npy", self._kept(shard), role="documents")]
+
+    def _kept(self, shard: Shard) -> Iterator[bytes | NDArray[Any]]:
+        """Yield a table that ends at the last token that was kept. A document that is cut there ends there."""
+        tokens, low, high = self.kept_tokens.get(shard.split), 0, shard.token_count
+        while tokens is not None and low < high:  # the first row that ends at or after that token
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if _rows(shard, middle, 1)["end"][0] < tokens else (low, middle)
+        kept = shard.token_count if tokens is None else min(low + 1, shard.token_count) if tokens else 0
+        yield table_header(kept)
+        for first in range(0, kept, _COPIED_ROWS):
+            documents = _rows(shard, first, min(_COPIED_ROWS, kept - first))
+            if tokens is not None:
+                documents["end"] = np.minimum(documents["end"], tokens)
+            yield documents
+
+
+def _rows(shard: Shard, first: int, count: int) -> NDArray[Any]:
+    data = shard.tokens.read(HEADER_BYTES + first * DOCUMENT.itemsize, count * DOCUMENT.itemsize)
+    return np.frombuffer(data, DOCUMENT).copy()
 
 
 def open_table(path: Path) -> NDArray[Any]:

@@ -7,14 +7,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from shardmill.errors import DamageError, UsageError
 from shardmill.output_formats import FORMATS, OUTPUT_FORMATS, SPLITS
-from shardmill.shards.output import FileOutput, Output
+from shardmill.shards.borders import ShardLimit
 from shardmill.shards.token_files import DocumentIndex, TokenFile, TokenFiles
+
+if TYPE_CHECKING:
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
+
+_STEP = 524_288 + 1  # tokens of one step of GPT-2's training, over all processes, and one more
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,16 @@ class OutputSettings:
     """The number of the first file, where the files of a split are numbered."""
 
 
+class ShardLayout(NamedTuple):
+    """How a format stores the tokens of a run."""
+
+    dtype: np.dtype[Any]
+    limit: ShardLimit
+    """When a shard is full."""
+    longest: int = (1 << 63) - 1
+    """Tokens that a document may have."""
+
+
 class Recognised(NamedTuple):
     """A file of tokens, as its own header describes it."""
 
@@ -45,7 +61,7 @@ class Recognised(NamedTuple):
 
 
 class Format:
-    """One kind of token files."""
+    """One kind of token files: how `ShardWriter` writes them, and how they are read back."""
 
     name: str
     eot: str
@@ -53,25 +69,45 @@ class Format:
     sharded: bool = True
     """False: the tokens of a split are one file, however many they are."""
     indexed: bool = False
-    """Its files say where documents end."""
-    writer: ClassVar[type[FileOutput]]
-    """The class of its outputs."""
+    """Its files say where documents end. A shard then ends with a document, and while it is written it has a second
+    file with the length of each document."""
+    length_dtype: np.dtype[Any] = np.dtype("<u8")
+    """The type of the numbers in that second file."""
+    cumulative: bool = False
+    """The second file says where documents end, instead of their lengths."""
     stem: str
     """The name of a file without its ending, with `{name}`, `{split}` and `{index}`, or `{index:06}` for six digits."""
     stem_of_one_split: str = ""
     """The same for a dataset that has only one split, where it differs."""
     endings: tuple[str, ...]
-    """Endings of the token file, and of the other files with the same stem."""
+    """Endings of the token file, of the second file if there is one, and of the others with the same stem."""
     train_from: int = 0
     """The number of the first train file."""
-    shared_names: tuple[str, ...] = ()
-    """File names that another format may use too; two such formats cannot share a folder."""
+    split_file: str = ""
+    """The name of a file that describes all files of a split, with `{split}`. Two formats whose names are the same
+    cannot share a folder."""
     contiguous: bool = True
     """The tokens of a file are side by side, after a header."""
 
-    def output(self, settings: OutputSettings) -> FileOutput:
-        """Return the output that writes the files. UsageError if the format's readers could not read them."""
-        return self.writer(self, settings)
+    def layout(self, settings: OutputSettings) -> ShardLayout:
+        """Return how the tokens of a run are stored. UsageError if the format's readers could not read them."""
+        size = settings.shard_tokens if self.sharded else 0
+        return ShardLayout(settings.dtype.newbyteorder("<"), ShardLimit(size, cuts_documents=not self.indexed))
+
+    def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
+        """Return the header of a file with `tokens` tokens; its size is always the same."""
+        return b""
+
+    def complete(self, shard: Shard) -> list[Written]:
+        """Turn a full shard into the files that readers want. Those of its files that are not returned are deleted.
+
+        A format with another order of bytes writes a new file from the tokens and lengths, with `shard.write`.
+        """
+        return [shard.tokens.finish(shard.token_count, self.header(shard.token_count, shard.dtype))]
+
+    def describe(self, files: list[Written], dtype: np.dtype[Any]) -> Iterator[bytes]:
+        """Yield the content of a split's `split_file`."""
+        return iter(())
 
     def file_names(self, name: str | None = None) -> re.Pattern[str]:
         """Return a pattern that matches every file name of an output with this prefix; None: with any prefix."""
@@ -80,7 +116,12 @@ class Format:
         parts = [re.split(r"({.*?})", stem) for stem in (self.stem, self.stem_of_one_split) if stem]
         stems = ["".join(fields.get(part, re.escape(part)) for part in stem) for stem in parts]
         names = [stem + re.escape(ending) for stem in stems for ending in self.endings]
-        return re.compile("|".join([*names, *map(re.escape, self.shared_names)]))
+        return re.compile("|".join([*names, *map(re.escape, self.split_files)]))
+
+    @property
+    def split_files(self) -> list[str]:
+        """The files that describe splits."""
+        return [self.split_file.format(split=split) for split in SPLITS] if self.split_file else []
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> TokenFiles:
         """Return the tokens of some files, by their position."""
@@ -99,7 +140,8 @@ class Format:
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         """Estimate the bytes of all files, for tokens of `width` bytes."""
-        return tokens * width
+        shards = -(-tokens // shard_tokens) + 1  # and one of val
+        return tokens * width + shards * len(self.header(1, np.dtype(f"<u{width}")))
 
     def early_warnings(self, *, alone: bool) -> list[str]:
         """Return warnings that are known before the run. `alone`: the format has a folder of its own."""
@@ -144,19 +186,11 @@ def unlisted_files(formats: Sequence[str], names: Iterable[str], listed: Collect
             yield name
 
 
-def open_output(format: str, folder: Path, **settings: Any) -> Output:
-    """Return the output of a format; nothing is written yet. `order`: the other fields of `Order`.
-
-    Raise UsageError if the format's readers could not read such files.
-    """
-    return format_named(format).output(OutputSettings(folder, **settings))
-
-
 def check_together(formats: Sequence[str]) -> None:
     """Raise UsageError if two formats would write files of one name into one folder."""
     claimed: dict[str, str] = {}
     for name in formats:
-        for file in format_named(name).shared_names:
+        for file in format_named(name).split_files:
             if file in claimed:
                 raise UsageError(
                     f"`{claimed[file]}` and `{name}` both write a file `{file}`", hint="give each a folder of its own"
@@ -167,3 +201,22 @@ def check_together(formats: Sequence[str]) -> None:
 def early_warnings(formats: Sequence[str]) -> list[str]:
     """Return warnings that follow from the choice of formats, if they are made in one folder."""
     return [sentence for name in formats for sentence in format_named(name).early_warnings(alone=len(formats) == 1)]
+
+
+def short_tails(splits: dict[str, dict[str, Any]], reader: str) -> list[str]:
+    """Warn about shards with less than one step of a common training run: the last of a split, or of a part."""
+    warnings = []
+    for split, described in splits.items():
+        files = [file for file in described["files"] if not file.get("role")]
+        short = min(reversed(files), key=lambda file: file["tokens"], default=None)
+        if short is not None and short["tokens"] < _STEP:
+            which = f"the last {split} shard" if short is files[-1] else f"a {split} shard"
+            hint = ""
+            if len(files) > 1:
+                shorter = short["tokens"] < files[0]["tokens"]
+                hint = ": see `--tail drop`" if shorter else ": see `--shard-tokens`"
+            warnings.append(
+                f"{which}, {short['name']}, has {short['tokens']:,} tokens; {reader} needs more than batch × block × "
+                f"processes in each{hint}"
+            )
+    return warnings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,64 +11,53 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.documents import RepackedOutput
-from shardmill.shards.format import Format, OutputSettings, Recognised, recognised
-from shardmill.shards.output import Shard
+from shardmill.shards.borders import ShardLimit
+from shardmill.shards.format import Format, OutputSettings, Recognised, ShardLayout, recognised
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
-from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
+
 _CODES: dict[int, np.dtype[Any]] = {16: np.dtype("<i4"), 20: np.dtype("<u2")}
 """By litData's number for a type of torch. Its readers have no other that fits tokens."""
 _LARGEST = 1 << 31  # bytes of tokens after which a chunk ends: offsets have 32 bits, and a document may follow
-_COPY = 1 << 22
 _CHUNKS = 2  # whose offsets are kept in memory
 
 
-class LitdataOutput(RepackedOutput):
-    def __init__(self, kind: Format, settings: OutputSettings) -> None:
-        super().__init__(kind, settings)
-        self.dtype = np.dtype("<u2" if settings.dtype.itemsize == 2 else "<i4")
-        self._code = next(code for code, dtype in _CODES.items() if dtype == self.dtype)
-        self.file_tokens = min(settings.shard_tokens, _LARGEST // self.dtype.itemsize)
-        self.longest = (_LARGEST - (1 << 29)) // self.dtype.itemsize
-        self.per_document = -(-4 // self.dtype.itemsize)
+class Litdata(Format):
+    name, eot, indexed, length_dtype = "litdata", "after", True, np.dtype("<u4")
+    stem, endings = "{split}/chunk-0-{index}", (".tokens", ".tokens.lengths", ".bin")
+    split_file = "{split}/index.json"
 
-    def write_file(self, file: PartialFile, shard: Shard) -> None:
-        """Write how many documents there are, where each begins and the last ends, and the tokens."""
-        offset = 4 * (shard.document_count + 2)
-        file.append(np.array([shard.document_count, offset], "<u4"))
-        for lengths in self.length_blocks(shard):
-            ends = offset + np.cumsum(lengths) * self.dtype.itemsize
-            file.append(ends.astype("<u4"))
-            offset = int(ends[-1])
-        for start in range(0, shard.tokens.length, _COPY):
-            file.append(shard.tokens.read(start, min(_COPY, shard.tokens.length - start)))
+    def layout(self, settings: OutputSettings) -> ShardLayout:
+        dtype = np.dtype("<u2" if settings.dtype.itemsize == 2 else "<i4")
+        width = dtype.itemsize
+        limit = ShardLimit(min(settings.shard_tokens, _LARGEST // width), cuts_documents=False, per_document=4 // width)
+        return ShardLayout(dtype, limit, (_LARGEST - (1 << 29)) // width)
 
-    def write_index(self, index: PartialFile, files: list[Written]) -> None:
+    def complete(self, shard: Shard) -> list[Written]:
+        return [shard.write(".bin", _chunk_blocks(shard))] if shard.document_count else []
+
+    def describe(self, files: list[Written], dtype: np.dtype[Any]) -> Iterator[bytes]:
         chunks = [
             {"chunk_bytes": file.bytes, "chunk_size": file.documents, "dim": file.tokens,
              "filename": file.name.partition("/")[2]}
             for file in files
         ]  # fmt: skip
+        code = next(code for code, known in _CODES.items() if known == dtype)
         config = {
             "chunk_bytes": None,
             "chunk_size": None,
             "compression": None,
-            "data_format": [f"no_header_tensor:{self._code}"],
+            "data_format": [f"no_header_tensor:{code}"],
             "data_spec": json.dumps([1, {"type": None, "context": None, "children_spec": []}]),
             "encryption": None,
             "item_loader": "TokensLoader",
         }
-        index.append(json.dumps({"chunks": chunks, "config": config}, sort_keys=True).encode())
-
-
-class Litdata(Format):
-    name, eot, indexed, writer = "litdata", "after", True, LitdataOutput
-    stem, endings = "{split}/chunk-0-{index}", (".tokens", ".tokens.lengths", ".bin")
-    shared_names = ("train/index.json", "val/index.json")
+        yield json.dumps({"chunks": chunks, "config": config}, sort_keys=True).encode()
 
     def index(self, tokens: TokenFiles) -> EndsIndex:
         counts = [int(tokens.read_bytes(i, 0, 4).view("<u4")[0]) for i in range(len(tokens.files))]
@@ -91,6 +81,17 @@ class Litdata(Format):
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * width + 4 * documents + 200 * (tokens // shard_tokens + 3)
+
+
+def _chunk_blocks(shard: Shard) -> Iterator[bytes | NDArray[Any]]:
+    """Yield how many documents there are, where each begins and the last ends, and the tokens."""
+    offset = 4 * (shard.document_count + 2)
+    yield np.array([shard.document_count, offset], "<u4")
+    for lengths in shard.length_blocks():
+        ends = offset + np.cumsum(lengths) * shard.dtype.itemsize
+        yield ends.astype("<u4")
+        offset = int(ends[-1])
+    yield from shard.token_blocks()
 
 
 def _ends(tokens: TokenFiles, i: int) -> NDArray[np.int64]:

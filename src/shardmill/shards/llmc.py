@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from shardmill.errors import UsageError
-from shardmill.shards.format import OutputSettings, Recognised, recognised
-from shardmill.shards.output import FileOutput
-from shardmill.shards.streams import StreamFormat, short_tails
+from shardmill.shards.format import Format, OutputSettings, Recognised, ShardLayout, recognised, short_tails
 from shardmill.shards.token_files import TokenFile
 
 _HEAD = 1024
@@ -23,21 +21,21 @@ _LARGEST = (1 << 31) - 1  # the C loader seeks with a 32-bit int
 _VAL_TOKENS = 10_485_760 + 2
 
 
-class Llmc(StreamFormat):
+class Llmc(Format):
     name, eot = "llmc", "before"
     stem, endings, train_from = "{name}_{split}_{index:06}", (".bin",), 1
 
     def header(self, tokens: int, dtype: np.dtype[Any]) -> bytes:
         return struct.pack("<3i", *_KINDS[dtype.itemsize], tokens).ljust(_HEAD, b"\0")
 
-    def output(self, settings: OutputSettings) -> FileOutput:
+    def layout(self, settings: OutputSettings) -> ShardLayout:
         size = _HEAD + settings.shard_tokens * settings.dtype.itemsize
         if size > _LARGEST:
             raise UsageError(
                 f"a shard of {settings.shard_tokens:,} tokens would be {size:,} bytes, and llm.c reads up to 2 GiB",
                 hint=f"set `--shard-tokens` to {1000 // settings.dtype.itemsize}M or less",
             )
-        return super().output(settings)
+        return super().layout(settings)
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:
         with open(path, "rb") as file:

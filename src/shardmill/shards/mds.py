@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardmill.errors import DamageError
-from shardmill.shards.documents import RepackedOutput
-from shardmill.shards.format import Format, OutputSettings
-from shardmill.shards.output import Shard
+from shardmill.shards.borders import ShardLimit
+from shardmill.shards.format import Format, OutputSettings, ShardLayout
 from shardmill.shards.token_files import EndsIndex, OpenFile, TokenFile, TokenFiles, read_only
-from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
 
 _SHARDS = 2  # whose offsets are kept in memory; one has few enough documents for that
 _SIZE_LIMIT = 1 << 26  # MosaicML's own
@@ -25,69 +26,30 @@ _COPY = 1 << 20  # tokens at a time
 _HEADER = 4 + 1 + 4  # bytes before a sample's tokens at most: its size, the kind of its shape, its shape
 
 
-class MdsOutput(RepackedOutput):
-    def __init__(self, kind: Format, settings: OutputSettings) -> None:
-        super().__init__(kind, settings)
-        width = settings.dtype.itemsize
-        self.file_tokens = min(settings.shard_tokens, _SIZE_LIMIT // width)
-        self.per_document = -(-(_HEADER + 4) // width)
-        self.longest = ((1 << 32) - 2 * _SIZE_LIMIT) // width
-        self._config = {
-            "column_encodings": [f"ndarray:{settings.dtype.name}"],
-            "column_names": ["tokens"],
-            "column_sizes": [None],
-            "compression": None,
-            "format": "mds",
-            "hashes": [],
-            "size_limit": _SIZE_LIMIT,
-            "version": 2,
-        }
+class Mds(Format):
+    name, eot, indexed, contiguous, length_dtype = "mds", "after", True, False, np.dtype("<u4")
+    stem, endings = "{split}/shard.{index:05}", (".tokens", ".tokens.lengths", ".mds")
+    split_file = "{split}/index.json"
 
-    def write_index(self, index: PartialFile, files: list[Written]) -> None:
-        index.append(b'{"shards": [')
+    def layout(self, settings: OutputSettings) -> ShardLayout:
+        width = settings.dtype.itemsize
+        limit = ShardLimit(
+            min(settings.shard_tokens, _SIZE_LIMIT // width),
+            cuts_documents=False,
+            per_document=-(-(_HEADER + 4) // width),
+        )
+        return super().layout(settings)._replace(limit=limit, longest=((1 << 32) - 2 * _SIZE_LIMIT) // width)
+
+    def complete(self, shard: Shard) -> list[Written]:
+        return [shard.write(".mds", _shard_blocks(shard))] if shard.document_count else []
+
+    def describe(self, files: list[Written], dtype: np.dtype[Any]) -> Iterator[bytes]:
+        yield b'{"shards": ['
         for i, file in enumerate(files):
             raw = {"basename": file.name.partition("/")[2], "bytes": file.bytes, "hashes": {}}
-            entry = {**self._config, "samples": file.documents, "raw_data": raw, "zip_data": None}
-            index.append((", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode())
-        index.append(b'], "version": 2}')
-
-    def write_file(self, file: PartialFile, shard: Shard) -> None:
-        """Write how many documents there are, their offsets, the configuration, and the samples."""
-        config = json.dumps(self._config, sort_keys=True).encode()
-        offset = 4 + 4 * (shard.document_count + 1) + len(config)
-        file.append(np.array([shard.document_count, offset], "<u4"))
-        for lengths in self.length_blocks(shard):
-            ends = offset + np.cumsum(_sample_sizes(lengths, self.dtype.itemsize))
-            file.append(ends.astype("<u4"))
-            offset = int(ends[-1])
-        file.append(config)
-        at = 0
-        for lengths in self.length_blocks(shard):
-            for some in _groups(lengths):
-                at = self._append_samples(file, shard, some, at)
-
-    def _append_samples(self, file: PartialFile, shard: Shard, lengths: NDArray[np.int64], at: int) -> int:
-        """Append some documents, or one long one, and return where the next one's tokens begin."""
-        width = self.dtype.itemsize
-        end = at + int(lengths.sum())
-        headers, header_sizes = _headers(lengths, width)
-        if len(lengths) == 1:
-            file.append(headers)
-            for start in range(at, end, _COPY):
-                file.append(shard.tokens.read(start * width, min(_COPY, end - start) * width))
-            return end
-        is_header = _alternating(np.column_stack([header_sizes, lengths * width]).reshape(-1))
-        data = np.empty(len(is_header), np.uint8)
-        data[is_header] = headers
-        data[~is_header] = np.frombuffer(shard.tokens.read(at * width, (end - at) * width), np.uint8)
-        file.append(data)
-        return end
-
-
-class Mds(Format):
-    name, eot, indexed, contiguous, writer = "mds", "after", True, False, MdsOutput
-    stem, endings = "{split}/shard.{index:05}", (".tokens", ".tokens.lengths", ".mds")
-    shared_names = ("train/index.json", "val/index.json")
+            entry = {**_config(dtype), "samples": file.documents, "raw_data": raw, "zip_data": None}
+            yield (", " if i else "").encode() + json.dumps(entry, sort_keys=True).encode()
+        yield b'], "version": 2}'
 
     def tokens(self, files: Sequence[TokenFile], dtype: np.dtype[Any]) -> MdsFiles:
         return MdsFiles(files, dtype)
@@ -99,6 +61,52 @@ class Mds(Format):
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * width + 11 * documents + 700 * (tokens * width // _SIZE_LIMIT + 2)
+
+
+def _config(dtype: np.dtype[Any]) -> dict[str, Any]:
+    return {
+        "column_encodings": [f"ndarray:{dtype.name}"],
+        "column_names": ["tokens"],
+        "column_sizes": [None],
+        "compression": None,
+        "format": "mds",
+        "hashes": [],
+        "size_limit": _SIZE_LIMIT,
+        "version": 2,
+    }
+
+
+def _shard_blocks(shard: Shard) -> Iterator[bytes | NDArray[Any]]:
+    """Yield how many documents there are, their offsets, the configuration, and the samples."""
+    config = json.dumps(_config(shard.dtype), sort_keys=True).encode()
+    offset = 4 + 4 * (shard.document_count + 1) + len(config)
+    yield np.array([shard.document_count, offset], "<u4")
+    for lengths in shard.length_blocks():
+        ends = offset + np.cumsum(_sample_sizes(lengths, shard.dtype.itemsize))
+        yield ends.astype("<u4")
+        offset = int(ends[-1])
+    yield config
+    at = 0
+    for lengths in shard.length_blocks():
+        for some in _groups(lengths):
+            yield from _samples(shard, some, at)
+            at += int(some.sum())
+
+
+def _samples(shard: Shard, lengths: NDArray[np.int64], at: int) -> Iterator[bytes | NDArray[Any]]:
+    """Yield some documents, or one long one, whose tokens begin at `at`."""
+    width, end = shard.dtype.itemsize, at + int(lengths.sum())
+    headers, header_sizes = _headers(lengths, width)
+    if len(lengths) == 1:
+        yield headers
+        for start in range(at, end, _COPY):
+            yield shard.tokens.read(start * width, min(_COPY, end - start) * width)
+        return
+    is_header = _alternating(np.column_stack([header_sizes, lengths * width]).reshape(-1))
+    data = np.empty(len(is_header), np.uint8)
+    data[is_header] = headers
+    data[~is_header] = np.frombuffer(shard.tokens.read(at * width, (end - at) * width), np.uint8)
+    yield data
 
 
 def _alternating(sizes: NDArray[np.int64]) -> NDArray[np.bool_]:

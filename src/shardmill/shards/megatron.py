@@ -9,7 +9,7 @@ give them to Megatron as `--train-data-path` and `--valid-data-path`. Without a 
 from __future__ import annotations
 
 import struct
-from contextlib import closing
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from shardmill.errors import DamageError, UsageError
-from shardmill.shards.documents import DocumentOutput
-from shardmill.shards.format import Format, OutputSettings, Recognised, recognised
-from shardmill.shards.output import Shard
+from shardmill.shards.format import Format, OutputSettings, Recognised, ShardLayout, recognised
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
-from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
 
 HEAD = struct.Struct("<9sQBQQ")
 MAGIC = b"MMIDIDX\0\0"
@@ -33,42 +33,18 @@ _BLOCK = 1 << 17  # documents at a time
 _OPEN = 4  # indexes that are mapped at a time
 
 
-class MegatronOutput(DocumentOutput):
-    longest = (1 << 31) - 1
-    length_dtype = np.dtype("<i4")
-
-    def __init__(self, kind: Format, settings: OutputSettings) -> None:
-        super().__init__(kind, settings)
-        self.dtype = _dtype(settings.vocab_size, settings.dtype.itemsize)
-        if len(settings.splits) == 1:
-            self._stem = kind.stem_of_one_split
-
-    def complete(self, shard: Shard) -> list[Written]:
-        with closing(self.create(shard.stem + ".idx")) as index:
-            self._write_index(index, shard)
-            self.discard(shard.lengths)
-            return [shard.tokens.finish(shard.token_count), index.finish(0, role="index")]
-
-    def _write_index(self, index: PartialFile, shard: Shard) -> None:
-        """Write the index block by block; the lengths are read twice, and never held."""
-        code = next(code for code, dtype in CODES.items() if dtype == self.dtype)
-        documents = shard.document_count
-        index.append(HEAD.pack(MAGIC, 1, code, documents, documents + 1))
-        for lengths in self.length_blocks(shard):
-            index.append(lengths.astype("<i4"))
-        offset = 0
-        for lengths in self.length_blocks(shard):
-            ends = np.cumsum(lengths, dtype="<i8") * self.dtype.itemsize + offset
-            index.append(np.concatenate([np.array([offset], "<i8"), ends[:-1]]))
-            offset = int(ends[-1])
-        for first in range(0, documents + 1, _BLOCK):
-            index.append(np.arange(first, min(first + _BLOCK, documents + 1), dtype="<i8"))
-
-
 class Megatron(Format):
-    name, eot, sharded, indexed, writer = "megatron", "after", False, True, MegatronOutput
+    name, eot, sharded, indexed, length_dtype = "megatron", "after", False, True, np.dtype("<i4")
     stem, endings = "{name}-{split}_text_document", (".bin", ".bin.lengths", ".idx")
     stem_of_one_split = "{name}_text_document"
+
+    def layout(self, settings: OutputSettings) -> ShardLayout:
+        dtype = _dtype(settings.vocab_size, settings.dtype.itemsize)
+        return super().layout(settings)._replace(dtype=dtype, longest=(1 << 31) - 1)
+
+    def complete(self, shard: Shard) -> list[Written]:
+        index = shard.write(".idx", _index_blocks(shard), role="index")
+        return [shard.tokens.finish(shard.token_count), index]
 
     def index(self, tokens: TokenFiles) -> EndsIndex:
         paths = [file.path.with_suffix(".idx") for file in tokens.files]
@@ -87,6 +63,21 @@ class Megatron(Format):
 
     def size(self, tokens: int, documents: int, width: int, vocab_size: int, shard_tokens: int) -> int:
         return tokens * _dtype(vocab_size, width).itemsize + 20 * documents + 2 * 42
+
+
+def _index_blocks(shard: Shard) -> Iterator[bytes | NDArray[Any]]:
+    """Yield the index; the lengths are read twice, and never held."""
+    code = next(code for code, dtype in CODES.items() if dtype == shard.dtype)
+    documents, offset = shard.document_count, 0
+    yield HEAD.pack(MAGIC, 1, code, documents, documents + 1)
+    for lengths in shard.length_blocks():
+        yield lengths.astype("<i4")
+    for lengths in shard.length_blocks():
+        ends = np.cumsum(lengths, dtype="<i8") * shard.dtype.itemsize + offset
+        yield np.concatenate([np.array([offset], "<i8"), ends[:-1]])
+        offset = int(ends[-1])
+    for first in range(0, documents + 1, _BLOCK):
+        yield np.arange(first, min(first + _BLOCK, documents + 1), dtype="<i8")
 
 
 def _dtype(vocab_size: int, width: int) -> np.dtype[Any]:

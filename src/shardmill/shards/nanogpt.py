@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from shardmill.shards.format import Recognised, recognised_raw
-from shardmill.shards.streams import StreamFormat
+from shardmill.shards.format import Format, Recognised, recognised_raw
 
 _BLOCK = 1_024
 
 
-class Nanogpt(StreamFormat):
+class Nanogpt(Format):
     name, eot, stem, endings, sharded = "nanogpt", "after", "{split}", (".bin",), False
 
     def recognise(self, path: Path, raw: np.dtype[Any]) -> Recognised | None:

@@ -10,8 +10,7 @@ import numpy as np
 
 from shardmill.errors import DamageError
 from shardmill.output_formats import SPLITS
-from shardmill.shards.format import Recognised, recognised
-from shardmill.shards.streams import StreamFormat, short_tails
+from shardmill.shards.format import Format, Recognised, recognised, short_tails
 from shardmill.shards.token_files import TokenFile
 
 _MAGIC = b"\x93NUMPY"
@@ -20,7 +19,7 @@ _ARRAY = re.compile(
 )
 
 
-class Npy(StreamFormat):
+class Npy(Format):
     name, eot = "npy", "before"
     stem, endings, train_from = "{name}_{split}_{index:06}", (".npy",), 1
 

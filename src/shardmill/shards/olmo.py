@@ -7,7 +7,6 @@ import io
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,51 +16,26 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from shardmill.errors import DamageError
-from shardmill.shards.documents import DocumentOutput
 from shardmill.shards.format import Format, Recognised, recognised_raw
-from shardmill.shards.output import Shard
 from shardmill.shards.token_files import EndsIndex, TokenFile, TokenFiles
-from shardmill.storage import PartialFile, Written
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from shardmill.shards.writer import Shard
+    from shardmill.storage import Written
 
 _FILES = 2  # whose ends of documents are kept in memory
 _STORED = 65535  # bytes of a block that is not compressed
 
 
-class OlmoOutput(DocumentOutput):
-    cumulative = True
+class Olmo(Format):
+    name, eot, indexed, cumulative = "olmo", "after", True, True
+    stem, endings = "{split}/part-0-{index:05}", (".npy", ".npy.lengths", ".csv.gz")
 
     def complete(self, shard: Shard) -> list[Written]:
-        with closing(self.create(shard.stem + ".csv.gz")) as listed:
-            self._write_list(listed, shard)
-            self.discard(shard.lengths)
-            return [shard.tokens.finish(shard.token_count), listed.finish(0, role="index")]
-
-    def _write_list(self, listed: PartialFile, shard: Shard) -> None:
-        """Write a line `start,end` for each document, in gzip's blocks that are not compressed.
-
-        How well a library compresses depends on its version, and the bytes of a dataset must not.
-        """
-        listed.append(b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff")
-        crc = size = begin = 0
-        for ends in self.length_blocks(shard):
-            starts = np.concatenate([[begin], ends[:-1]])
-            sink = io.BytesIO()
-            pa_csv.write_csv(pa.table({"start": starts, "end": ends}), sink, pa_csv.WriteOptions(include_header=False))
-            text = sink.getvalue()
-            for at in range(0, len(text), _STORED):
-                block = text[at : at + _STORED]
-                listed.append(struct.pack("<BHH", 0, len(block), len(block) ^ 0xFFFF) + block)
-            crc, size = zlib.crc32(text, crc), size + len(text)
-            begin = int(ends[-1])
-        listed.append(struct.pack("<BHHII", 1, 0, 0xFFFF, crc, size & 0xFFFFFFFF))
-
-
-class Olmo(Format):
-    name, eot, indexed, writer = "olmo", "after", True, OlmoOutput
-    stem, endings = "{split}/part-0-{index:05}", (".npy", ".npy.lengths", ".csv.gz")
+        listed = shard.write(".csv.gz", _list_blocks(shard), role="index")
+        return [shard.tokens.finish(shard.token_count), listed]
 
     def index(self, tokens: TokenFiles) -> EndsIndex | None:
         # A file without a list was made by another tool: then the end-of-text tokens tell.
@@ -86,6 +60,26 @@ class Olmo(Format):
 
     def warnings(self, splits: dict[str, dict[str, Any]], dtype: np.dtype[Any], eot: str) -> list[str]:
         return [] if eot == "after" else ["OLMo-core expects the end-of-text token after each document: see `--eot`"]
+
+
+def _list_blocks(shard: Shard) -> Iterator[bytes]:
+    """Yield a line `start,end` for each document, in gzip's blocks that are not compressed.
+
+    How well a library compresses depends on its version, and the bytes of a dataset must not.
+    """
+    yield b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+    crc = size = begin = 0
+    for ends in shard.length_blocks():
+        starts = np.concatenate([[begin], ends[:-1]])
+        sink = io.BytesIO()
+        pa_csv.write_csv(pa.table({"start": starts, "end": ends}), sink, pa_csv.WriteOptions(include_header=False))
+        text = sink.getvalue()
+        for at in range(0, len(text), _STORED):
+            block = text[at : at + _STORED]
+            yield struct.pack("<BHH", 0, len(block), len(block) ^ 0xFFFF) + block
+        crc, size = zlib.crc32(text, crc), size + len(text)
+        begin = int(ends[-1])
+    yield struct.pack("<BHHII", 1, 0, 0xFFFF, crc, size & 0xFFFFFFFF)
 
 
 def _list_of(path: Path) -> Path:

@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Iterable
-from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shardmill.shards import (
-    DOCUMENT,
-    HEADER_BYTES,
-    SPLITS,
-    TABLE_NAMES,
-    GrowingFiles,
-    names_in_folder,
-    table_header,
-    table_name,
-)
-from shardmill.storage import PARTIAL, PartialFile, Written, sync_folder, writing_to
+from shardmill.shards import DOCUMENT, SPLITS, OutputSettings, ShardWriter, TableFormat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shardmill.write.batch import Rows
-
-_COPIED_ROWS = 1 << 16  # at a time
-_CUT = ".cut"
 
 
 @dataclass
@@ -45,25 +29,27 @@ class _SplitTable:
     record: int = 0
     bytes: int = 0
     """Of the open document, so far."""
-    complete: bool = field(default=False, init=False)
-    file: PartialFile | None = field(default=None, init=False)
-    """None: nothing was written yet, or it is complete."""
-
-    def position(self) -> list[int]:
-        return [self.rows, self.tokens, self.end, self.is_open, self.source, self.record, self.bytes]
 
 
-class DocumentsTable(GrowingFiles):
+class DocumentsTable:
     """The tables of all splits, which grow with the tokens of the first output."""
 
-    def __init__(self, folder: Path, splits: tuple[str, ...] = SPLITS, *, numbered: bool = False) -> None:
+    def __init__(
+        self, folder: Path, splits: tuple[str, ...] = SPLITS, *, numbered: bool = False, drops_tail: bool = False
+    ) -> None:
         """`numbered`: the rows say only where documents end; the record of each is its number in the table."""
-        self._folder, self._numbered = folder, numbered
+        self._numbered = numbered
+        self._kind = TableFormat(drops_tail=drops_tail)
+        self.files = ShardWriter(self._kind, OutputSettings(folder, "", DOCUMENT, 0, splits=splits))
         self._tables = {split: _SplitTable() for split in splits}
-        self._ended: dict[str, int] = {}
-        """The splits that are to be completed, and the tokens that `--tail drop` has left of each."""
-        self._obsolete: list[PartialFile] = []
-        self._has_folder = False
+
+    def saved(self) -> dict[str, list[int]]:
+        """The state of each table, for `restore`."""
+        return {split: list(astuple(table)) for split, table in self._tables.items()}
+
+    def restore(self, saved: dict[str, list[int]]) -> None:
+        """Continue from a recorded state."""
+        self._tables = {split: _SplitTable(*values) for split, values in saved.items()}
 
     def append(self, split: str, rows: Rows) -> None:
         """Add the documents that end in some rows of a split."""
@@ -107,14 +93,12 @@ class DocumentsTable(GrowingFiles):
 
     def _add(self, split: str, documents: NDArray[Any]) -> None:
         table = self._tables[split]
-        # Not earlier: a run that is killed before its journal has begun leaves no files.
-        table.file = table.file or self._open(table_name(split))
         # A document that was only an end-of-text token has no tokens where these are left out.
         documents = documents[np.diff(documents["end"], prepend=table.end) > 0]
         if self._numbered:
             documents["record"] = np.arange(table.rows, table.rows + len(documents))
         if len(documents):
-            table.file.append(documents)
+            self.files.append(split, documents)
             table.rows += len(documents)
             table.end = int(documents["end"][-1])
 
@@ -128,102 +112,12 @@ class DocumentsTable(GrowingFiles):
     def finish(self, dropped: dict[str, int]) -> None:
         """End the tables. A document that is cut at the end of a split has a row there too.
 
-        `dropped`: the tokens at the end of each split that are not in the files. `prepare_sync` follows.
+        `dropped`: the tokens at the end of each split that are not in the files.
         """
         for split, table in self._tables.items():
-            if table.complete:
-                continue
             cut = [(table.tokens, table.source, table.record, table.bytes)] if table.tokens > table.end else []
             self._add(split, np.array(cut, DOCUMENT))
             table.is_open = table.source = table.record = table.bytes = 0
-            self._ended[split] = table.tokens - dropped.get(split, 0)
-
-    def matching_files(self, names: Iterable[str] | None = None) -> list[str]:
-        names = names_in_folder(self._folder) if names is None else names
-        return sorted(name for name in names if TABLE_NAMES.fullmatch(name.removesuffix(PARTIAL).removesuffix(_CUT)))
-
-    def restore(self, position: dict[str, list[int]], complete: Collection[Written]) -> None:
-        done = {written.name for written in complete}
-        for split, values in position.items():
-            table = self._tables[split] = _SplitTable(*values)
-            table.complete = table_name(split) in done
-            if table.rows and not table.complete:
-                table.file = self._open(table_name(split), table.rows)
-        needed = done | {table.file.name + PARTIAL for table in self._tables.values() if table.file}
-        for name in set(self.matching_files()) - needed:
-            with writing_to(self._folder / name):
-                os.unlink(self._folder / name)
-
-    def _open(self, name: str, rows: int = 0) -> PartialFile:
-        path = self._folder / name
-        if not self._has_folder:
-            with writing_to(self._folder):
-                path.parent.mkdir(exist_ok=True)
-                sync_folder(self._folder)
-            self._has_folder = True
-        file = PartialFile(path, HEADER_BYTES + rows * DOCUMENT.itemsize if rows else 0, name=name)
-        if not rows:
-            file.append(table_header(0))
-        return file
-
-    def position(self) -> dict[str, list[int]]:
-        """For each split: rows, tokens, where the last document ends; whether one is open, its source, record and
-        bytes."""
-        return {split: table.position() for split, table in self._tables.items()}
-
-    def prepare_sync(self) -> Callable[[], list[tuple[str, Written]]]:
-        ended, self._ended = self._ended, {}
-        finishing = {split: (table, table.file) for split, table in self._tables.items() if split in ended}
-        for table, _ in finishing.values():
-            table.file, table.complete = None, True
-        lengths = [(table.file, table.file.length) for table in self._tables.values() if table.file]
-
-        def sync() -> list[tuple[str, Written]]:
-            for file, length in lengths:
-                # The hash is computed at the end: the header, which comes first, has the number of rows.
-                file.sync(length, hashed=False)
-            return [
-                (split, self._complete(split, file, table.rows, ended[split]))
-                for split, (table, file) in finishing.items()
-                if file is not None
-            ]
-
-        return sync
-
-    def _complete(self, split: str, file: PartialFile, rows: int, tokens: int) -> Written:
-        if rows and self._rows(file, rows - 1)["end"][0] > tokens:
-            return self._complete_cut(table_name(split), file, rows, tokens)
-        return file.finish(0, table_header(rows), role="documents")
-
-    def _complete_cut(self, name: str, file: PartialFile, rows: int, tokens: int) -> Written:
-        """Write a table that ends at a token. The longer one stays until the journal does not need it any more."""
-        low, high = 0, rows if tokens else 0  # the first row that ends at or after that token
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if self._rows(file, middle)["end"][0] < tokens else (low, middle)
-        kept = low + 1 if tokens else 0
-        with closing(self._open(name + _CUT)) as cut:
-            for first in range(0, kept, _COPIED_ROWS):
-                documents = self._rows(file, first, min(_COPIED_ROWS, kept - first))
-                documents["end"] = np.minimum(documents["end"], tokens)
-                cut.append(documents)
-            written = cut.finish(0, table_header(kept), role="documents")
-        with writing_to(self._folder / name):
-            os.replace(self._folder / (name + _CUT), self._folder / name)
-            sync_folder((self._folder / name).parent)
-        file.close()
-        self._obsolete.append(file)
-        return replace(written, name=name)
-
-    def _rows(self, file: PartialFile, first: int, count: int = 1) -> NDArray[Any]:
-        data = file.read(HEADER_BYTES + first * DOCUMENT.itemsize, count * DOCUMENT.itemsize)
-        return np.frombuffer(data, DOCUMENT).copy()
-
-    def recorded(self) -> None:
-        while self._obsolete:
-            self._obsolete.pop().remove()
-
-    def close(self) -> None:
-        for table in self._tables.values():
-            if table.file:
-                table.file.close()
+            if split in dropped:
+                self._kind.kept_tokens[split] = table.tokens - dropped[split]
+        self.files.finish(tuple(self._tables))

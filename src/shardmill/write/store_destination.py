@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from shardmill.errors import OutputError
-from shardmill.shards import GrowingFiles, Output
+from shardmill.shards import Output
 from shardmill.storage import (
     LARGEST_OBJECT,
     PARTIAL,
@@ -84,7 +84,7 @@ class StoreDestination(Destination):
         self._unfinished = UnfinishedFiles(store, self.folder, self._run)
         self._pushed = time.monotonic()
         self._completed = self._warned = False
-        self._outputs: Sequence[GrowingFiles] = ()
+        self._outputs: Sequence[Output] = ()
 
     @property
     def last_response(self) -> float:  # type: ignore[override]
@@ -168,7 +168,7 @@ class StoreDestination(Destination):
         self._sweep()
         self._store.delete([_REMOVAL])
 
-    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[GrowingFiles]) -> None:
+    def begin(self, facts: Facts, complete: Collection[Written], outputs: Sequence[Output]) -> None:
         """Take over the journal, or write the first one; download the unfinished files.
 
         OutputError when files that are recorded as complete are missing.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shardmill.write.facts import Facts
     from shardmill.write.journal import SavedRun
 
-_STATE = {"outputs", "position", "counts", "ledger", "engine"}
+_STATE = {"outputs", "position", "counts", "ledger", "engine", "table"}
 """What the journal records at a checkpoint."""
 
 
@@ -44,14 +44,18 @@ class Writer:
         `has_table`, `numbered`: whether there is a documents table, and whether it has only the numbers of documents.
         """
         self._destination, self._outputs, self._splits, self._first = destination, outputs, splits, first
-        self._table = table = DocumentsTable(destination.folder, splits, numbered=numbered) if has_table else None
+        drops = any(output.drops_tail for output in outputs[:1])
+        self._table = (
+            DocumentsTable(destination.folder, splits, numbered=numbered, drops_tail=drops) if has_table else None
+        )
         self.ledger = ledger
         self.position: dict[str, Any] | None = None
         """Where the producer continues after what was written; None: at its beginning."""
         self.counts = [{s: dict.fromkeys(("tokens", "documents", "bytes"), 0) for s in SPLITS} for _ in outputs]
         """Of each output, by split."""
         self._engine: dict[str, str] = {}
-        self.checkpoints = Checkpoints(destination, [*outputs, table] if table else outputs, thread, self._state)
+        files = [*outputs, self._table.files] if self._table else outputs
+        self.checkpoints = Checkpoints(destination, files, thread, self._state)
 
     def begin(self, facts: Facts, engine: dict[str, str], saved_run: SavedRun | None) -> None:
         """Start from nothing, or from what an earlier run has recorded; OutputError if other files are in the way.
@@ -65,6 +69,8 @@ class Writer:
         saved = self.checkpoints.begin(facts, saved_run)
         if saved:
             self.position, self.counts = saved["position"], saved["counts"]
+            if self._table:
+                self._table.restore(saved["table"])
         self._engine = engine
         self.ledger.begin(saved["ledger"] if saved else None)
         self.checkpoints.extra_files = self.ledger.files
@@ -76,6 +82,7 @@ class Writer:
             "counts": deepcopy(self.counts),
             "ledger": self.ledger.saved(),
             "engine": self._engine,
+            "table": self._table.saved() if self._table else {},
         }
 
     def write(self, batch: Batch) -> None:
@@ -139,8 +146,8 @@ class Writer:
 
     def close(self) -> None:
         """Close all files as they are."""
-        for files in (*self._outputs, *([self._table] if self._table else [])):
-            files.close()
+        for output in (*self._outputs, *([self._table.files] if self._table else [])):
+            output.close()
         self.ledger.close()
 
     def kept(self) -> str | None:
